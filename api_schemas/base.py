@@ -1,0 +1,27 @@
+"""The base of every value that crosses a boundary: frozen, closed to unknown fields, addressable by content."""
+
+import hashlib
+import json
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+GIB = 1 << 30
+"""Bytes in one GiB; every field that ends in `_gib` counts these."""
+
+Dtype = Literal["float32", "bfloat16"]
+DTYPE_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2}
+
+
+class Schema(BaseModel):
+    """A frozen value; unknown fields are an error, so a misspelt knob is never ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    def canonical_json(self) -> str:
+        """The value as JSON with sorted keys and no spaces: equal values give equal text."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+
+    def content_key(self) -> str:
+        """A 32-digit hexadecimal name for the value, the same on every machine."""
+        return hashlib.sha256(self.canonical_json().encode()).hexdigest()[:32]

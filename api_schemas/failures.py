@@ -1,0 +1,55 @@
+"""Why a run did not end with a measurement, and whose fault that is."""
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from api_schemas.base import Schema
+
+
+class FailureKind(StrEnum):
+    """One word per cause; `is_infeasible` tells whose fault it is."""
+
+    OOM = "oom"
+    """The device, NCCL or the host ran out of memory."""
+    OVER_LIMIT = "over_limit"
+    """It ran, but took more memory than declared or than the headroom leaves."""
+    ILLEGAL = "illegal"
+    """The backend refuses this combination of options."""
+    NUMERICS = "numerics"
+    """NaN, infinity, or a trajectory that leaves the study's reference."""
+    CRASH = "crash"
+    """A rank ended with an error that none of the above explains."""
+    RANK_LOST = "rank_lost"
+    """A rank ended without a report (killed by a signal)."""
+    NO_PROGRESS = "no_progress"
+    """No rank reported progress for the allowed time."""
+    DEADLINE = "deadline"
+    """The run took longer than its hard deadline."""
+    WORKER_LOST = "worker_lost"
+    """The worker stopped renewing its lease."""
+    SETUP = "setup"
+    """The worker could not start the run (missing package, full disk, device busy)."""
+
+
+_INFEASIBLE = {FailureKind.OOM, FailureKind.OVER_LIMIT, FailureKind.ILLEGAL, FailureKind.NUMERICS}
+
+
+class Failure(Schema):
+    """A failure as recorded, with enough to act on."""
+
+    kind: FailureKind
+    message: str = Field(max_length=4000)
+    """One or two sentences for a person."""
+    rank: int | None = None
+    """The first rank that failed, where one is known."""
+    traceback: str | None = Field(default=None, max_length=20_000)
+    exit_code: int | None = None
+    """Negative: ended by that signal."""
+    peak_allocated_gib: float | None = None
+    """Measured before the failure, where it was."""
+
+    @property
+    def is_infeasible(self) -> bool:
+        """True: the configuration's fault, which the sampler learns. False: the platform's, retried once."""
+        return self.kind in _INFEASIBLE

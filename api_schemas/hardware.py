@@ -1,0 +1,72 @@
+"""What a study runs on (`Cluster`, declared or detected) and what a worker says it has (`Inventory`, `Fingerprint`)."""
+
+from typing import Literal
+
+from pydantic import Field, JsonValue
+
+from api_schemas.base import Schema
+
+
+class Cluster(Schema):
+    """The resources of one trial. Memory in GiB (2^30 bytes), bandwidth in GB/s (10^9 bytes per second)."""
+
+    device: Literal["cuda", "cpu"] = "cuda"
+    """`cpu`: ranks are processes without an accelerator, joined by gloo."""
+    gpu: str = "cpu"
+    """Model name as NVML prints it, such as `NVIDIA H100 80GB HBM3`; `cpu` for CPU ranks."""
+    nodes: int = Field(default=1, ge=1, le=100_000)
+    gpus_per_node: int = Field(ge=1, le=1024)
+    """GPUs of each node; for CPU ranks, processes of each node."""
+    memory_gib: float = Field(gt=0)
+    """Memory of one GPU. For CPU ranks the declared share of one rank: going over it is `over_limit`, never an OOM."""
+    host_memory_gib: float = Field(gt=0)
+    """Memory of one node, which offloading uses."""
+    intra_node_gb_per_s: float | None = Field(default=None, gt=0)
+    """Per GPU and direction, between GPUs of one node; None where unknown."""
+    inter_node_gb_per_s: float | None = Field(default=None, gt=0)
+    """Per node and direction; None where unknown."""
+    host_link_gb_per_s: float | None = Field(default=None, gt=0)
+    """Per GPU and direction, between GPU and host memory; None where unknown."""
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of one trial."""
+        return self.nodes * self.gpus_per_node
+
+
+class Fingerprint(Schema):
+    """The hardware and software under a measurement; measurements compare only where it is equal."""
+
+    version: Literal[1] = 1
+    """Of this list of fields."""
+    device: Literal["cuda", "cpu"]
+    gpu: str
+    gpu_count: int
+    gpu_memory_gib: float | None
+    driver: str | None
+    cuda: str | None
+    nccl: str | None
+    torch: str | None
+    deepspeed: str | None
+    transformers: str | None
+    python: str
+    kernel: str
+    cpu: str
+    cpu_count: int
+    host_memory_gib: float
+
+
+class Inventory(Schema):
+    """What a worker offers when it registers."""
+
+    cluster: Cluster
+    """The largest trial this worker can run."""
+    fingerprint: Fingerprint
+    causal_lm_types: tuple[str, ...] = ()
+    """`model_type` values its transformers builds a causal LM from."""
+    nvme_path: str | None = None
+    """Folder for NVMe offload, only where a probe wrote and read through DeepSpeed's asynchronous I/O."""
+    peak_flops: float | None = None
+    """Dense FLOP/s of one GPU in bf16 where its model is known, for MFU."""
+    details: dict[str, JsonValue] = {}
+    """Anything else worth seeing (host name, GPU UUIDs); never used in decisions."""

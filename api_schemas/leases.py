@@ -1,0 +1,132 @@
+"""What workers and the service say to each other. Deadlines travel as seconds from now, never as clock times."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from api_schemas.base import Schema
+from api_schemas.failures import Failure
+from api_schemas.hardware import Cluster, Inventory
+from api_schemas.measurements import Measurement, MeasurePlan, Progress
+from api_schemas.models import ModelProfile, ModelSpec
+from api_schemas.strategies import TrialConfig
+from api_schemas.workload import Workload
+
+PROTOCOL_VERSION = 1
+"""Raised when a worker of the previous version would misread a message."""
+
+Session = Annotated[str, Field(min_length=8, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
+"""Random name of one life of one worker; a restarted worker has a new one, and its old leases are closed."""
+
+
+class ProfileTask(Schema):
+    """Build the model on the meta device and say what it is made of."""
+
+    kind: Literal["profile"] = "profile"
+    model: ModelSpec
+    workload: Workload
+
+
+class TrialTask(Schema):
+    """Train this configuration for a few steps and measure it. Also the content of `best/config.json`."""
+
+    kind: Literal["trial"] = "trial"
+    model: ModelSpec
+    workload: Workload
+    cluster: Cluster
+    config: TrialConfig
+    plan: MeasurePlan = MeasurePlan()
+    memory_limit_gib: float | None = None
+    """CPU ranks: more than this is `over_limit`. On a GPU the device is the limit and this is None."""
+    forward_flops_per_token: float | None = None
+    """From the profile, for MFU."""
+
+
+Task = Annotated[ProfileTask | TrialTask, Field(discriminator="kind")]
+
+
+class Registration(Schema):
+    """A worker introduces itself; the same session again updates the inventory."""
+
+    protocol_version: int
+    session: Session
+    name: str = Field(min_length=1, max_length=200)
+    """Stable name of the resource pool, such as the host name: a new session of it closes the old one's leases."""
+    inventory: Inventory
+
+
+class Registered(Schema):
+    """The service's answer to a registration."""
+
+    worker_id: str
+    lease_s: float
+    """A lease lasts this long from the last answered request."""
+    heartbeat_s: float
+    """Send a heartbeat this often."""
+
+
+class LeaseRequest(Schema):
+    """Ask for work; asking again returns the live lease of the session."""
+
+    protocol_version: int
+    session: Session
+    wait_s: float = Field(default=0, ge=0, le=30)
+    """How long the service may hold the request open while there is no work."""
+
+
+class Lease(Schema):
+    """One attempt at one run, held by one worker session."""
+
+    run_id: str
+    attempt: int
+    """1, 2, … per run; every later message about the run carries it."""
+    study_id: str
+    trial_number: int | None
+    """None for the profile task."""
+    task: Task
+    lease_s: float
+    heartbeat_s: float
+    deadline_s: float
+    """Hard limit of the run, from now."""
+    no_progress_s: float
+    """The run is ended when no rank moves for this long."""
+
+
+class Heartbeat(Schema):
+    """Renews a lease and carries progress up."""
+
+    protocol_version: int
+    session: Session
+    attempt: int
+    progress: Progress | None = None
+
+
+class HeartbeatAnswer(Schema):
+    """Carries control down."""
+
+    action: Literal["continue", "stop"]
+    reason: str | None = None
+    """Why to stop: cancelled, lease lost, pruned."""
+    lease_s: float
+
+
+class Report(Schema):
+    """The end of an attempt: exactly one of `measurement`, `profile`, `failure`."""
+
+    protocol_version: int
+    session: Session
+    attempt: int
+    measurement: Measurement | None = None
+    profile: ModelProfile | None = None
+    failure: Failure | None = None
+    gpu_seconds: float = Field(ge=0)
+    """Wall seconds of the attempt × ranks it held."""
+    log_tail: str | None = Field(default=None, max_length=20_000)
+    """End of the failed rank's output, for a person."""
+
+
+class ReportAnswer(Schema):
+    """What became of a report."""
+
+    applied: bool
+    """False: the same report had been applied before."""

@@ -1,0 +1,100 @@
+"""What a run measured, per rank and as a whole. A number that was not measured is None."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from api_schemas.base import Schema
+from api_schemas.failures import Failure
+
+
+class MeasurePlan(Schema):
+    """How long a run warms up and measures."""
+
+    parity_steps: int = Field(default=3, ge=2, le=100)
+    """First steps whose loss, gradient norm and parameter checksum are recorded; memory is profiled over two of them."""
+    max_warmup_steps: int = Field(default=8, ge=1)
+    """Warm-up ends when the step time is steady, or here."""
+    window_steps: int = Field(default=3, ge=1)
+    """Steps timed as one; losses stay on the device until a window ends."""
+    min_windows: int = Field(default=3, ge=2)
+    max_windows: int = Field(default=8, ge=2)
+    target_half_width: float = Field(default=0.02, gt=0)
+    """Stop when the relative half-width of the windows' 95 % interval is below this."""
+    max_measure_s: float = Field(default=12.0, gt=0)
+    """No new window begins after this many seconds of timed windows (min_windows are always run)."""
+
+
+class StepRecord(Schema):
+    """One step of the numeric trajectory, over the whole global batch."""
+
+    step: int
+    loss: float
+    grad_norm: float
+    """Global L2 norm before clipping."""
+    parameter_sum: float
+    """Sum of all master weights after the step, in fp64."""
+    parameter_square_sum: float
+    """Sum of their squares, in fp64."""
+
+
+class Memory(Schema):
+    """Peak of one rank (or the maximum over ranks), in GiB."""
+
+    peak_allocated_gib: float | None
+    """Tensors alive at once. CUDA: the allocator's counter; CPU: torch.profiler's, over build and the first two steps."""
+    peak_reserved_gib: float | None = None
+    """Held by the caching allocator; None on CPU, which has none."""
+    device_used_gib: float | None = None
+    """What the device reports in use, context and communication library included; None on CPU."""
+    allocator_retries: int | None = None
+
+
+class Measurement(Schema):
+    """The result of one complete run. Time is the slowest rank's, memory the maximum over ranks."""
+
+    tokens_per_s_per_gpu: float
+    step_time_s: float
+    """Median over windows of the seconds per optimizer step."""
+    step_time_half_width_s: float
+    """Half the 95 % interval of the mean step time within this run (between runs it varies more)."""
+    mfu: float | None = None
+    """Model FLOPs per second over the device's peak; None where either is unknown."""
+    memory: Memory
+    wrap_time_s: float
+    """Build the model, wrap it and make the optimizer."""
+    warmup_steps: int
+    measured_steps: int
+    window_step_times_s: tuple[float, ...]
+    """Seconds per step of each timed window, slowest rank."""
+    trajectory: tuple[StepRecord, ...]
+    losses: tuple[float, ...]
+    """Loss of every step in order, trajectory steps first."""
+    gradient_accumulation: int
+    elapsed_s: float
+    """From the launch of the ranks to their last report."""
+
+
+class RankReport(Schema):
+    """What one rank writes to its trial directory as its last act."""
+
+    rank: int
+    status: Literal["complete", "failed"]
+    failure: Failure | None = None
+    wrap_time_s: float | None = None
+    memory: Memory | None = None
+    warmup_steps: int = 0
+    window_step_times_s: tuple[float, ...] = ()
+    measured_steps: int = 0
+    trajectory: tuple[StepRecord, ...] = ()
+    losses: tuple[float, ...] = ()
+    versions: dict[str, str | None] = {}
+
+
+class Progress(Schema):
+    """Where a run stands, as its rank 0 last wrote it."""
+
+    phase: Literal["starting", "building", "warming_up", "measuring", "finishing"]
+    step: int = 0
+    tokens_per_s_per_gpu: float | None = None
+    """Of the windows timed so far."""

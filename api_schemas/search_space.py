@@ -1,0 +1,37 @@
+"""What the user pins or limits in the search space."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from api_schemas.base import Schema
+
+Backend = Literal["ddp", "zero", "fsdp2"]
+BACKENDS: tuple[Backend, ...] = ("ddp", "zero", "fsdp2")
+
+KnobValue = bool | int | float | str
+
+
+class Limit(Schema):
+    """Bounds of one numeric knob, both inclusive."""
+
+    min: float | None = None
+    max: float | None = None
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "Limit":
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError(f"min ({self.min}) must not exceed max ({self.max}); swap them")
+        return self
+
+
+class SpaceLimits(Schema):
+    """Restrictions on the search; what is not named stays free."""
+
+    backends: tuple[Backend, ...] = Field(default=BACKENDS, min_length=1)
+    knobs: dict[str, KnobValue | tuple[KnobValue, ...] | Limit] = {}
+    """By knob name (see docs/search-space.md): one value pins it, a list restricts it, `{min, max}` bounds it."""
+    allow_compile: bool = False
+    """Also search `torch.compile`, which costs a minute or more per trial."""
+    allow_nvme: bool = False
+    """Also search NVMe offload on workers whose probe found it working."""

@@ -1,0 +1,43 @@
+"""Training configurations: one strategy and the knobs every strategy has.
+
+Each strategy renders itself for its backend; the rank that measures and the exporter call the same method.
+"""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from api_schemas.base import Schema
+from api_schemas.strategies.base import Checkpointing, GradSync
+from api_schemas.strategies.ddp import DdpConfig
+from api_schemas.strategies.fsdp2 import Fsdp2Config
+from api_schemas.strategies.zero import Offload, ZeroConfig
+
+__all__ = ["Checkpointing", "DdpConfig", "Fsdp2Config", "GradSync", "Offload", "Strategy", "TrialConfig", "ZeroConfig"]
+
+Strategy = Annotated[DdpConfig | ZeroConfig | Fsdp2Config, Field(discriminator="kind")]
+
+
+class TrialConfig(Schema):
+    """One point of the search space. Gradient accumulation follows from the workload's global batch."""
+
+    strategy: Strategy
+    micro_batch: int = Field(default=1, ge=1)
+    """Samples per forward pass and rank."""
+    activation_checkpointing: Checkpointing = "none"
+    compile: bool = False
+    """`torch.compile` each repeated block."""
+
+    @property
+    def backend(self) -> str:
+        """`ddp`, `zero` or `fsdp2`."""
+        return self.strategy.kind
+
+    def describe(self) -> str:
+        """The configuration in words, for tables."""
+        parts = [self.strategy.describe()]
+        if self.activation_checkpointing != "none":
+            parts.append(f"{self.activation_checkpointing} checkpointing")
+        if self.compile:
+            parts.append("compiled")
+        return ", ".join([*parts, f"micro batch {self.micro_batch}"])

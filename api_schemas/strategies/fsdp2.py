@@ -1,0 +1,84 @@
+"""PyTorch `fully_shard` (FSDP2) on a `dp_replicate × dp_shard` mesh; HSDP when both axes exceed 1."""
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from api_schemas.base import Schema
+from api_schemas.strategies.base import GradSync
+
+
+class Fsdp2Config(Schema):
+    """Arguments of `torch.distributed.fsdp.fully_shard` and of the calls around it."""
+
+    kind: Literal["fsdp2"] = "fsdp2"
+    dp_replicate: int = Field(default=1, ge=1)
+    """Replicate groups. Gradients are all-reduced across them."""
+    dp_shard: int = Field(ge=1)
+    """Ranks over which parameters, gradients and optimizer state are sharded."""
+    reshard_after_forward: bool | int = True
+    """True frees gathered parameters after forward and gathers again in backward; False keeps them;
+    an integer reshards to groups of that size."""
+    forward_prefetch: int = Field(default=0, ge=0, le=8)
+    """Units gathered ahead in forward, beyond the one FSDP2 overlaps by itself."""
+    backward_prefetch: int = Field(default=1, ge=0, le=8)
+    """Units gathered ahead in backward. 1 is FSDP2's own behaviour."""
+    blocks_per_unit: int = Field(default=1, ge=1)
+    """Repeated blocks sharded as one unit. More: fewer, larger collectives and more memory gathered at once."""
+    cpu_offload: bool = False
+    """Shards, gradients and optimizer state live in host memory."""
+    pin_memory: bool = True
+    """Of offloaded shards; without an accelerator it does nothing."""
+    grad_sync: GradSync = "every"
+    """`reduce_scatter` needs both axes (`set_requires_all_reduce`); `last` holds unsharded gradients."""
+
+    @model_validator(mode="after")
+    def _legal(self) -> "Fsdp2Config":
+        group = self.reshard_after_forward
+        if not isinstance(group, bool) and (group < 2 or group >= self.dp_shard or self.dp_shard % group):
+            raise ValueError(
+                f"reshard_after_forward ({group}) must be true, false or a divisor of dp_shard ({self.dp_shard}) "
+                f"between 2 and {self.dp_shard - 1}; use true for full resharding"
+            )
+        if self.grad_sync == "reduce_scatter" and (self.dp_replicate == 1 or self.dp_shard == 1):
+            raise ValueError(
+                f"grad_sync ('reduce_scatter') needs dp_replicate ({self.dp_replicate}) and dp_shard ({self.dp_shard}) "
+                "above 1; use 'every' or 'last'"
+            )
+        return self
+
+    @property
+    def sync_policy(self) -> GradSync:
+        """The policy in the words all strategies share."""
+        return self.grad_sync
+
+    def to_fully_shard(self) -> dict[str, Any]:
+        """Keyword arguments for `fully_shard(module, mesh=…, mp_policy=…, **…)` that do not need torch objects."""
+        return {"reshard_after_forward": self.reshard_after_forward}
+
+    def to_accelerate(self, block_class: str) -> dict[str, Any]:
+        """The `fsdp_config` section of an Accelerate configuration file (FSDP2).
+
+        Accelerate has no words for prefetch depth, blocks per unit, gradient sync policy or resharding to a group.
+        """
+        return {
+            "fsdp_version": 2,
+            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "fsdp_transformer_layer_cls_to_wrap": block_class,
+            "fsdp_reshard_after_forward": bool(self.reshard_after_forward),
+            "fsdp_offload_params": self.cpu_offload,
+            "fsdp_cpu_ram_efficient_loading": True,
+            "fsdp_state_dict_type": "SHARDED_STATE_DICT",
+        }
+
+    def describe(self) -> str:
+        """The strategy in words."""
+        if self.dp_replicate > 1 and self.dp_shard > 1:
+            name = f"FSDP2, HSDP {self.dp_replicate}×{self.dp_shard}"
+        elif self.dp_replicate > 1:
+            name = f"FSDP2, replicated ×{self.dp_replicate}"
+        else:
+            name = f"FSDP2, sharded ×{self.dp_shard}"
+        if self.reshard_after_forward is False:
+            name += ", kept after forward"
+        return name + (", CPU offload" if self.cpu_offload else "")

@@ -1,0 +1,132 @@
+"""DeepSpeed ZeRO stages 1-3 (Rajbhandari et al. 2020), with offload and ZeRO++ hpZ.
+
+Stage 0 is left out: DDP is that, and DeepSpeed 0.19.8 in bf16 at stage 0 trains something else.
+"""
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from api_schemas.base import Schema
+from api_schemas.strategies.base import GradSync
+from api_schemas.workload import Workload
+
+_DTYPE = {"float32": "fp32", "bfloat16": "bf16"}
+
+
+class Offload(Schema):
+    """Where a kind of state lives instead of the GPU."""
+
+    device: Literal["cpu", "nvme"] = "cpu"
+    pin_memory: bool = True
+    """Faster copies for page-locked host memory."""
+    ratio: float = Field(default=1.0, gt=0, le=1)
+    """Share of the optimizer state offloaded (stage 3 only; ignored for parameters)."""
+
+
+class ZeroConfig(Schema):
+    """The `zero_optimization` section of a DeepSpeed configuration; sizes count elements, not bytes."""
+
+    kind: Literal["zero"] = "zero"
+    stage: Literal[1, 2, 3]
+    reduce_bucket_size: int = Field(default=500_000_000, ge=1)
+    """Elements reduced per collective. Larger: fewer launches, more memory held during backward."""
+    allgather_bucket_size: int = Field(default=500_000_000, ge=1)
+    """Elements gathered per collective after the step. Stages 1 and 2; stage 3 ignores it."""
+    overlap_comm: bool = True
+    """Reduce gradients while backward still computes. Costs a second bucket."""
+    contiguous_gradients: bool = True
+    """Copy gradients into one buffer as they appear, against fragmentation."""
+    round_robin_gradients: bool = False
+    """Stages 1 and 2: spread the copy to the host or partition over ranks."""
+    stage3_prefetch_bucket_size: int = Field(default=50_000_000, ge=0)
+    """Elements gathered ahead of use."""
+    stage3_param_persistence_threshold: int = Field(default=100_000, ge=0)
+    """Parameters with fewer elements stay gathered."""
+    stage3_max_live_parameters: int = Field(default=1_000_000_000, ge=0)
+    """Elements that may be gathered at once."""
+    stage3_max_reuse_distance: int = Field(default=1_000_000_000, ge=0)
+    """A parameter needed again within this many elements is kept."""
+    sub_group_size: int = Field(default=1_000_000_000, ge=1)
+    """Stage 3: elements the optimizer updates at a time."""
+    zero_hpz_partition_size: int = Field(default=1, ge=1)
+    """ZeRO++: ranks of the secondary shard group that backward gathers from; 1 turns it off."""
+    offload_optimizer: Offload | None = None
+    offload_param: Offload | None = None
+    """Stage 3 only."""
+
+    @model_validator(mode="after")
+    def _legal(self) -> "ZeroConfig":
+        if self.offload_param is not None and self.stage != 3:
+            raise ValueError(f"offload_param needs stage 3, not stage ({self.stage}); drop it or use stage 3")
+        if self.zero_hpz_partition_size > 1 and self.stage != 3:
+            raise ValueError(
+                f"zero_hpz_partition_size ({self.zero_hpz_partition_size}) needs stage 3, not stage ({self.stage}); use 1"
+            )
+        return self
+
+    @property
+    def sync_policy(self) -> GradSync:
+        """Stage 1 reduces at the accumulation boundary; stages 2 and 3 every micro batch (they forbid `no_sync`)."""
+        return "last" if self.stage == 1 else "every"
+
+    def to_deepspeed(
+        self, workload: Workload, micro_batch: int, accumulation: int, nvme_path: str | None = None
+    ) -> dict[str, Any]:
+        """The whole DeepSpeed JSON: what the trial passes to `deepspeed.initialize` and what is exported.
+
+        The optimizer is built by the caller (torch AdamW, or DeepSpeedCPUAdam with an offloaded optimizer), so
+        that its arithmetic is the same as every other backend's; hence no `optimizer` section.
+        """
+        recipe = workload.recipe
+        return {
+            "train_batch_size": workload.global_batch,
+            "train_micro_batch_size_per_gpu": micro_batch,
+            "gradient_accumulation_steps": accumulation,
+            "gradient_clipping": workload.max_grad_norm or 0.0,
+            "bf16": {"enabled": recipe.compute_dtype == "bfloat16"},
+            "communication_data_type": _DTYPE[recipe.reduce_dtype],
+            "data_types": {"grad_accum_dtype": _DTYPE[recipe.reduce_dtype]},
+            "zero_allow_untested_optimizer": True,
+            "zero_optimization": self._zero_section(nvme_path),
+        }
+
+    def _zero_section(self, nvme_path: str | None) -> dict[str, Any]:
+        section: dict[str, Any] = {
+            "stage": self.stage,
+            "reduce_bucket_size": self.reduce_bucket_size,
+            "overlap_comm": self.overlap_comm,
+            "contiguous_gradients": self.contiguous_gradients,
+        }
+        if self.stage < 3:
+            section["allgather_bucket_size"] = self.allgather_bucket_size
+            section["round_robin_gradients"] = self.round_robin_gradients
+        else:
+            section |= {
+                "stage3_prefetch_bucket_size": self.stage3_prefetch_bucket_size,
+                "stage3_param_persistence_threshold": self.stage3_param_persistence_threshold,
+                "stage3_max_live_parameters": self.stage3_max_live_parameters,
+                "stage3_max_reuse_distance": self.stage3_max_reuse_distance,
+                "sub_group_size": self.sub_group_size,
+                "zero_hpz_partition_size": self.zero_hpz_partition_size,
+                "stage3_gather_16bit_weights_on_model_save": True,
+            }
+        for key, offload in (("offload_optimizer", self.offload_optimizer), ("offload_param", self.offload_param)):
+            if offload is not None:
+                section[key] = {"device": offload.device, "pin_memory": offload.pin_memory}
+                if key == "offload_optimizer" and self.stage == 3:
+                    section[key]["ratio"] = offload.ratio
+                if offload.device == "nvme":
+                    section[key]["nvme_path"] = nvme_path
+        return section
+
+    def describe(self) -> str:
+        """The strategy in words."""
+        parts = [f"ZeRO-{self.stage}"]
+        if self.zero_hpz_partition_size > 1:
+            parts.append(f"hpZ {self.zero_hpz_partition_size}")
+        if self.offload_optimizer is not None:
+            parts.append(f"optimizer on {self.offload_optimizer.device}")
+        if self.offload_param is not None:
+            parts.append(f"parameters on {self.offload_param.device}")
+        return ", ".join(parts)

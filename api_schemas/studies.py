@@ -1,0 +1,138 @@
+"""A study as its user asks for it and reads it."""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import Field, JsonValue
+
+from api_schemas.base import Schema
+from api_schemas.hardware import Cluster, Fingerprint
+from api_schemas.models import ModelProfile, ModelSpec
+from api_schemas.search_space import SpaceLimits
+from api_schemas.strategies import TrialConfig
+from api_schemas.workload import Workload
+
+
+class Objective(Schema):
+    """What is maximised, and what must hold."""
+
+    metric: Literal["tokens_per_s_per_gpu"] = "tokens_per_s_per_gpu"
+    memory_headroom: float = Field(default=0.05, ge=0, lt=0.9)
+    """Share of memory a winner must leave free; a run that takes more is `over_limit`."""
+
+
+class Budget(Schema):
+    """What a study may spend before its confirmation runs; the first limit reached ends the search."""
+
+    max_trials: int | None = Field(default=None, ge=1, le=10_000)
+    """Exactly this many trials, unless the space is exhausted first. None: up to 40, ended early when further gain is unlikely."""
+    max_gpu_seconds: float | None = Field(default=None, gt=0)
+    """Seconds × ranks of all runs."""
+    max_wall_seconds: float | None = Field(default=None, gt=0)
+    """From the creation of the study."""
+
+
+class StudySpec(Schema):
+    """Everything a study needs; also the content of a study file."""
+
+    model: ModelSpec
+    workload: Workload
+    cluster: Cluster | Literal["local"] = "local"
+    """`local`: whatever the only registered worker has."""
+    objective: Objective = Objective()
+    budget: Budget = Budget()
+    baseline: TrialConfig | dict[str, JsonValue] | None = None
+    """What the user runs today: a configuration of ours, or a DeepSpeed JSON as it is."""
+    space: SpaceLimits = SpaceLimits()
+    seed: int = Field(default=0, ge=0, lt=2**31)
+    """Seeds the sampler."""
+
+
+class StudyState(StrEnum):
+    """`running ⇄ paused → complete | cancelled | failed`."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    COMPLETE = "complete"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+class StudyPhase(StrEnum):
+    """What a running study is doing."""
+
+    PROFILE = "profile"
+    SEARCH = "search"
+    CONFIRM = "confirm"
+    DONE = "done"
+
+
+class Contender(Schema):
+    """A measured configuration, as shown to a user."""
+
+    trial_number: int
+    config: TrialConfig
+    description: str
+    """The strategy in words, such as `FSDP2, HSDP 2×8, full checkpointing, micro batch 4`."""
+    tokens_per_s_per_gpu: float
+    """Median of its confirmation runs where it has them, else of its search run."""
+    peak_allocated_gib: float | None
+    peak_reserved_gib: float | None
+    mfu: float | None = None
+    runs: int
+    """How many runs the figures rest on."""
+
+
+class Speedup(Schema):
+    """Geometric mean of the paired ratios challenger / baseline, with its 95 % interval (t, on log ratios)."""
+
+    value: float
+    ci95: tuple[float, float]
+    pairs: int
+
+
+class Verdict(StrEnum):
+    """`confirmed`: the interval's lower end is above 1."""
+
+    CONFIRMED = "confirmed"
+    NO_SIGNIFICANT_IMPROVEMENT = "no_significant_improvement"
+
+
+class StudyResult(Schema):
+    """The answer of a study. `best` is the baseline when nothing was confirmed to beat it."""
+
+    best: Contender
+    baseline: Contender
+    candidate: Contender | None = None
+    """The challenger that did not pass, where the verdict is `no_significant_improvement`."""
+    speedup: Speedup | None
+    """None when there was nothing to compare (a single feasible configuration)."""
+    verdict: Verdict
+    notes: tuple[str, ...] = ()
+    """What a reader should know, such as a baseline that did not fit and was replaced."""
+
+
+class Study(Schema):
+    """A study as stored."""
+
+    study_id: str
+    state: StudyState
+    phase: StudyPhase
+    spec: StudySpec
+    cluster: Cluster
+    """`spec.cluster` with `local` resolved."""
+    profile: ModelProfile | None = None
+    fingerprint: Fingerprint | None = None
+    trials: dict[str, int]
+    """Number of trials by state."""
+    rejected: int
+    """Configurations the memory gate refused; these are not trials."""
+    gpu_seconds: float
+    created_at: datetime
+    finished_at: datetime | None = None
+    best_so_far: Contender | None = None
+    """Fastest by search runs; not yet confirmed."""
+    result: StudyResult | None = None
+    reason: str | None = None
+    """Why the search stopped, or why the study failed."""

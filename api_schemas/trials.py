@@ -1,0 +1,89 @@
+"""Trials, their runs and attempts, as read by a user.
+
+A trial is one configuration; a run is one execution of it (one for the search, more for confirmation);
+an attempt is one lease of a run.
+"""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Literal
+
+from api_schemas.base import Schema
+from api_schemas.failures import Failure
+from api_schemas.measurements import Measurement, Progress
+from api_schemas.strategies import TrialConfig
+
+
+class TrialState(StrEnum):
+    """State of a trial; that of a run uses the same words."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    COMPLETE = "complete"
+    INFEASIBLE = "infeasible"
+    PRUNED = "pruned"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+ALLOWED_MOVES: dict[TrialState, frozenset[TrialState]] = {
+    TrialState.WAITING: frozenset({TrialState.RUNNING, TrialState.CANCELLED}),
+    TrialState.RUNNING: frozenset(set(TrialState) - {TrialState.RUNNING}),
+    # A later majority can show that an early trial trained something else.
+    TrialState.COMPLETE: frozenset({TrialState.INFEASIBLE}),
+    TrialState.INFEASIBLE: frozenset(),
+    TrialState.PRUNED: frozenset(),
+    TrialState.FAILED: frozenset(),
+    TrialState.CANCELLED: frozenset(),
+}
+
+
+class Attempt(Schema):
+    """Who ran what, and why it ended."""
+
+    attempt: int
+    worker: str
+    started_at: datetime
+    finished_at: datetime | None
+    end: str | None
+    """`complete`, a failure kind, or `cancelled`; None while it runs."""
+    gpu_seconds: float | None
+
+
+class Run(Schema):
+    """One execution of a trial."""
+
+    run_id: str
+    purpose: Literal["search", "confirm"]
+    state: TrialState
+    measurement: Measurement | None = None
+    failure: Failure | None = None
+    log_tail: str | None = None
+    progress: Progress | None = None
+    attempts: tuple[Attempt, ...] = ()
+
+
+class Trial(Schema):
+    """One configuration of a study and what became of it."""
+
+    number: int
+    state: TrialState
+    origin: Literal["baseline", "default", "sampler"]
+    config: TrialConfig
+    description: str
+    failure: Failure | None = None
+    """The reason of an infeasible or failed trial."""
+    tokens_per_s_per_gpu: float | None = None
+    peak_allocated_gib: float | None = None
+    peak_reserved_gib: float | None = None
+    runs: tuple[Run, ...] = ()
+
+
+class Rejection(Schema):
+    """A configuration the memory gate refused before any GPU time was spent."""
+
+    config: TrialConfig
+    needed_gib: float
+    """Lower bound of what one rank would hold."""
+    available_gib: float
+    reason: str

@@ -1,0 +1,91 @@
+"""The workload: everything that decides the numbers a training run produces, and so is never searched.
+
+Strategies change speed and memory; two trials of one study train the same thing.
+"""
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from api_schemas.base import Dtype, Schema
+
+
+class Recipe(Schema):
+    """Which dtype each kind of value has, for every backend alike."""
+
+    name: str
+    master_dtype: Dtype
+    """Weights the optimizer updates, and its state."""
+    compute_dtype: Dtype
+    """Weights and activations in forward and backward."""
+    reduce_dtype: Dtype
+    """Gradients while they are accumulated and reduced across ranks."""
+
+
+RECIPES: dict[str, Recipe] = {
+    "bf16-mixed": Recipe(name="bf16-mixed", master_dtype="float32", compute_dtype="bfloat16", reduce_dtype="float32"),
+    "fp32": Recipe(name="fp32", master_dtype="float32", compute_dtype="float32", reduce_dtype="float32"),
+}
+
+
+class AdamW(Schema):
+    """Decoupled weight decay Adam (Loshchilov and Hutter 2019), the optimizer of every backend."""
+
+    lr: float = Field(default=3e-4, gt=0)
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    beta2: float = Field(default=0.95, ge=0, lt=1)
+    eps: float = Field(default=1e-8, gt=0)
+    weight_decay: float = Field(default=0.1, ge=0)
+
+
+class Workload(Schema):
+    """One optimizer step's worth of training, the same for every configuration of a study."""
+
+    sequence_length: int = Field(ge=8, le=4_194_304)
+    """Tokens per sample."""
+    global_batch: int = Field(ge=1, le=1_000_000)
+    """Samples per optimizer step = micro batch × gradient accumulation × data-parallel size."""
+    recipe: Recipe = RECIPES["bf16-mixed"]
+    optimizer: AdamW = AdamW()
+    max_grad_norm: float | None = Field(default=1.0, gt=0)
+    """Gradients are clipped to this global L2 norm; None leaves them alone."""
+    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+    """The kernel, in transformers' words (`attn_implementation`)."""
+    loss: Literal["cross_entropy"] = "cross_entropy"
+    """Next-token cross entropy, averaged over the tokens of the global batch."""
+    seed: int = Field(default=0, ge=0, lt=2**31)
+    """Seeds weights and data."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_recipe_name(cls, value: Any) -> Any:
+        if isinstance(value, dict) and isinstance(value.get("recipe"), str):
+            name = value["recipe"]
+            if name not in RECIPES:
+                raise ValueError(
+                    f"recipe ({name!r}) is unknown; use one of {', '.join(RECIPES)}, or spell out its dtypes"
+                )
+            return {**value, "recipe": RECIPES[name]}
+        return value
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens in one global batch."""
+        return self.global_batch * self.sequence_length
+
+
+def gradient_accumulation(global_batch: int, micro_batch: int, data_parallel_size: int) -> int:
+    """Micro batches per optimizer step on each rank.
+
+    Raises:
+        ValueError: the product does not come out; names the nearest global batches that do.
+    """
+    step = micro_batch * data_parallel_size
+    if global_batch % step == 0:
+        return global_batch // step
+    lower, upper = global_batch // step * step, (global_batch // step + 1) * step
+    choices = f"{lower} or {upper}" if lower else f"{upper}"
+    raise ValueError(
+        f"global_batch ({global_batch}) must be a multiple of micro_batch × data-parallel size "
+        f"({micro_batch} × {data_parallel_size} = {step}); try {choices}"
+    )

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Install the system programs the tests run against (PostgreSQL's server, a C++ compiler), where they are missing.
+set -euo pipefail
+packages=()
+ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 && command -v pg_virtualenv >/dev/null || packages+=(postgresql postgresql-common)
+command -v g++ >/dev/null || packages+=(g++)
+if [ ${#packages[@]} -gt 0 ]; then
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        apt-get update -qq
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
+    else
+        echo "tests need: ${packages[*]} (install them with your package manager)" >&2
+        exit 1
+    fi
+fi

@@ -1,0 +1,31 @@
+"""What the search knows: one observation per trial, as the service reads it from the database."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from api_schemas.failures import Failure
+from api_schemas.measurements import Measurement
+from api_schemas.strategies import TrialConfig
+from api_schemas.trials import TrialState
+
+Origin = Literal["baseline", "default", "sampler"]
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One trial of a study, its search run and its confirmation runs."""
+
+    number: int
+    config: TrialConfig
+    origin: Origin
+    state: TrialState
+    measurement: Measurement | None = None
+    """Of the search run; also kept for a trial that was later found infeasible."""
+    failure: Failure | None = None
+    confirmations: tuple[Measurement, ...] = ()
+    """Of the complete confirmation runs, in the order they were made."""
+
+    @property
+    def config_key(self) -> str:
+        """Content key of the configuration."""
+        return self.config.content_key()

@@ -1,0 +1,26 @@
+"""What each part may load. The import contract itself (import-linter) runs in `make check`; these run the parts."""
+
+import subprocess
+import sys
+
+import pytest
+
+
+def _modules_after(statement: str) -> set[str]:
+    code = f"import sys\n{statement}\nprint(' '.join(sys.modules))"
+    return set(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split())
+
+
+@pytest.mark.parametrize("module", ["service.app", "service.cli", "tuner.suggest", "db.rows", "workers.agent"])
+def test_only_ranks_load_torch(module: str) -> None:
+    assert not {"torch", "deepspeed", "transformers"} & _modules_after(f"import {module}")
+
+
+def test_an_agent_runs_on_a_host_without_the_service_packages() -> None:
+    loaded = _modules_after("import workers.agent, workers.__main__")
+    assert not {"fastapi", "sqlalchemy", "optuna", "uvicorn", "alembic"} & loaded
+
+
+def test_the_shared_language_needs_pydantic_only() -> None:
+    loaded = _modules_after("import api_schemas.leases, api_schemas.studies, api_schemas.trials")
+    assert not {"httpx", "fastapi", "sqlalchemy", "psutil"} & loaded

@@ -1,0 +1,75 @@
+"""Values refuse what they cannot mean, and say what to do instead."""
+
+import pytest
+from pydantic import ValidationError
+
+from api_schemas.failures import Failure, FailureKind
+from api_schemas.models import ModelSpec, preset, preset_names
+from api_schemas.strategies import Fsdp2Config, TrialConfig, ZeroConfig
+from api_schemas.workload import RECIPES, Workload, gradient_accumulation
+
+PUBLIC_PRESETS = {"gpt2", "gpt2-large", "llama-3.2-1b", "llama-2-7b", "llama-3.1-8b", "llama-2-70b", "qwen3-8b"}
+
+
+def test_presets_carry_the_public_models_and_a_tiny_one() -> None:
+    assert PUBLIC_PRESETS | {"mixtral-8x7b", "llama-tiny"} <= set(preset_names())
+    assert preset("llama-2-70b").config["hidden_size"] == 8192
+
+
+def test_a_model_is_a_preset_name_a_bare_config_or_the_full_form() -> None:
+    bare = ModelSpec.model_validate({"model_type": "llama", "hidden_size": 64})
+    assert bare.model_type == "llama" and ModelSpec.model_validate("gpt2").name == "gpt2"
+    assert ModelSpec.model_validate(bare.model_dump()) == bare
+
+
+def test_an_unknown_preset_lists_those_that_exist() -> None:
+    with pytest.raises(ValueError, match="llama-2-7b"):
+        preset("llama-9")
+
+
+def test_code_references_in_a_config_are_refused() -> None:
+    with pytest.raises(ValidationError, match="auto_map"):
+        ModelSpec(name="x", config={"model_type": "llama", "auto_map": {"AutoModel": "evil.py"}})
+
+
+def test_a_misspelt_knob_is_an_error() -> None:
+    with pytest.raises(ValidationError, match="reduce_bucket"):
+        TrialConfig.model_validate({"strategy": {"kind": "zero", "stage": 2, "reduce_bucket": 5}})
+
+
+def test_recipes_are_named_and_unknown_ones_list_the_known() -> None:
+    assert (
+        Workload.model_validate({"sequence_length": 8, "global_batch": 1, "recipe": "fp32"}).recipe == RECIPES["fp32"]
+    )
+    with pytest.raises(ValidationError, match="bf16-mixed"):
+        Workload.model_validate({"sequence_length": 8, "global_batch": 1, "recipe": "fp8"})
+
+
+def test_a_global_batch_that_nothing_divides_names_its_neighbours() -> None:
+    assert gradient_accumulation(96, 4, 8) == 3
+    with pytest.raises(ValueError, match="try 96 or 104"):
+        gradient_accumulation(100, 1, 8)
+
+
+def test_the_mesh_rules_of_fsdp2_hold() -> None:
+    with pytest.raises(ValidationError, match="reshard_after_forward"):
+        Fsdp2Config(dp_shard=8, reshard_after_forward=3)
+    with pytest.raises(ValidationError, match="grad_sync"):
+        Fsdp2Config(dp_shard=8, grad_sync="reduce_scatter")
+    assert "HSDP 2×4" in Fsdp2Config(dp_replicate=2, dp_shard=4, grad_sync="reduce_scatter").describe()
+
+
+def test_parameter_offload_needs_stage_3() -> None:
+    with pytest.raises(ValidationError, match="offload_param"):
+        ZeroConfig.model_validate({"stage": 2, "offload_param": {}})
+
+
+def test_equal_values_have_equal_keys_and_different_ones_do_not() -> None:
+    one, same = (TrialConfig(strategy=Fsdp2Config(dp_shard=2)) for _ in range(2))
+    assert one.content_key() == same.content_key() != one.model_copy(update={"micro_batch": 2}).content_key()
+
+
+@pytest.mark.parametrize("kind", FailureKind)
+def test_every_failure_is_somebodys_fault(kind: FailureKind) -> None:
+    config_fault = kind in {FailureKind.OOM, FailureKind.OVER_LIMIT, FailureKind.ILLEGAL, FailureKind.NUMERICS}
+    assert Failure(kind=kind, message="x").is_infeasible is config_fault

@@ -1,0 +1,79 @@
+import json
+import os
+import uuid
+
+import pytest
+from worker_fakes import FAKE_HOST, make_task
+
+from api_schemas.hardware import Fingerprint
+from api_schemas.leases import TrialTask
+from workers.launchers.cold import ColdLauncher
+from workers.launchers.processes import kill_marked, marked
+from workers.launchers.warm import WarmLauncher
+from workers.trial_dir import TrialDir
+
+
+@pytest.fixture
+def task() -> TrialTask:
+    return make_task()
+
+
+@pytest.fixture
+def fingerprint() -> Fingerprint:
+    names = ("driver", "cuda", "nccl", "torch", "deepspeed", "transformers", "gpu_memory_gib")
+    return Fingerprint(
+        **dict.fromkeys(names),
+        device="cpu",
+        gpu="cpu",
+        gpu_count=0,
+        python="3.11",
+        kernel="6",
+        cpu="x",
+        cpu_count=2,
+        host_memory_gib=8,
+    )
+
+
+@pytest.fixture
+def directory(tmp_path, task, fingerprint) -> TrialDir:
+    return TrialDir.create(tmp_path / "work", "run-1", task, fingerprint, min_free_gib=0)
+
+
+@pytest.fixture
+def mark():
+    """A device pool of this test's own; nothing of it may live after the test."""
+    name = f"test-{uuid.uuid4().hex[:12]}"
+    yield name
+    left = marked(name)
+    kill_marked(name)
+    assert not left, f"processes {left} were left behind"
+
+
+@pytest.fixture
+def warm(tmp_path, mark):
+    """Makes a warm launcher whose ranks act as told; every one is closed at the end."""
+    made = []
+
+    def make(*acts: str, obey_s: float = 3.0) -> WarmLauncher:
+        environment = {**os.environ, "FAKE_ACTS": json.dumps(acts)}
+        log_path = tmp_path / "host.log"
+        made.append(WarmLauncher(environment, mark, log_path, ready_timeout_s=30, command=FAKE_HOST, obey_s=obey_s))
+        return made[-1]
+
+    yield make
+    for launcher in made:
+        launcher.close()
+
+
+@pytest.fixture
+def cold(mark):
+    """The same for cold starts."""
+    made = []
+
+    def make(*acts: str) -> ColdLauncher:
+        made.append(ColdLauncher({**os.environ, "FAKE_ACTS": json.dumps(acts)}, mark, command=FAKE_HOST))
+        return made[-1]
+
+    yield make
+    for launcher in made:
+        launcher.close()

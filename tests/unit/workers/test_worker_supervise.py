@@ -1,0 +1,153 @@
+"""The agent's hold on its ranks, against a fake host that speaks the real protocol."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from worker_fakes import FAKE_HOST
+
+from workers.launchers.base import LaunchFailed
+from workers.launchers.processes import MARK, kill_marked, marked
+from workers.launchers.warm import ForkUnsafe
+from workers.supervise import Limits, supervise
+
+LONG = Limits(deadline_s=60, no_progress_s=60)
+
+
+def never():
+    return None
+
+
+def run(launcher, directory, limits=LONG, interrupted=never):
+    launcher.prepare(lambda: False)
+    return supervise(launcher, directory, 2, limits, interrupted)
+
+
+@pytest.mark.parametrize("start", ["warm", "cold"])
+def test_ranks_that_end_well_leave_exit_codes_and_no_process(start, request, directory, mark):
+    launcher = request.getfixturevalue(start)("complete", "complete")
+    ended = run(launcher, directory)
+    assert sorted((exit.rank, exit.code) for exit in ended.exits) == [(0, 0), (1, 0)]
+    assert ended.cause is None
+    launcher.close()
+    assert marked(mark) == set()
+
+
+@pytest.mark.parametrize("start", ["warm", "cold"])
+def test_deadline_ends_ranks_that_do_make_progress(start, request, directory):
+    ended = run(request.getfixturevalue(start)("busy", "busy"), directory, Limits(deadline_s=1, no_progress_s=60))
+    assert ended.cause == "deadline"
+    assert ended.exits == ()
+
+
+def test_no_progress_ends_ranks_that_stand_still(warm, directory):
+    ended = run(warm("hang", "hang"), directory, Limits(deadline_s=60, no_progress_s=0.5))
+    assert ended.cause == "no_progress"
+
+
+def test_one_moving_rank_is_progress_enough(warm, directory):
+    ended = run(warm("busy", "hang"), directory, Limits(deadline_s=1.5, no_progress_s=0.5))
+    assert ended.cause == "deadline"
+
+
+def test_interruption_kills_and_names_its_reason(warm, directory):
+    ended = run(warm("busy", "busy"), directory, interrupted=lambda: "cancelled")
+    assert (ended.cause, ended.detail) == ("interrupted", "cancelled")
+
+
+def test_peers_of_a_failed_rank_are_not_waited_for(warm, directory):
+    ended = run(warm("oom", "hang"), directory, Limits(deadline_s=60, no_progress_s=60, peer_grace_s=0.3))
+    assert [(exit.rank, exit.code) for exit in ended.exits] == [(0, 1)]
+
+
+def test_a_dead_host_ends_the_attempt_and_is_replaced(warm, directory, mark):
+    launcher = warm("kill_host", "hang")
+    ended = run(launcher, directory)
+    assert ended.cause == "host_lost"
+    assert marked(mark) == set()
+    launcher.prepare(lambda: False)
+    assert len(marked(mark)) == 1
+
+
+def test_what_a_rank_left_behind_is_ended_but_the_host_stays_warm(warm, directory, mark):
+    launcher = warm("orphan", "complete")
+    ended = run(launcher, directory)
+    assert [exit.code for exit in ended.exits] == [0, 0]
+    assert len(marked(mark)) == 1
+    assert len(supervise(launcher, directory, 2, LONG, never).exits) == 2
+
+
+def test_a_host_that_does_not_obey_is_ended_with_its_ranks(warm, directory, mark):
+    ended = run(warm("hang", "deaf", obey_s=0.3), directory, Limits(deadline_s=0.5, no_progress_s=60))
+    assert ended.cause == "deadline"
+    assert marked(mark) == set()
+
+
+def test_a_host_that_cannot_start_is_explained_by_its_last_words(warm):
+    with pytest.raises(LaunchFailed, match="cannot import torch"):
+        warm("no_start").prepare(lambda: False)
+
+
+def test_a_refused_launch_says_why_and_costs_the_host_nothing(warm, directory, mark):
+    with pytest.raises(LaunchFailed, match="not today"):
+        run(warm("refuse"), directory)
+    assert len(marked(mark)) == 1
+
+
+def test_a_host_that_finds_forking_unsafe_says_so(warm, mark):
+    with pytest.raises(ForkUnsafe):
+        warm("fork_unsafe").prepare(lambda: False)
+    assert marked(mark) == set()
+
+
+_AGENT = """
+import os, sys
+from pathlib import Path
+from workers.launchers.warm import WarmLauncher
+from workers.launchers.cold import ColdLauncher
+kind, mark, directory, *command = sys.argv[1:]
+if kind == "warm":
+    launcher = WarmLauncher(os.environ, mark, Path(directory) / "host.log", 30, command)
+else:
+    launcher = ColdLauncher(os.environ, mark, command)
+launcher.prepare(lambda: False)
+launcher.launch(Path(directory), 2)
+while True:
+    launcher.wait(1)
+"""
+
+
+@pytest.mark.parametrize(("kind", "processes"), [("warm", 3), ("cold", 2)])
+def test_kill_9_of_the_agent_leaves_nothing(kind, processes, directory, mark):
+    environment = {**os.environ, "FAKE_ACTS": '["busy", "hang"]'}
+    command = [sys.executable, "-c", _AGENT, kind, mark, str(directory.path), *FAKE_HOST]
+    agent = subprocess.Popen(command, env=environment)
+    assert _until(lambda: len(marked(mark)) == processes and directory.progress() is not None)
+    agent.send_signal(signal.SIGKILL)
+    agent.wait()
+    assert _until(lambda: not marked(mark)), "a rank outlived its agent by five seconds"
+
+
+def test_only_processes_of_the_pool_are_found(mark):
+    mine = subprocess.Popen(["sleep", "60"], env={**os.environ, MARK: mark})
+    other = subprocess.Popen(["sleep", "60"], env={**os.environ, MARK: mark + "x"})
+    try:
+        assert _until(lambda: marked(mark) == {mine.pid})
+        assert kill_marked(mark) == set()
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+        mine.wait()
+
+
+def _until(true, seconds=5.0):
+    ends = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > ends:
+            return False
+        time.sleep(0.02)
+    return True

@@ -1,0 +1,77 @@
+"""The trial directory: the task goes in, leftovers do not, and old ones go away."""
+
+import json
+import os
+
+import pytest
+
+from api_schemas.leases import TrialTask
+from workers.device_lock import DevicesBusy, hold, pool_mark
+from workers.trial_dir import DiskFull, TrialDir, prune, tail
+
+
+def test_the_rank_reads_the_task_the_agent_wrote(directory, task, fingerprint):
+    assert TrialTask.model_validate_json((directory.path / "task.json").read_text()) == task
+    assert json.loads((directory.path / "versions.json").read_text()) == fingerprint.model_dump()
+
+
+def test_the_same_attempt_again_starts_empty(directory, task, fingerprint):
+    (directory.path / "rank_0.json").write_text("{}")
+    again = TrialDir.create(directory.path.parent, directory.path.name, task, fingerprint, 0)
+    assert again == directory
+    assert not (directory.path / "rank_0.json").exists()
+
+
+def test_too_little_disk_is_refused_before_anything_is_made(tmp_path, task, fingerprint):
+    with pytest.raises(DiskFull, match="min_free_gib"):
+        TrialDir.create(tmp_path / "work", "run-1", task, fingerprint, min_free_gib=1e9)
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+def test_progress_appears_with_a_new_stamp_each_time(directory):
+    assert (directory.progress(), directory.progress_stamp()) == (None, None)
+    path = directory.path / "progress.json"
+    path.write_text('{"phase": "measuring", "step": 3}')
+    os.utime(path, ns=(1, 1))
+    assert (directory.progress().step, directory.progress_stamp()) == (3, 1)
+
+
+def test_tail_is_the_end_of_the_log(directory):
+    log = directory.path / "rank_0.log"
+    log.write_text("x" * 50_000 + "the end")
+    assert tail(log, 7) == "the end"
+    assert directory.log_tail(1) is None
+
+
+def test_pruning_keeps_the_newest_of_each_kind_and_strangers(tmp_path, task, fingerprint):
+    for number in range(6):
+        made = TrialDir.create(tmp_path, f"run-{number}", task, fingerprint, 0)
+        if number % 2:
+            made.write_outcome("complete")
+        os.utime(made.path, (number, number))
+    (tmp_path / "notes").mkdir()
+    prune(tmp_path, keep_succeeded=1, keep_failed=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["notes", "run-2", "run-4", "run-5"]
+
+
+def test_a_second_agent_on_the_same_gpu_is_refused(tmp_path):
+    with hold(tmp_path, ["GPU-a", "GPU-b"], tmp_path), pytest.raises(DevicesBusy, match="GPU-b"):
+        _hold(tmp_path, ["GPU-b", "GPU-c"])
+    _hold(tmp_path, ["GPU-b"])
+
+
+def test_cpu_agents_need_work_directories_of_their_own(tmp_path):
+    with hold(tmp_path / "one", []):
+        with pytest.raises(DevicesBusy, match="work_dir"):
+            _hold(tmp_path / "one", [])
+        _hold(tmp_path / "two", [])
+
+
+def _hold(work_dir, uuids):
+    with hold(work_dir, uuids, work_dir):
+        pass
+
+
+def test_the_mark_is_the_device_sets_whatever_the_order(tmp_path):
+    assert pool_mark(tmp_path, ["GPU-a", "GPU-b"]) == pool_mark(tmp_path / "x", ["GPU-b", "GPU-a"])
+    assert pool_mark(tmp_path, []) != pool_mark(tmp_path / "x", [])

@@ -1,0 +1,230 @@
+"""`python -m workers`: the agent (default), `run-trial FILE` without a service, `detect`.
+
+Results on stdout, everything else on stderr. Exit codes: 0 done, 1 could not work, 2 bad input, 3 the trial ran and
+failed (its failure is printed), 130 interrupted.
+"""
+
+import argparse
+import contextlib
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from api_schemas.failures import Failure
+from api_schemas.leases import Task
+from workers import device_lock
+from workers.agent import Agent
+from workers.attempt import Workplace, attempt
+from workers.client import ClientError, ServiceClient
+from workers.gpu_figures import figures
+from workers.hardware import DetectionFailed, Gpus, Libraries, LibraryProbe, find_gpus, fingerprint, inventory
+from workers.interrupt import Interrupt
+from workers.launchers.base import LaunchFailed, RanksAlive
+from workers.launchers.local import LocalLauncher
+from workers.settings import WorkerSettings
+from workers.supervise import Limits
+from workers.trial_dir import DiskFull, TrialDir
+
+DONE, COULD_NOT_WORK, BAD_INPUT, TRIAL_FAILED, INTERRUPTED = 0, 1, 2, 3, 130
+
+_TASK: TypeAdapter[Task] = TypeAdapter(Task)
+
+log = logging.getLogger("workers")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns its exit code."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # One line per request is noise at a heartbeat every two seconds.
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    try:
+        settings = _settings(options)
+        code: int = options.command(settings, options)
+    except (ValueError, FileNotFoundError, IsADirectoryError, PermissionError) as error:
+        return _say(error, BAD_INPUT)
+    except (ClientError, DetectionFailed, DiskFull, LaunchFailed, RanksAlive, device_lock.DevicesBusy) as error:
+        return _say(error, COULD_NOT_WORK)
+    return code
+
+
+def _say(error: Exception, code: int) -> int:
+    print(f"error: {_readable(error)}", file=sys.stderr)
+    return code
+
+
+def _readable(error: Exception) -> str:
+    if not isinstance(error, ValidationError):
+        return str(error)
+    lines = (
+        f"{'.'.join(map(str, item['loc']))}: {item['msg']} (got {item['input']!r:.200})" for item in error.errors()
+    )
+    return "; ".join(lines)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m workers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.set_defaults(command=run_agent)
+    parser.add_argument("--service", metavar="URL", help="base URL of the service")
+    parser.add_argument("--name", help="stable name of this worker (default: host name and work directory)")
+    _machine_options(parser)
+    commands = parser.add_subparsers(title="other commands", metavar="COMMAND")
+
+    trial = commands.add_parser("run-trial", help="run one trial from a JSON file, without a service")
+    trial.set_defaults(command=run_trial)
+    trial.add_argument("file", type=Path, help="a TrialTask as JSON, such as best/config.json; - reads stdin")
+    trial.add_argument("--json", action="store_true", help="print one JSON object instead of a summary")
+    trial.add_argument("--deadline-s", type=float, default=3600.0, help="hard limit of the trial")
+    trial.add_argument("--no-progress-s", type=float, default=600.0, help="limit without any step")
+    _machine_options(trial)
+
+    look = commands.add_parser("detect", help="print what this machine offers")
+    look.set_defaults(command=detect)
+    look.add_argument("--json", action="store_true", help="print an Inventory as JSON")
+    _machine_options(look)
+    return parser
+
+
+def _machine_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--work-dir", type=Path, metavar="DIR", help="trial directories and logs")
+    parser.add_argument("--ranks", type=int, metavar="N", help="ranks (default: all GPUs, or 2 CPU ranks)")
+    parser.add_argument("--memory-gib", type=float, metavar="X", help="declared memory of one CPU rank")
+    parser.add_argument("--cold", action="store_true", default=None, help="one interpreter per rank, no warm host")
+
+
+def _settings(options: argparse.Namespace) -> WorkerSettings:
+    given = {name: value for name, value in vars(options).items() if name in WorkerSettings.model_fields}
+    return WorkerSettings(**{name: value for name, value in given.items() if value is not None})
+
+
+@contextlib.contextmanager
+def _machine(settings: WorkerSettings, ranks: int | None) -> Iterator[tuple[Gpus, LocalLauncher]]:
+    """Hold this machine's devices and a launcher for them; on the way out no rank and no host is left."""
+    gpus = find_gpus()
+    chosen = gpus.first(ranks)
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+    if len(chosen.devices) < len(gpus.devices):
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(chosen.uuids)
+    mark = device_lock.pool_mark(settings.work_dir, chosen.uuids)
+    with device_lock.hold(settings.work_dir, chosen.uuids):
+        log_path = settings.work_dir / f"host-{mark}.log"
+        launcher = LocalLauncher(environment, mark, log_path, settings.host_ready_s, cold=settings.cold)
+        try:
+            yield chosen, launcher
+        finally:
+            launcher.close()
+
+
+def run_agent(settings: WorkerSettings, options: argparse.Namespace) -> int:
+    """Serve trials until interrupted."""
+    interrupt = Interrupt().install()
+    with _machine(settings, settings.ranks) as (gpus, launcher):
+        probe = LibraryProbe.start()
+        versions = _prepare(launcher, interrupt)
+        if interrupt:
+            return DONE
+        offered = inventory(gpus, probe.result().updated(versions), settings.ranks, settings.memory_gib)
+        place = Workplace(
+            work_dir=settings.work_dir.resolve(),
+            launcher=launcher,
+            fingerprint=offered.fingerprint,
+            ranks=offered.cluster.world_size,
+            peak_flops=offered.peak_flops,
+            min_free_gib=settings.min_free_gib,
+        )
+        client = ServiceClient(settings.service)
+        try:
+            Agent(settings, client, place, offered, interrupt).run()
+        finally:
+            client.close()
+    return DONE
+
+
+def _prepare(launcher: LocalLauncher, interrupt: Interrupt) -> dict[str, str | None]:
+    log.info(
+        "importing the libraries of the ranks; the first time DeepSpeed's operators are built, which takes minutes"
+    )
+    try:
+        return dict(launcher.prepare(lambda: bool(interrupt)))
+    except LaunchFailed:
+        if interrupt:
+            return {}
+        raise
+
+
+def run_trial(settings: WorkerSettings, options: argparse.Namespace) -> int:
+    """Run one task from a file and print what it came to."""
+    task = read_task(options.file)
+    ranks = None if task.kind == "profile" else task.cluster.world_size
+    interrupt = Interrupt().install()
+    with _machine(settings, ranks) as (gpus, launcher):
+        versions = _prepare(launcher, interrupt)
+        if interrupt:
+            return INTERRUPTED
+        found = fingerprint(gpus, Libraries().updated(versions))
+        place = Workplace(
+            work_dir=settings.work_dir.resolve(),
+            launcher=launcher,
+            fingerprint=found,
+            ranks=ranks or 1,
+            peak_flops=figures(found.gpu).peak_bf16_flops,
+            min_free_gib=settings.min_free_gib,
+        )
+        attempted = attempt(
+            place,
+            task,
+            lambda: TrialDir.create(place.work_dir, "run-trial", task, found, place.min_free_gib),
+            Limits(options.deadline_s, options.no_progress_s),
+            lambda: interrupt.reason,
+        )
+    if attempted is None:
+        return INTERRUPTED
+    if attempted.log_tail:
+        print(attempted.log_tail, file=sys.stderr)
+    _print(attempted.result.model_dump(mode="json"), options.json)
+    return TRIAL_FAILED if isinstance(attempted.result, Failure) else DONE
+
+
+def read_task(path: Path) -> Task:
+    """A task from a file, `-` for stdin; without `kind` it is a trial.
+
+    Raises:
+        ValueError: the file is not JSON, or not a task.
+    """
+    text = sys.stdin.read() if str(path) == "-" else path.read_text()
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"file ({path}) is not JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"file ({path}) must hold one JSON object with model, workload, cluster and config")
+    return _TASK.validate_python({"kind": "trial", **content})
+
+
+def detect(settings: WorkerSettings, options: argparse.Namespace) -> int:
+    """Print what this machine offers."""
+    gpus = find_gpus().first(settings.ranks)
+    libraries = LibraryProbe.start().result()
+    _print(inventory(gpus, libraries, settings.ranks, settings.memory_gib).model_dump(mode="json"), options.json)
+    return DONE
+
+
+def _print(value: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(value))
+        return
+    for name, content in value.items():
+        if content not in (None, [], {}):
+            print(f"{name}: {json.dumps(content)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,153 @@
+"""The worker's side of the protocol, over HTTP. One method per call; `patiently` repeats what may be repeated.
+
+ClientError
+├── Unreachable   no answer, or one that says "later" (408, 425, 429, 5xx): try again
+├── LeaseLost     the run is no longer ours (404, 409, 410): kill the ranks, report nothing
+└── Refused       any other 4xx: the same request would be refused again
+"""
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import httpx
+from pydantic import ValidationError
+
+from api_schemas.base import Schema
+from api_schemas.leases import (
+    Heartbeat,
+    HeartbeatAnswer,
+    Lease,
+    LeaseRequest,
+    Registered,
+    Registration,
+    Report,
+    ReportAnswer,
+)
+
+_LATER = {408, 425, 429}
+_LOST = {404, 409, 410}
+
+Answer = TypeVar("Answer", bound=Schema)
+Value = TypeVar("Value")
+
+
+class ClientError(Exception):
+    """A call to the service did not succeed."""
+
+
+class Unreachable(ClientError):
+    """The service could not be asked, or cannot answer now."""
+
+
+class LeaseLost(ClientError):
+    """The service does not know this session or attempt (any more)."""
+
+
+class Refused(ClientError):
+    """The service understood and said no."""
+
+
+class ServiceClient:
+    """Calls of one worker session. May be shared between threads (httpx clients may)."""
+
+    def __init__(self, base_url: str, timeout_s: float = 5.0):
+        self._http = httpx.Client(base_url=base_url.rstrip("/"), timeout=timeout_s)
+        self._timeout_s = timeout_s
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def register(self, registration: Registration) -> Registered:
+        """Introduce the worker."""
+        return _expect(self._post("/v1/workers", registration), Registered)
+
+    def lease(self, request: LeaseRequest) -> Lease | None:
+        """Ask for work; None when there is none. `LeaseLost` here means that the service does not know the session."""
+        response = self._post("/v1/leases", request, self._timeout_s + request.wait_s)
+        return None if response.status_code == 204 else _expect(response, Lease)
+
+    def heartbeat(self, run_id: str, heartbeat: Heartbeat) -> HeartbeatAnswer:
+        """Renew the lease of a run."""
+        return _expect(self._post(f"/v1/runs/{run_id}/heartbeat", heartbeat), HeartbeatAnswer)
+
+    def report(self, run_id: str, report: Report) -> ReportAnswer:
+        """Deliver the end of an attempt; delivering the same report again is harmless."""
+        return _expect(self._post(f"/v1/runs/{run_id}/report", report), ReportAnswer)
+
+    def ready(self) -> None:
+        """Return when the service says that it can work."""
+        self._call("GET", "/readyz")
+
+    def _post(self, path: str, body: Schema, timeout_s: float | None = None) -> httpx.Response:
+        return self._call("POST", path, body.model_dump_json(), timeout_s)
+
+    def _call(self, method: str, path: str, body: str | None = None, timeout_s: float | None = None) -> httpx.Response:
+        try:
+            response = self._http.request(
+                method,
+                path,
+                content=body,
+                headers={"content-type": "application/json"},
+                timeout=timeout_s or self._timeout_s,
+            )
+        except httpx.TransportError as error:
+            raise Unreachable(f"{method} {path}: {type(error).__name__}: {error}") from error
+        if response.is_success:
+            return response
+        text = f"{method} {path}: {response.status_code} {_detail(response)}"
+        if response.status_code >= 500 or response.status_code in _LATER:
+            raise Unreachable(text)
+        raise LeaseLost(text) if response.status_code in _LOST else Refused(text)
+
+
+def _expect(response: httpx.Response, answer: type[Answer]) -> Answer:
+    try:
+        return answer.model_validate_json(response.content)
+    except ValidationError as error:
+        # Most likely a proxy's page or a service of another version; both pass.
+        raise Unreachable(f"{response.request.url.path} answered something that is no {answer.__name__}") from error
+
+
+def _detail(response: httpx.Response) -> str:
+    """The `detail` of a problem document (RFC 9457), or the start of whatever came instead."""
+    try:
+        problem = response.json()
+    except ValueError:
+        return response.text[:300]
+    return str(problem.get("detail", problem))[:1000] if isinstance(problem, dict) else str(problem)[:300]
+
+
+def backoff_s(first_s: float = 0.2, limit_s: float = 5.0, chooser: random.Random | None = None) -> Iterator[float]:
+    """Endless pauses: exponential up to a limit, each drawn from its upper half so that workers spread out."""
+    chooser = chooser or random.Random()
+    pause_s = first_s
+    while True:
+        yield pause_s * chooser.uniform(0.5, 1.0)
+        pause_s = min(limit_s, pause_s * 2)
+
+
+def patiently(
+    call: Callable[[], Value],
+    give_up: Callable[[], bool],
+    noticed: Callable[[Unreachable], None] = lambda _: None,
+    pauses_s: Iterator[float] | None = None,
+) -> Value | None:
+    """Repeat `call` until it is answered. None when `give_up` said so; errors that repetition cannot mend are raised.
+
+    It is called at least once: what is finished when the signal to stop comes is still delivered.
+    """
+    for pause_s in pauses_s or backoff_s():
+        try:
+            return call()
+        except Unreachable as error:
+            noticed(error)
+        ends_s = time.monotonic() + pause_s
+        # Short sleeps: a signal only sets a flag, which give_up reads.
+        while not give_up() and time.monotonic() < ends_s:
+            time.sleep(min(0.2, pause_s))
+        if give_up():
+            return None
+    return None

@@ -1,0 +1,52 @@
+"""One agent per set of devices on a machine: two would time each other's trials."""
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+
+class DevicesBusy(Exception):
+    """Another agent holds one of the devices."""
+
+
+def pool_mark(work_dir: Path, gpu_uuids: Sequence[str]) -> str:
+    """A name for the device set, equal for every agent that could hold its lock; marks all processes on it."""
+    identity = ",".join(sorted(gpu_uuids)) if gpu_uuids else str(work_dir.resolve())
+    return hashlib.sha256(identity.encode()).hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def hold(work_dir: Path, gpu_uuids: Sequence[str], locks_dir: Path | None = None) -> Iterator[None]:
+    """Hold the devices: one lock per GPU, machine-wide; for CPU ranks one per work directory.
+
+    Raises:
+        DevicesBusy: somebody else holds one of them.
+    """
+    with contextlib.ExitStack() as stack:
+        for what, path in _lock_paths(work_dir, gpu_uuids, locks_dir):
+            try:
+                stack.enter_context(FileLock(path, timeout=0, mode=0o666))
+            except Timeout:
+                raise DevicesBusy(
+                    f"{what} is in use by another Shardtune agent on this machine (lock {path}); "
+                    "stop that agent, or give this one other devices or another --work-dir"
+                ) from None
+        yield
+
+
+def _lock_paths(work_dir: Path, gpu_uuids: Sequence[str], locks_dir: Path | None) -> list[tuple[str, Path]]:
+    if not gpu_uuids:
+        work_dir.mkdir(parents=True, exist_ok=True)
+        return [(f"work_dir ({work_dir})", work_dir / "agent.lock")]
+    folder = locks_dir or Path(tempfile.gettempdir()) / "shardtune-locks"
+    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(PermissionError):
+        # Agents of several users meet here.
+        os.chmod(folder, 0o1777)  # noqa: PTH101
+    # Always in the same order, so that two agents with overlapping sets cannot each hold half.
+    return [(f"GPU {uuid}", folder / f"{uuid}.lock") for uuid in sorted(gpu_uuids)]

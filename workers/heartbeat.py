@@ -1,0 +1,68 @@
+"""The thread that renews a lease, carries progress up and brings "stop" down. It never touches the ranks."""
+
+import logging
+import threading
+from collections.abc import Callable
+
+from api_schemas.leases import PROTOCOL_VERSION, Heartbeat, Lease
+from api_schemas.measurements import Progress
+from workers.client import LeaseLost, Refused, ServiceClient, Unreachable
+from workers.clock import LeaseClock, now_s
+
+log = logging.getLogger(__name__)
+
+
+class HeartbeatThread(threading.Thread):
+    """Renews one lease until `finish`. The main thread reads `stop_reason` and decides."""
+
+    def __init__(
+        self,
+        client: ServiceClient,
+        session: str,
+        lease: Lease,
+        leased_at_s: float,
+        progress: Callable[[], Progress | None],
+    ):
+        super().__init__(name=f"heartbeat-{lease.run_id}", daemon=True)
+        self._client = client
+        self._session = session
+        self._lease = lease
+        self._progress = progress
+        self._finished = threading.Event()
+        self._clock = LeaseClock(leased_at_s, lease.lease_s)
+        self._stop_reason: str | None = None
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why the ranks must end now; None while they may go on."""
+        if self._stop_reason is None and self._clock.must_end():
+            return "the lease could not be renewed"
+        return self._stop_reason
+
+    def finish(self) -> None:
+        """End the thread. It does not wait for a request under way."""
+        self._finished.set()
+
+    def run(self) -> None:
+        """Beat until finished or told to stop."""
+        while not self._finished.wait(self._lease.heartbeat_s) and self._stop_reason is None:
+            self._beat()
+
+    def _beat(self) -> None:
+        sent_at_s = now_s()
+        heartbeat = Heartbeat(
+            protocol_version=PROTOCOL_VERSION,
+            session=self._session,
+            attempt=self._lease.attempt,
+            progress=self._progress(),
+        )
+        try:
+            answer = self._client.heartbeat(self._lease.run_id, heartbeat)
+        except Unreachable as error:
+            log.warning("heartbeat not answered: %s", error)
+        except (LeaseLost, Refused) as error:
+            self._stop_reason = f"lease lost: {error}"
+        else:
+            self._clock.renewed(sent_at_s, answer.lease_s)
+            if answer.action == "stop":
+                self._stop_reason = answer.reason or "stopped by the service"

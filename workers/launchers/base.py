@@ -1,0 +1,70 @@
+"""What every launcher can do: be made ready, start the ranks of one trial, watch them, end them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+Versions = Mapping[str, str | None]
+
+
+class LaunchFailed(Exception):
+    """Ranks could not be started; the message says what to look at."""
+
+
+class RanksAlive(Exception):
+    """Ranks survived SIGKILL, so the devices are not free. No further trial may be started."""
+
+
+@dataclass(frozen=True)
+class RankExit:
+    """The end of one rank."""
+
+    rank: int
+    code: int
+    """Exit code; negative: ended by that signal."""
+
+
+class Launcher(Protocol):
+    """Starts the ranks of one trial at a time. All calls come from the main thread."""
+
+    def prepare(self, give_up: Callable[[], bool]) -> Versions:
+        """Get ready to launch, which may take minutes; cheap when ready already.
+
+        Returns the library versions the ranks will run with, as far as the launcher knows them.
+
+        Raises:
+            LaunchFailed: it cannot be made ready, or `give_up` said so.
+        """
+
+    def launch(self, directory: Path, world_size: int) -> None:
+        """Start the ranks of the trial in `directory`.
+
+        Raises:
+            LaunchFailed: nothing was started.
+        """
+
+    def wait(self, timeout_s: float) -> None:
+        """Return when something happened to a rank, or after the timeout.
+
+        Raises:
+            LaunchFailed: it turned out that nothing was started.
+        """
+
+    @property
+    def exits(self) -> tuple[RankExit, ...]:
+        """Ends of ranks since the launch, in the order they were seen."""
+
+    @property
+    def lost(self) -> RankExit | None:
+        """The launcher's own helper died under the ranks (rank −1 and its exit code)."""
+
+    def kill(self) -> None:
+        """End every process of the current launch and make sure of it; does nothing when none is left.
+
+        Raises:
+            RanksAlive: something survived.
+        """
+
+    def close(self) -> None:
+        """`kill`, then end the launcher's own helpers."""

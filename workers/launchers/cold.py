@@ -1,0 +1,97 @@
+"""One fresh interpreter per rank, with the environment torchrun would give it. Slower by the imports; nothing shared."""
+
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from workers.launchers.base import LaunchFailed, RankExit, RanksAlive, Versions
+from workers.launchers.processes import MARK, PYTHON, kill_marked, kill_quietly, start_tethered
+
+RANK_COMMAND = (*PYTHON, "-m", "workers.rank")
+
+
+class ColdLauncher:
+    """Starts `COMMAND TRIAL_DIR` once per rank."""
+
+    def __init__(self, environment: Mapping[str, str], mark: str, command: Sequence[str] = RANK_COMMAND):
+        self._environment = {**environment, MARK: mark}
+        self._mark = mark
+        self._command = command
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._exits: list[RankExit] = []
+
+    @property
+    def exits(self) -> tuple[RankExit, ...]:
+        """Ends of ranks since the launch."""
+        return tuple(self._exits)
+
+    @property
+    def lost(self) -> RankExit | None:
+        """There is no helper to lose."""
+        return None
+
+    def prepare(self, give_up: Callable[[], bool]) -> Versions:
+        """Nothing to prepare."""
+        return {}
+
+    def launch(self, directory: Path, world_size: int) -> None:
+        """Start all ranks."""
+        self._exits.clear()
+        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+        # What torchrun leaves at 1: ranks that each take all cores slow each other down.
+        threads = str(max(1, len(os.sched_getaffinity(0)) // world_size))
+        for rank in range(world_size):
+            environment = {
+                "OMP_NUM_THREADS": threads,
+                **self._environment,
+                **shared,
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(world_size),
+                "LOCAL_WORLD_SIZE": str(world_size),
+            }
+            try:
+                with (directory / f"rank_{rank}.log").open("wb") as log:
+                    self._running[rank] = start_tethered(
+                        [*self._command, str(directory)], environment, stdout=log, stderr=subprocess.STDOUT
+                    )
+            except OSError as error:
+                self.kill()
+                raise LaunchFailed(f"rank {rank} could not be started: {error}") from error
+
+    def wait(self, timeout_s: float) -> None:
+        """Poll the ranks until one has ended."""
+        ends_s = time.monotonic() + timeout_s
+        while not self._reap() and self._running and time.monotonic() < ends_s:
+            time.sleep(0.05)
+
+    def _reap(self) -> bool:
+        ended = [(rank, code) for rank, process in self._running.items() if (code := process.poll()) is not None]
+        for rank, code in ended:
+            del self._running[rank]
+            self._exits.append(RankExit(rank, code))
+        return bool(ended)
+
+    def kill(self) -> None:
+        """End the ranks and whatever they started."""
+        for process in self._running.values():
+            kill_quietly(process.pid)
+        survivors = kill_marked(self._mark)
+        if survivors:
+            raise RanksAlive(f"processes {sorted(survivors)} survived SIGKILL; the devices are not free")
+        for process in self._running.values():
+            process.wait()
+        self._reap()
+
+    def close(self) -> None:
+        """End the ranks."""
+        self.kill()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

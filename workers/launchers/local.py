@@ -1,0 +1,61 @@
+"""Ranks on this machine: from a warm host where forking works, otherwise cold."""
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from workers.launchers.base import RankExit, Versions
+from workers.launchers.cold import ColdLauncher
+from workers.launchers.processes import kill_marked
+from workers.launchers.warm import ForkUnsafe, WarmLauncher
+
+log = logging.getLogger(__name__)
+
+
+class LocalLauncher:
+    """A `WarmLauncher` until the host says that forked ranks cannot work here, then a `ColdLauncher`."""
+
+    def __init__(
+        self, environment: Mapping[str, str], mark: str, log_path: Path, ready_timeout_s: float, cold: bool = False
+    ):
+        self._cold = ColdLauncher(environment, mark)
+        self._current: ColdLauncher | WarmLauncher = (
+            self._cold if cold else WarmLauncher(environment, mark, log_path, ready_timeout_s)
+        )
+        # The devices are ours by lock, so what carries their mark is left from an agent that was killed.
+        kill_marked(mark)
+
+    @property
+    def exits(self) -> tuple[RankExit, ...]:
+        """Ends of ranks since the launch."""
+        return self._current.exits
+
+    @property
+    def lost(self) -> RankExit | None:
+        """The warm host, when it died during this launch."""
+        return self._current.lost
+
+    def prepare(self, give_up: Callable[[], bool]) -> Versions:
+        """Warm up; change to cold starts for good where forking is unsafe."""
+        try:
+            return self._current.prepare(give_up)
+        except ForkUnsafe as error:
+            log.warning("ranks are started cold, because forked ones would not work here: %s", error)
+            self._current = self._cold
+            return {}
+
+    def launch(self, directory: Path, world_size: int) -> None:
+        """Start the ranks."""
+        self._current.launch(directory, world_size)
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for something to happen."""
+        self._current.wait(timeout_s)
+
+    def kill(self) -> None:
+        """End the ranks."""
+        self._current.kill()
+
+    def close(self) -> None:
+        """End everything."""
+        self._current.close()

@@ -1,0 +1,84 @@
+"""Start tethered processes, find every process of a device pool, and end them all.
+
+Processes are found by an environment variable that all descendants inherit, whatever process group or parent they
+end up with; nothing is ever killed by its name.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from workers.launchers import tether
+
+PYTHON = (sys.executable, *(["-P"] if sys.flags.safe_path else []))
+"""The interpreter for our own modules. -P is passed on: with it a folder `workers` where we were started is not ours."""
+MARK = "SHARDTUNE_POOL"
+"""Environment variable that holds the mark of the device pool a process works on."""
+PARENT = "SHARDTUNE_PARENT_PID"
+"""Environment variable the ranks' side compares with its parent; one inherited from our own parent must not pass."""
+
+
+def start_tethered(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    stdin: int | None = subprocess.DEVNULL,
+    stdout: int | IO[bytes] | None = None,
+    stderr: int | IO[bytes] | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a process, in a session of its own, that dies with this one (also by kill -9)."""
+    # The death signal follows the thread that forks: from another thread, ranks would die when that thread ends.
+    assert threading.current_thread() is threading.main_thread(), "start ranks from the main thread"
+    wrapper = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid())]
+    return subprocess.Popen(
+        [*wrapper, *command],
+        env={**environment, PARENT: str(os.getpid())},
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        start_new_session=True,
+    )
+
+
+def marked(mark: str, proc: Path = Path("/proc")) -> set[int]:
+    """Ids of all living processes that carry the mark, but this one. Zombies have no environment and do not count."""
+    wanted = f"{MARK}={mark}".encode()
+    found = set()
+    for entry in proc.iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                found.add(int(entry.name))
+        except OSError:  # ended meanwhile, or another user's
+            continue
+    return found - {os.getpid()}
+
+
+def kill_marked(mark: str, keep: Collection[int] = (), timeout_s: float = 10.0) -> set[int]:
+    """SIGKILL everything that carries the mark until nothing of it lives; returns what still did at the timeout.
+
+    Repeated, because a process may fork between the look and the kill, and because one that frees GPU memory
+    takes a while to go.
+    """
+    ends_s = time.monotonic() + timeout_s
+    while left := marked(mark) - set(keep):
+        for pid in left:
+            kill_quietly(pid)
+        if time.monotonic() > ends_s:
+            return left
+        time.sleep(0.02)
+    return set()
+
+
+def kill_quietly(pid: int) -> None:
+    """SIGKILL a process that may be gone already."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,214 @@
+"""Ranks forked from a warm host process that has torch, transformers and deepspeed imported already.
+
+Speaks JSON lines with `workers.rank.host`: `{"launch": dir, "world_size": n}` and `{"kill": dir}` down; `ready`,
+`started`, `exited` and `refused` up. A dead host is replaced at the next `prepare`.
+"""
+
+import json
+import logging
+import queue
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from workers.launchers.base import LaunchFailed, RankExit, RanksAlive, Versions
+from workers.launchers.processes import MARK, PYTHON, kill_marked, marked, start_tethered
+from workers.trial_dir import tail
+
+HOST_COMMAND = (*PYTHON, "-m", "workers.rank.host")
+
+log = logging.getLogger(__name__)
+
+
+class ForkUnsafe(LaunchFailed):
+    """The host's probe found that forked ranks cannot work here; ranks have to be started cold."""
+
+
+class WarmLauncher:
+    """Owns one host process."""
+
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        mark: str,
+        log_path: Path,
+        ready_timeout_s: float = 1200.0,
+        command: Sequence[str] = HOST_COMMAND,
+        obey_s: float = 3.0,
+    ):
+        """`obey_s`: how long the host may take to end its ranks before we end it with them."""
+        self._environment = {**environment, MARK: mark}
+        self._mark = mark
+        self._log_path = log_path
+        self._ready_timeout_s = ready_timeout_s
+        self._command = command
+        self._obey_s = obey_s
+        self._host: subprocess.Popen[bytes] | None = None
+        self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._versions: Versions | None = None
+        self._own: set[int] = set()
+        """The host and its helpers, which outlive a trial."""
+        self._launched: tuple[str, int] | None = None
+        self._exits: list[RankExit] = []
+        self._lost: RankExit | None = None
+
+    @property
+    def exits(self) -> tuple[RankExit, ...]:
+        """Ends of ranks since the launch."""
+        return tuple(self._exits)
+
+    @property
+    def lost(self) -> RankExit | None:
+        """The host, when it died during this launch."""
+        return self._lost
+
+    def prepare(self, give_up: Callable[[], bool]) -> Versions:
+        """Start a host unless one is alive, and wait until it is warm."""
+        if self._host is None or self._host.poll() is not None or self._versions is None:
+            self._end_host()
+            self._start_host()
+            self._versions = self._await_ready(give_up)
+        return self._versions
+
+    def _start_host(self) -> None:
+        self._log_path.parent.mkdir(parents=True, exist_ok=True)
+        self._events = queue.Queue()
+        with self._log_path.open("wb") as stderr:
+            self._host = start_tethered(
+                self._command, self._environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr
+            )
+        assert self._host.stdout is not None
+        threading.Thread(
+            target=_read_events, args=(self._host.stdout, self._events), name="host-events", daemon=True
+        ).start()
+
+    def _await_ready(self, give_up: Callable[[], bool]) -> Versions:
+        ends_s = time.monotonic() + self._ready_timeout_s
+        while not give_up():
+            try:
+                event = self._events.get(timeout=0.2)
+            except queue.Empty:
+                if time.monotonic() < ends_s:
+                    continue
+                self._fail(f"was not ready after {self._ready_timeout_s:.0f} s")
+            if event is None:
+                self._fail("ended before it was ready")
+            elif event.get("event") == "ready":
+                if not event.get("fork_safe", True):
+                    self._end_host()
+                    raise ForkUnsafe(str(event.get("reason")))
+                return {str(name): version for name, version in event.get("versions", {}).items()}
+        self._end_host()
+        raise LaunchFailed("asked to stop while the warm host was starting")
+
+    def _fail(self, what: str) -> None:
+        self._end_host()
+        end = (tail(self._log_path, 1500) or "").strip()
+        raise LaunchFailed(
+            f"the warm host {what}; see {self._log_path}, or run with --cold. Its last words:\n{end or '(none)'}"
+        )
+
+    def launch(self, directory: Path, world_size: int) -> None:
+        """Have the host fork the ranks."""
+        assert self._host is not None, "prepare first"
+        self._exits.clear()
+        self._lost = None
+        self._own = marked(self._mark)
+        self._launched = (str(directory), world_size)
+        if not self._send({"launch": str(directory), "world_size": world_size}):
+            self._launched = None
+            raise LaunchFailed(f"the warm host is gone; see {self._log_path}")
+
+    def _send(self, message: Mapping[str, Any]) -> bool:
+        assert self._host is not None
+        assert self._host.stdin is not None
+        try:
+            self._host.stdin.write(json.dumps(message).encode() + b"\n")
+            self._host.stdin.flush()
+        except OSError:  # its end of the pipe is closed
+            return False
+        return True
+
+    def wait(self, timeout_s: float) -> None:
+        """Take in what the host says."""
+        if self._lost is not None or self._launched is None:
+            return
+        try:
+            event = self._events.get(timeout=timeout_s)
+        except queue.Empty:
+            return
+        if event is None:
+            assert self._host is not None
+            self._lost = RankExit(-1, self._host.wait())
+        # What concerns an earlier launch may come late.
+        elif event.get("dir") != self._launched[0]:
+            return
+        elif event.get("event") == "refused":
+            self._launched = None
+            raise LaunchFailed(f"the warm host refused to start the ranks: {event.get('reason')}")
+        elif event.get("event") == "exited":
+            self._exits.append(RankExit(int(event["rank"]), int(event["code"])))
+
+    def kill(self) -> None:
+        """Have the host end the ranks; end what is left ourselves, with the host if need be."""
+        if self._launched is None:
+            return
+        directory, world_size = self._launched
+        if len(self._exits) < world_size and self._send({"kill": directory}):
+            ends_s = time.monotonic() + self._obey_s
+            while len(self._exits) < world_size and self._lost is None and time.monotonic() < ends_s:
+                self.wait(0.1)
+        obeyed = len(self._exits) == world_size and self._lost is None
+        if not obeyed:
+            self._end_host()
+        survivors = kill_marked(self._mark, keep=self._own if obeyed else ())
+        if survivors:
+            raise RanksAlive(f"processes {sorted(survivors)} survived SIGKILL; the devices are not free")
+        self._launched = None
+
+    def _end_host(self) -> None:
+        host, self._host, self._versions = self._host, None, None
+        if host is None:
+            return
+        # By mark, not by pid alone: the ranks of a host that does not answer have to go as well.
+        host.kill()
+        host.wait()
+        survivors = kill_marked(self._mark)
+        for pipe in (host.stdin, host.stdout):
+            assert pipe is not None
+            _close_quietly(pipe)
+        if survivors:
+            raise RanksAlive(f"processes {sorted(survivors)} survived SIGKILL; the devices are not free")
+
+    def close(self) -> None:
+        """End the ranks and the host."""
+        self._launched = None
+        self._end_host()
+
+
+def _read_events(stdout: IO[bytes], events: "queue.Queue[dict[str, Any] | None]") -> None:
+    """Runs in a thread until the host's end of the pipe closes; None marks that."""
+    try:
+        for line in stdout:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                event = None
+            if isinstance(event, dict):
+                events.put(event)
+            else:
+                log.warning("the warm host printed something that is no event: %r", line[:200])
+    except (OSError, ValueError):  # closed under us by _end_host
+        pass
+    events.put(None)
+
+
+def _close_quietly(pipe: IO[bytes]) -> None:
+    try:
+        pipe.close()
+    except OSError:
+        # Bytes the dead host never read.
+        return

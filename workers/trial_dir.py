@@ -1,0 +1,138 @@
+"""The folder through which the agent and the ranks of one attempt talk, and how long such folders are kept."""
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from api_schemas.base import GIB
+from api_schemas.hardware import Fingerprint
+from api_schemas.leases import Task
+from api_schemas.measurements import Progress, RankReport
+from api_schemas.models import ModelProfile
+
+_TASK: TypeAdapter[Task] = TypeAdapter(Task)
+_OUTCOME = "outcome.json"
+LOG_TAIL_CHARACTERS = 8000
+
+
+class DiskFull(Exception):
+    """There is too little room for a trial directory."""
+
+
+@dataclass(frozen=True)
+class TrialDir:
+    """One attempt's folder; the file names are the contract with `workers.rank`."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, root: Path, name: str, task: Task, fingerprint: Fingerprint, min_free_gib: float) -> "TrialDir":
+        """Make an empty folder with the task in it.
+
+        What an earlier life left under the same name is removed: the service leases the same attempt again to a
+        session that lost sight of it, and old reports must not be read as new ones.
+
+        Raises:
+            DiskFull: less than `min_free_gib` free.
+        """
+        check_disk(root, min_free_gib)
+        path = (root / name).resolve()
+        if path.exists():
+            shutil.rmtree(path)
+        path.mkdir()
+        (path / "versions.json").write_text(fingerprint.model_dump_json(indent=2) + "\n")
+        (path / "task.json").write_bytes(_TASK.dump_json(task, indent=2))
+        return cls(path)
+
+    def progress(self) -> Progress | None:
+        """What rank 0 last said, None before that."""
+        try:
+            return Progress.model_validate_json((self.path / "progress.json").read_bytes())
+        except (OSError, ValidationError):
+            return None
+
+    def progress_stamp(self) -> int | None:
+        """Changes whenever a rank moved (modification time of the progress file)."""
+        try:
+            return (self.path / "progress.json").stat().st_mtime_ns
+        except OSError:
+            return None
+
+    def report(self, rank: int) -> RankReport | None:
+        """A rank's report; None where it wrote none that can be read, which is a death without words."""
+        try:
+            return RankReport.model_validate_json((self.path / f"rank_{rank}.json").read_bytes())
+        except (OSError, ValidationError):
+            return None
+
+    def reported_at(self, rank: int) -> float:
+        """Modification time of a rank's report; infinite where there is none."""
+        try:
+            return (self.path / f"rank_{rank}.json").stat().st_mtime
+        except OSError:
+            return float("inf")
+
+    def profile(self) -> ModelProfile | None:
+        """The profile task's result."""
+        try:
+            return ModelProfile.model_validate_json((self.path / "profile.json").read_bytes())
+        except (OSError, ValidationError):
+            return None
+
+    def log_tail(self, rank: int) -> str | None:
+        """The end of a rank's output, for a person."""
+        return tail(self.path / f"rank_{rank}.log")
+
+    def write_outcome(self, end: str) -> None:
+        """Note how the attempt ended; what has no note counts as failed."""
+        (self.path / _OUTCOME).write_text(json.dumps({"end": end}) + "\n")
+
+    @property
+    def succeeded(self) -> bool:
+        """True when the attempt was noted as complete."""
+        try:
+            return bool(json.loads((self.path / _OUTCOME).read_text())["end"] == "complete")
+        except (OSError, ValueError, KeyError):
+            return False
+
+
+def check_disk(root: Path, min_free_gib: float) -> None:
+    """Make the folder for trial directories if need be, and make sure that its disk has room.
+
+    Raises:
+        DiskFull: less than `min_free_gib` free.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    free_gib = shutil.disk_usage(root).free / GIB
+    if free_gib < min_free_gib:
+        raise DiskFull(
+            f"work_dir ({root}) has {free_gib:.2f} GiB free, below min_free_gib ({min_free_gib}); "
+            "free some space or choose another work directory"
+        )
+
+
+def tail(path: Path, characters: int = LOG_TAIL_CHARACTERS) -> str | None:
+    """The last characters of a text file; None when it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - 4 * characters))
+            return file.read().decode(errors="replace")[-characters:]
+    except OSError:
+        return None
+
+
+def prune(root: Path, keep_succeeded: int, keep_failed: int) -> None:
+    """Remove the oldest trial directories beyond the newest `keep_…` of each kind."""
+    newest_first = sorted(
+        (path.parent for path in root.glob("*/task.json")), key=lambda path: path.stat().st_mtime, reverse=True
+    )
+    kept = {True: keep_succeeded, False: keep_failed}
+    for path in newest_first:
+        good = TrialDir(path).succeeded
+        kept[good] -= 1
+        if kept[good] < 0:
+            shutil.rmtree(path, ignore_errors=True)

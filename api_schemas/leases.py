@@ -1,5 +1,6 @@
 """What workers and the service say to each other. Deadlines travel as seconds from now, never as clock times."""
 
+from datetime import datetime
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -63,6 +64,24 @@ class Registered(Schema):
     """A lease lasts this long from the last answered request."""
     heartbeat_s: float
     """Send a heartbeat this often."""
+
+
+class Worker(Schema):
+    """A worker as read by a user."""
+
+    worker_id: str
+    name: str
+    session: Session
+    """Of its present life; a change means that it was restarted."""
+    inventory: Inventory
+    registered_at: datetime
+    """When this session registered."""
+    seen_at: datetime
+    """Last request of this session."""
+    is_live: bool
+    """Whether it asked for something lately; only live workers are offered to new studies."""
+    run_id: str | None = None
+    """What it executes now."""
 
 
 class LeaseRequest(Schema):

@@ -1,0 +1,8 @@
+"""Ready-to-use files of a measured configuration: what was measured is what is written.
+
+The strategies render their own options (api_schemas.strategies); these modules put them into files.
+"""
+
+from tuner.export.bundle import files
+
+__all__ = ["files"]

@@ -1,0 +1,91 @@
+"""`accelerate.yaml`: what Accelerate's configuration file can say of a configuration, and in comments what it cannot."""
+
+from typing import Any
+
+import yaml
+
+from api_schemas.strategies import DdpConfig, Fsdp2Config, ZeroConfig
+from tuner.export.subject import Subject
+from tuner.export.templates import fill
+
+
+def document(subject: Subject) -> str:
+    """The file's text."""
+    strategy = subject.config.strategy
+    values: dict[str, Any] = {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": "MULTI_CPU" if subject.on_cpu else "MULTI_GPU",
+        "use_cpu": subject.on_cpu,
+        "num_machines": subject.cluster.nodes,
+        "machine_rank": 0,
+        "num_processes": subject.cluster.world_size,
+        "mixed_precision": "bf16" if subject.workload.recipe.compute_dtype == "bfloat16" else "no",
+        "main_training_function": "main",
+        "rdzv_backend": "static",
+        "same_network": True,
+    }
+    if isinstance(strategy, ZeroConfig):
+        values["distributed_type"] = "DEEPSPEED"
+        # With a file of its own, Accelerate refuses these words beside it.
+        del values["mixed_precision"]
+        values["deepspeed_config"] = {"deepspeed_config_file": "ds_config.json", "zero3_init_flag": strategy.stage == 3}
+    elif isinstance(strategy, Fsdp2Config):
+        values["distributed_type"] = "FSDP"
+        checkpointing = {"fsdp_activation_checkpointing": subject.config.activation_checkpointing == "full"}
+        values["fsdp_config"] = strategy.to_accelerate(subject.profile.block_class) | checkpointing
+        if strategy.dp_replicate > 1:
+            values["parallelism_config"] = {
+                "parallelism_config_dp_replicate_size": strategy.dp_replicate,
+                "parallelism_config_dp_shard_size": strategy.dp_shard,
+            }
+    comments = "\n".join(f"# {line}" for line in ["In your script:", *(f"- {line}" for line in _in_code(subject))])
+    return fill(
+        "accelerate.yaml",
+        description=subject.contender.description,
+        comments=comments,
+        document=yaml.safe_dump(values, sort_keys=False).rstrip(),
+    )
+
+
+def _in_code(subject: Subject) -> list[str]:
+    """What must stand in the user's script for it to be what was measured."""
+    strategy, accumulation = subject.config.strategy, subject.accumulation
+    lines = [f"data loader batch size {subject.config.micro_batch}, sequence length {subject.workload.sequence_length}"]
+    if not isinstance(strategy, ZeroConfig):
+        lines.append(f"Accelerator(gradient_accumulation_steps={accumulation}), with accelerator.accumulate(model)")
+        if subject.workload.max_grad_norm is not None:
+            lines.append(f"accelerator.clip_grad_norm_(model.parameters(), {subject.workload.max_grad_norm})")
+    if isinstance(strategy, DdpConfig):
+        options = ", ".join(f"{key}={value}" for key, value in strategy.to_ddp().items())
+        lines.append(f"kwargs_handlers=[DistributedDataParallelKwargs({options})]")
+        if strategy.grad_sync == "every" and accumulation > 1:
+            lines.append("no accelerator.accumulate: gradients were reduced after every micro batch")
+        if subject.is_mixed:
+            lines.append(
+                "Accelerate's autocast keeps norms and softmax in float32; the trial computed them in bfloat16"
+            )
+    if isinstance(strategy, Fsdp2Config):
+        lines += _fsdp2_in_code(subject, strategy)
+    if not isinstance(strategy, Fsdp2Config) and subject.config.activation_checkpointing == "full":
+        lines.append("model.gradient_checkpointing_enable()")
+    if subject.config.activation_checkpointing == "selective":
+        lines.append("selective checkpointing: take `policy` and `checkpointed` of train_snippet.py")
+    if subject.config.compile:
+        lines.append("compile each block: see train_snippet.py")
+    return lines
+
+
+def _fsdp2_in_code(subject: Subject, strategy: Fsdp2Config) -> list[str]:
+    lines = []
+    if subject.is_mixed:
+        lines.append(
+            "FullyShardedDataParallelPlugin(fsdp_version=2, mixed_precision_policy=MixedPrecisionPolicy("
+            "torch.bfloat16, torch.float32, torch.bfloat16)): Accelerate alone reduces gradients in bfloat16"
+        )
+    defaults = Fsdp2Config(dp_shard=strategy.dp_shard, dp_replicate=strategy.dp_replicate)
+    for name in ("forward_prefetch", "backward_prefetch", "blocks_per_unit", "grad_sync"):
+        if getattr(strategy, name) != getattr(defaults, name):
+            lines.append(f"{name}={getattr(strategy, name)!r} has no word in Accelerate: see train_snippet.py")
+    if not isinstance(strategy.reshard_after_forward, bool):
+        lines.append(f"reshard_after_forward={strategy.reshard_after_forward} is true here, which Accelerate can say")
+    return lines

@@ -1,0 +1,60 @@
+"""`launch.sh`: one line for torchrun, one for Accelerate, with what must be refused."""
+
+from api_schemas.strategies import Fsdp2Config, ZeroConfig
+from tuner.export.subject import Subject
+from tuner.export.templates import fill, indent
+
+
+def script(subject: Subject) -> str:
+    """The script's text."""
+    multi_node = subject.cluster.nodes > 1
+    return fill(
+        "launch.sh",
+        description=subject.contender.description,
+        machines=subject.machines,
+        multi_node="\n# Run it on every node, with MASTER_ADDR the first node's address." if multi_node else "",
+        environment="\n".join(_environment(subject)),
+        accelerate=indent(_accelerate(subject), 4),
+        torchrun=torchrun_options(subject),
+    )
+
+
+def torchrun_options(subject: Subject) -> str:
+    """Options of `torchrun` for the cluster."""
+    cluster = subject.cluster
+    if cluster.nodes == 1:
+        return f"--standalone --nproc-per-node {cluster.gpus_per_node}"
+    rendezvous = '--rdzv-id shardtune --rdzv-backend c10d --rdzv-endpoint "$MASTER_ADDR:29500"'
+    return f"--nnodes {cluster.nodes} --nproc-per-node {cluster.gpus_per_node} {rendezvous}"
+
+
+def _environment(subject: Subject) -> list[str]:
+    lines = []
+    if subject.cluster.nodes > 1:
+        lines.append(': "${MASTER_ADDR:?set MASTER_ADDR to the address of the first node}"')
+    if subject.on_cpu:
+        lines.append("export CUDA_VISIBLE_DEVICES=")
+        if subject.cluster.nodes == 1:
+            lines.append("export GLOO_SOCKET_IFNAME=lo")
+    return lines
+
+
+def _accelerate(subject: Subject) -> list[str]:
+    strategy = subject.config.strategy
+    if subject.on_cpu and isinstance(strategy, Fsdp2Config | ZeroConfig):
+        name = "FSDP" if isinstance(strategy, Fsdp2Config) else "DeepSpeed"
+        message = f"accelerate ignores {name} on CPU ranks and would train whole replicas; run ./launch.sh without it"
+        return [f"echo '{message}' >&2", "exit 2"]
+    lines = []
+    command = '"$python" -m accelerate.commands.launch --config_file "$here/accelerate.yaml"'
+    if subject.on_cpu:
+        # Without mpirun, accelerate starts one process for MULTI_CPU; its GPU launcher starts all of them.
+        lines.append("export ACCELERATE_USE_CPU=true")
+        command += " --multi_gpu"
+    if subject.cluster.nodes > 1:
+        command += ' --main_process_ip "$MASTER_ADDR" --main_process_port 29500 --machine_rank "${NODE_RANK:?}"'
+    if isinstance(strategy, ZeroConfig):
+        lines.append('cd "$here" # ds_config.json is named relative to it')
+    else:
+        lines.append(f"export ACCELERATE_GRADIENT_ACCUMULATION_STEPS={subject.accumulation}")
+    return [*lines, f'exec {command} "$@"']

@@ -1,0 +1,88 @@
+"""What an export is about: a study's contender, with everything that follows from the two."""
+
+from dataclasses import dataclass
+
+from api_schemas.base import Dtype
+from api_schemas.hardware import Cluster
+from api_schemas.leases import TrialTask
+from api_schemas.models import ModelProfile
+from api_schemas.strategies import TrialConfig
+from api_schemas.studies import Contender, Study
+from api_schemas.workload import Workload, gradient_accumulation
+
+_TORCH = {"float32": "torch.float32", "bfloat16": "torch.bfloat16"}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One configuration with the model, workload and cluster it was measured on."""
+
+    study: Study
+    contender: Contender
+    profile: ModelProfile
+
+    @classmethod
+    def of(cls, study: Study, contender: Contender) -> "Subject":
+        """Raises ValueError for a study whose model has not been profiled, which has measured nothing either."""
+        if study.profile is None:
+            raise ValueError(f"study ({study.study_id}) has no model profile yet; wait until its first trial has ended")
+        return cls(study, contender, study.profile)
+
+    @property
+    def config(self) -> TrialConfig:
+        """The configuration."""
+        return self.contender.config
+
+    @property
+    def workload(self) -> Workload:
+        """What is trained."""
+        return self.study.spec.workload
+
+    @property
+    def cluster(self) -> Cluster:
+        """Where it was measured."""
+        return self.study.cluster
+
+    @property
+    def on_cpu(self) -> bool:
+        """Ranks without an accelerator."""
+        return self.cluster.device == "cpu"
+
+    @property
+    def accumulation(self) -> int:
+        """Micro batches per optimizer step and rank."""
+        return gradient_accumulation(self.workload.global_batch, self.config.micro_batch, self.cluster.world_size)
+
+    @property
+    def is_mixed(self) -> bool:
+        """Computes in another dtype than the masters'."""
+        return self.workload.recipe.compute_dtype != self.workload.recipe.master_dtype
+
+    @property
+    def block_list(self) -> str:
+        """Dotted path of the list of repeated blocks, such as `model.layers`."""
+        return self.profile.blocks[0].name.rpartition(".")[0]
+
+    @property
+    def machines(self) -> str:
+        """The cluster in words."""
+        kind = "CPU ranks" if self.on_cpu else f"× {self.cluster.gpu}"
+        nodes = f"{self.cluster.nodes} nodes of " if self.cluster.nodes > 1 else ""
+        return f"{nodes}{self.cluster.gpus_per_node} {kind}"
+
+    def task(self) -> TrialTask:
+        """The trial, for `run-trial`."""
+        headroom = self.study.spec.objective.memory_headroom
+        return TrialTask(
+            model=self.study.spec.model,
+            workload=self.workload,
+            cluster=self.cluster,
+            config=self.config,
+            memory_limit_gib=self.cluster.memory_gib * (1 - headroom) if self.on_cpu else None,
+            forward_flops_per_token=self.profile.forward_flops_per_token,
+        )
+
+
+def torch_dtype(dtype: Dtype) -> str:
+    """The dtype as source code."""
+    return _TORCH[dtype]

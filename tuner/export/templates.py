@@ -1,0 +1,23 @@
+"""Text with `$names`, from the files of the package."""
+
+from collections.abc import Sequence
+from importlib.resources import files as package_files
+from string import Template
+
+_FOLDER = package_files("tuner.export") / "templates"
+
+
+def fill(name: str, **values: object) -> str:
+    """The template with its names replaced; a line that is nothing but a name with an empty value goes.
+
+    A name without a value is an error of ours.
+    """
+    text = (_FOLDER / f"{name}.template").read_text(encoding="utf-8")
+    empty = {f"${key}" for key, value in values.items() if value == ""}
+    lines = [line for line in text.split("\n") if line.strip() not in empty]
+    return Template("\n".join(lines)).substitute(values)
+
+
+def indent(lines: Sequence[str], spaces: int) -> str:
+    """The lines at one depth."""
+    return "\n".join(f"{' ' * spaces}{line}".rstrip() for line in lines)

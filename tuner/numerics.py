@@ -1,0 +1,127 @@
+"""Does a trial train the same thing as the others? Compares first steps against the study's reference trajectory."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from api_schemas.failures import FailureKind
+from api_schemas.measurements import StepRecord
+from api_schemas.trials import TrialState
+from api_schemas.workload import Recipe
+from tuner.history import Observation
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """Largest relative difference between two trajectories of the same training."""
+
+    loss: float
+    grad_norm: float
+    parameter_square_sum: float
+    parameter_sum: float
+    """Relative to the root of the square sum: the sum itself may cancel to nothing."""
+
+
+FP32 = Tolerance(loss=1e-5, grad_norm=1e-4, parameter_square_sum=1e-4, parameter_sum=1e-2)
+BF16 = Tolerance(loss=2e-3, grad_norm=3e-2, parameter_square_sum=1e-3, parameter_sum=1e-1)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Which trials train the same thing."""
+
+    reference: int | None
+    """Trial whose trajectory is the study's; None until two agree."""
+    confirmed_by: int | None
+    infeasible: dict[int, str] = field(default_factory=dict)
+    """Trials that left the reference, with the figures."""
+
+
+def tolerance(recipe: Recipe) -> Tolerance:
+    """Bounds for a recipe: tight where nothing is rounded below fp32."""
+    exact = recipe.compute_dtype == recipe.reduce_dtype == recipe.master_dtype == "float32"
+    return FP32 if exact else BF16
+
+
+def judge(history: Sequence[Observation], recipe: Recipe, single_backend: bool) -> Judgement:
+    """Find the reference (the first feasible trial that one of another backend confirms) and who leaves it.
+
+    `single_backend`: only one backend can run, so another configuration of it confirms; alone, a trial stands
+    for itself. Recomputed from all trials each time, those an earlier judgement refused included.
+    """
+    bounds = tolerance(recipe)
+    witnesses = [obs for obs in history if _has_trajectory(obs)]
+    candidates = [obs for obs in witnesses if _could_win(obs)]
+    pair = _agreeing(witnesses, bounds, single_backend)
+    if pair is None:
+        if single_backend and len(candidates) == 1:
+            return Judgement(reference=candidates[0].number, confirmed_by=None)
+        return Judgement(reference=None, confirmed_by=None)
+    reference, other = pair
+    left = {}
+    for obs in candidates:
+        reason = difference(reference, obs, bounds)
+        if reason is not None:
+            left[obs.number] = reason
+    return Judgement(reference=reference.number, confirmed_by=other.number, infeasible=left)
+
+
+def difference(reference: Observation, obs: Observation, bounds: Tolerance) -> str | None:
+    """The first step and figure in which two trials differ beyond the bounds, in words; None where they agree."""
+    assert reference.measurement is not None and obs.measurement is not None
+    for ours, theirs in zip(reference.measurement.trajectory, obs.measurement.trajectory, strict=False):
+        for label, expected, found, relative, bound in _figures(ours, theirs, bounds):
+            if not relative <= bound:
+                return (
+                    f"{label} of step {ours.step} is {found:.7g}, but {expected:.7g} in reference trial "
+                    f"{reference.number} (relative difference {relative:.1e}, allowed {bound:.0e})"
+                )
+    return None
+
+
+def _figures(ours: StepRecord, theirs: StepRecord, bounds: Tolerance) -> list[tuple[str, float, float, float, float]]:
+    rows = []
+    for label, name in (
+        ("loss", "loss"),
+        ("gradient norm", "grad_norm"),
+        ("parameter square sum", "parameter_square_sum"),
+    ):
+        expected, found = getattr(ours, name), getattr(theirs, name)
+        rows.append((label, expected, found, _relative(expected, found), getattr(bounds, name)))
+    scale = math.sqrt(max(ours.parameter_square_sum, theirs.parameter_square_sum))
+    apart = abs(ours.parameter_sum - theirs.parameter_sum)
+    drift = apart / scale if scale else apart
+    return [*rows, ("parameter sum", ours.parameter_sum, theirs.parameter_sum, drift, bounds.parameter_sum)]
+
+
+def _relative(left: float, right: float) -> float:
+    scale = max(abs(left), abs(right))
+    return abs(left - right) / scale if scale else 0.0
+
+
+def _has_trajectory(obs: Observation) -> bool:
+    return obs.measurement is not None and bool(obs.measurement.trajectory)
+
+
+def _could_win(obs: Observation) -> bool:
+    """Complete, or refused by an earlier judgement, which this one replaces."""
+    if obs.state is TrialState.COMPLETE:
+        return True
+    refused = obs.failure is not None and obs.failure.kind is FailureKind.NUMERICS
+    return obs.state is TrialState.INFEASIBLE and refused
+
+
+def _agreeing(
+    witnesses: Sequence[Observation], bounds: Tolerance, single_backend: bool
+) -> tuple[Observation, Observation] | None:
+    """The first two that agree, in the order of trials: later pairs never replace an earlier one."""
+    for later in range(1, len(witnesses)):
+        for earlier in range(later):
+            pair = witnesses[earlier], witnesses[later]
+            independent = single_backend or pair[0].config.backend != pair[1].config.backend
+            if not independent or difference(*pair, bounds) is not None:
+                continue
+            for reference, other in (pair, pair[::-1]):
+                if _could_win(reference):
+                    return reference, other
+    return None

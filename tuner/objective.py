@@ -1,0 +1,40 @@
+"""What a finished run is worth, and whether it kept to its share of memory."""
+
+from api_schemas.failures import Failure, FailureKind
+from api_schemas.hardware import Cluster
+from api_schemas.measurements import Measurement
+from api_schemas.studies import Objective
+
+
+def available_gib(cluster: Cluster, objective: Objective) -> float:
+    """Memory of one rank less the share that must stay free."""
+    return cluster.memory_gib * (1 - objective.memory_headroom)
+
+
+def over_limit(measurement: Measurement, cluster: Cluster, objective: Objective) -> Failure | None:
+    """The failure of a run that took more memory than it may, None where it did not (or memory was not measured).
+
+    On a GPU what counts is what the device reports (context and communication library included), else what
+    the allocator reserved; on CPU ranks, tensors.
+    """
+    memory = measurement.memory
+    figures = [
+        ("device memory in use", memory.device_used_gib),
+        ("reserved memory", memory.peak_reserved_gib),
+        ("allocated memory", memory.peak_allocated_gib),
+    ]
+    limit = available_gib(cluster, objective)
+    for label, used in figures:
+        if used is None:
+            continue
+        if used <= limit:
+            return None
+        return Failure(
+            kind=FailureKind.OVER_LIMIT,
+            message=(
+                f"peak {label} of {used:.2f} GiB exceeds {limit:.2f} GiB "
+                f"({cluster.memory_gib:g} GiB less {objective.memory_headroom:.0%} headroom)"
+            ),
+            peak_allocated_gib=memory.peak_allocated_gib,
+        )
+    return None

@@ -1,0 +1,50 @@
+"""When a search ends: a limit of the budget, or, with the default budget, when further gain is unlikely."""
+
+from collections.abc import Iterable, Sequence
+
+from api_schemas.studies import Budget
+from api_schemas.trials import TrialState
+from tuner.history import Observation
+
+DEFAULT_MAX_TRIALS = 40
+MIN_TRIALS = 12
+PATIENCE = 8
+MIN_GAIN = 0.01
+
+_FINISHED = (TrialState.COMPLETE, TrialState.INFEASIBLE, TrialState.PRUNED)
+
+
+def end_of_search(
+    history: Sequence[Observation], budget: Budget, gpu_seconds: float, wall_seconds: float
+) -> str | None:
+    """Why no further trial should start, None while one should. Running trials count towards the number of trials."""
+    most = budget.max_trials or DEFAULT_MAX_TRIALS
+    if len(history) >= most:
+        return f"all {most} trials of the budget are used"
+    if budget.max_gpu_seconds is not None and gpu_seconds >= budget.max_gpu_seconds:
+        return f"the budget of {budget.max_gpu_seconds:g} GPU-seconds is used ({gpu_seconds:.0f})"
+    if budget.max_wall_seconds is not None and wall_seconds >= budget.max_wall_seconds:
+        return f"the budget of {budget.max_wall_seconds:g} seconds is used ({wall_seconds:.0f})"
+    return None if budget.max_trials is not None else _no_more_gain(history)
+
+
+def _no_more_gain(history: Sequence[Observation]) -> str | None:
+    finished = [obs for obs in history if obs.state in _FINISHED]
+    sampled = [obs for obs in finished if obs.origin == "sampler"]
+    if len(finished) < MIN_TRIALS or len(sampled) < PATIENCE:
+        return None
+    recent = {obs.number for obs in sampled[-PATIENCE:]}
+    before = _best(obs for obs in finished if obs.number not in recent)
+    after = _best(finished)
+    if before == 0 or after > before * (1 + MIN_GAIN):
+        return None
+    return f"the last {PATIENCE} trials gained less than {MIN_GAIN:.0%}, after {len(finished)} trials"
+
+
+def _best(observations: Iterable[Observation]) -> float:
+    values = [
+        obs.measurement.tokens_per_s_per_gpu
+        for obs in observations
+        if obs.state is TrialState.COMPLETE and obs.measurement is not None
+    ]
+    return max(values, default=0.0)

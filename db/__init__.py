@@ -1,0 +1,1 @@
+"""Rows and queries. Values come from api_schemas; rules and HTTP live in the service."""

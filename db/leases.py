@@ -1,0 +1,143 @@
+"""Queries on runs and attempts. Every write on a worker's behalf is guarded by attempt, session and state:
+where the guard matches no row, the lease is lost and nothing changes.
+"""
+
+import secrets
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import CursorResult, func, select, update
+from sqlalchemy.orm import Session, joinedload
+
+from api_schemas.trials import TrialState
+from db.rows import AttemptRow, RunRow, StudyRow, TrialRow, WorkerRow
+
+
+def add_run(
+    session: Session, study: StudyRow, trial: TrialRow | None, purpose: str, now: datetime, match_round: int = 0
+) -> RunRow:
+    """A new waiting run. The caller holds the study's lock."""
+    query = select(func.coalesce(func.max(RunRow.position) + 1, 0)).where(RunRow.study_id == study.id)
+    run = RunRow(
+        id=f"run-{secrets.token_hex(8)}",
+        study_id=study.id,
+        trial=trial,
+        position=session.scalars(query).one(),
+        purpose=purpose,
+        match_round=match_round,
+        state=TrialState.WAITING,
+        attempt=0,
+        created_at=now,
+    )
+    session.add(run)
+    session.flush()
+    return run
+
+
+def get(session: Session, run_id: str) -> RunRow | None:
+    """A run as it stands, without a lock."""
+    return session.get(RunRow, run_id, options=[joinedload(RunRow.trial)])
+
+
+def lock(session: Session, run_id: str) -> RunRow:
+    """A run, held until the transaction ends; read anew."""
+    query = select(RunRow).where(RunRow.id == run_id).with_for_update(key_share=True, of=RunRow)
+    return session.scalars(query.execution_options(populate_existing=True)).one()
+
+
+def held_by(session: Session, worker_session: str) -> RunRow | None:
+    """The live lease of a worker session."""
+    return session.scalars(
+        select(RunRow).where(RunRow.worker_session == worker_session, RunRow.state == TrialState.RUNNING)
+    ).one_or_none()
+
+
+def next_waiting(session: Session, study_id: str) -> RunRow | None:
+    """The first run of a study that nobody executes. The caller holds the study's lock."""
+    return session.scalars(
+        select(RunRow)
+        .where(RunRow.study_id == study_id, RunRow.state == TrialState.WAITING)
+        .order_by(RunRow.position)
+        .limit(1)
+    ).one_or_none()
+
+
+def open_runs(session: Session, study_id: str) -> Sequence[RunRow]:
+    """Runs of a study that wait or run."""
+    return session.scalars(
+        select(RunRow)
+        .where(RunRow.study_id == study_id, RunRow.state.in_([TrialState.WAITING, TrialState.RUNNING]))
+        .order_by(RunRow.position)
+    ).all()
+
+
+def confirm_runs(session: Session, study_id: str, match_round: int) -> Sequence[RunRow]:
+    """The confirmation runs of a round in the order they were made, with their trials."""
+    return session.scalars(
+        select(RunRow)
+        .where(RunRow.study_id == study_id, RunRow.purpose == "confirm", RunRow.match_round == match_round)
+        .order_by(RunRow.position)
+        .options(joinedload(RunRow.trial))
+    ).all()
+
+
+def expired(session: Session, now: datetime) -> Sequence[RunRow]:
+    """Running runs whose lease has ended."""
+    return session.scalars(
+        select(RunRow).where(RunRow.state == TrialState.RUNNING, RunRow.lease_until < now).order_by(RunRow.lease_until)
+    ).all()
+
+
+def of_earlier_sessions(session: Session, worker: WorkerRow) -> Sequence[RunRow]:
+    """Running runs of a worker's former lives."""
+    return session.scalars(
+        select(RunRow).where(
+            RunRow.worker_id == worker.id,
+            RunRow.state == TrialState.RUNNING,
+            RunRow.worker_session != worker.session,
+        )
+    ).all()
+
+
+def start(session: Session, run: RunRow, worker: WorkerRow, now: datetime, lease_until: datetime) -> None:
+    """Open the next attempt at a run. The state is the service's to move."""
+    run.attempt += 1
+    run.worker_id, run.worker_session = worker.id, worker.session
+    run.fingerprint_key = worker.fingerprint_key
+    run.started_at, run.lease_until, run.progress = now, lease_until, None
+    session.add(
+        AttemptRow(
+            run_id=run.id, attempt=run.attempt, worker_id=worker.id, worker_session=worker.session, started_at=now
+        )
+    )
+
+
+def write_guarded(session: Session, run_id: str, attempt: int, worker_session: str, **values: Any) -> bool:
+    """Change a run for the holder of its live attempt; False when that is somebody else, or nobody."""
+    result = session.execute(
+        update(RunRow)
+        .where(
+            RunRow.id == run_id,
+            RunRow.attempt == attempt,
+            RunRow.worker_session == worker_session,
+            RunRow.state == TrialState.RUNNING,
+        )
+        .values(**values)
+        .execution_options(synchronize_session=False)
+    )
+    assert isinstance(result, CursorResult)
+    return result.rowcount == 1
+
+
+def attempt_of(session: Session, run_id: str, attempt: int) -> AttemptRow | None:
+    """One attempt at a run."""
+    return session.scalars(
+        select(AttemptRow).where(AttemptRow.run_id == run_id, AttemptRow.attempt == attempt)
+    ).one_or_none()
+
+
+def ends(session: Session, run_id: str) -> list[str]:
+    """How the finished attempts at a run ended, in order."""
+    query = select(AttemptRow.end).where(AttemptRow.run_id == run_id, AttemptRow.end.is_not(None))
+    return [end for end in session.scalars(query.order_by(AttemptRow.attempt)) if end is not None]

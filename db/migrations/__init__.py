@@ -1,0 +1,1 @@
+"""Alembic revisions, packaged with the code; `db.session.upgrade` runs them."""

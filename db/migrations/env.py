@@ -1,0 +1,15 @@
+"""Run revisions on the connection `db.session.migration_config` hands over."""
+
+from alembic import context
+
+from db.rows import Row
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=Row.metadata,
+    render_as_batch=True,
+    compare_type=True,
+    # The transaction around everything is the caller's.
+    transactional_ddl=False,
+)
+context.run_migrations()

@@ -1,0 +1,206 @@
+"""The tables, one class each. States and their allowed moves are api_schemas.trials; who may move them is the service."""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import JSON, ForeignKey, Index, MetaData, String, Text, UniqueConstraint, text
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
+
+from api_schemas.failures import Failure
+from api_schemas.hardware import Cluster, Fingerprint, Inventory
+from api_schemas.measurements import Measurement, Progress
+from api_schemas.models import ModelProfile
+from api_schemas.strategies import TrialConfig
+from api_schemas.studies import Contender, StudyPhase, StudyResult, StudySpec, StudyState
+from api_schemas.trials import Rejection, TrialState
+from db.types import Stored, UtcDateTime, words
+
+_RUNNING = text("state = 'running'")
+
+
+class Row(DeclarativeBase):
+    """The base of all tables."""
+
+    # Named constraints, so that a later revision can drop one on SQLite.
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(column_0_label)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map = {
+        datetime: UtcDateTime,
+        StudyState: words(StudyState),
+        StudyPhase: words(StudyPhase),
+        TrialState: words(TrialState),
+    }
+
+
+class FingerprintRow(Row):
+    """Hardware and software a measurement rests on, stored once and named by its content."""
+
+    __tablename__ = "fingerprints"
+
+    key: Mapped[str] = mapped_column(String(32), primary_key=True)
+    value: Mapped[Fingerprint] = mapped_column(Stored(Fingerprint))
+    first_seen_at: Mapped[datetime]
+
+
+class WorkerRow(Row):
+    """A resource pool by its stable name, in its present life (`session`)."""
+
+    __tablename__ = "workers"
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    name: Mapped[str] = mapped_column(String(200), unique=True)
+    session: Mapped[str] = mapped_column(String(64), unique=True)
+    inventory: Mapped[Inventory] = mapped_column(Stored(Inventory))
+    fingerprint_key: Mapped[str] = mapped_column(ForeignKey("fingerprints.key"))
+    registered_at: Mapped[datetime]
+    seen_at: Mapped[datetime]
+    """Last request of this session."""
+
+
+class StudyRow(Row):
+    """A study. `version` grows with every change the search depends on, and guards what was decided outside a transaction."""
+
+    __tablename__ = "studies"
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    version: Mapped[int] = mapped_column(default=0)
+    state: Mapped[StudyState]
+    phase: Mapped[StudyPhase]
+    spec: Mapped[StudySpec] = mapped_column(Stored(StudySpec))
+    cluster: Mapped[Cluster] = mapped_column(Stored(Cluster))
+    baseline: Mapped[TrialConfig | None] = mapped_column(Stored(TrialConfig))
+    """`spec.baseline` as a configuration of ours."""
+    notes: Mapped[list[str]] = mapped_column(JSON)
+    """What the reader of the result should know from the creation on."""
+    has_nvme: Mapped[bool]
+    """The worker it was created for has working NVMe offload."""
+    profile: Mapped[ModelProfile | None] = mapped_column(Stored(ModelProfile))
+    fingerprint_key: Mapped[str | None] = mapped_column(ForeignKey("fingerprints.key"))
+    """Of the worker that took the first lease; only equal ones measure for this study."""
+    gpu_seconds: Mapped[float] = mapped_column(default=0.0)
+    match_round: Mapped[int] = mapped_column(default=0)
+    """Grows with every new pair to confirm; runs of earlier rounds do not count."""
+    match: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    """The pair being confirmed: trial numbers and notes."""
+    best_so_far: Mapped[Contender | None] = mapped_column(Stored(Contender))
+    result: Mapped[StudyResult | None] = mapped_column(Stored(StudyResult))
+    reason: Mapped[str | None] = mapped_column(Text)
+    created_at: Mapped[datetime]
+    finished_at: Mapped[datetime | None]
+
+    fingerprint: Mapped[FingerprintRow | None] = relationship()
+
+    __table_args__ = (Index("ix_studies_state", "state", "created_at"),)
+
+
+class TrialRow(Row):
+    """One configuration of a study; its execution stands in `runs`."""
+
+    __tablename__ = "trials"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    study_id: Mapped[str] = mapped_column(ForeignKey("studies.id", ondelete="CASCADE"))
+    number: Mapped[int]
+    state: Mapped[TrialState]
+    origin: Mapped[str] = mapped_column(String(16))
+    config: Mapped[TrialConfig] = mapped_column(Stored(TrialConfig))
+    config_key: Mapped[str] = mapped_column(String(32))
+    failure: Mapped[Failure | None] = mapped_column(Stored(Failure))
+    created_at: Mapped[datetime]
+    finished_at: Mapped[datetime | None]
+
+    runs: Mapped[list["RunRow"]] = relationship(back_populates="trial", order_by="RunRow.position")
+
+    __table_args__ = (UniqueConstraint("study_id", "number"), UniqueConstraint("study_id", "config_key"))
+
+
+class RejectionRow(Row):
+    """A configuration the memory gate refused."""
+
+    __tablename__ = "rejections"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    study_id: Mapped[str] = mapped_column(ForeignKey("studies.id", ondelete="CASCADE"))
+    config_key: Mapped[str] = mapped_column(String(32))
+    value: Mapped[Rejection] = mapped_column(Stored(Rejection))
+    created_at: Mapped[datetime]
+
+    __table_args__ = (UniqueConstraint("study_id", "config_key"),)
+
+
+class RunRow(Row):
+    """The leased unit: the profile run, a trial's search run, or one of its confirmation runs."""
+
+    __tablename__ = "runs"
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    study_id: Mapped[str] = mapped_column(ForeignKey("studies.id", ondelete="CASCADE"))
+    trial_id: Mapped[int | None] = mapped_column(ForeignKey("trials.id", ondelete="CASCADE"), index=True)
+    position: Mapped[int]
+    """Order of creation within the study."""
+    purpose: Mapped[str] = mapped_column(String(16))
+    """`profile`, `search` or `confirm`."""
+    match_round: Mapped[int] = mapped_column(default=0)
+    """For `confirm`: the study's round it was made for."""
+    state: Mapped[TrialState]
+    attempt: Mapped[int] = mapped_column(default=0)
+    """Attempts so far; the number of the live one while `state` is running."""
+    worker_id: Mapped[str | None] = mapped_column(ForeignKey("workers.id"))
+    worker_session: Mapped[str | None] = mapped_column(String(64))
+    started_at: Mapped[datetime | None]
+    """Of the live attempt."""
+    lease_until: Mapped[datetime | None]
+    fingerprint_key: Mapped[str | None] = mapped_column(ForeignKey("fingerprints.key"))
+    measurement: Mapped[Measurement | None] = mapped_column(Stored(Measurement))
+    failure: Mapped[Failure | None] = mapped_column(Stored(Failure))
+    progress: Mapped[Progress | None] = mapped_column(Stored(Progress))
+    log_tail: Mapped[str | None] = mapped_column(Text)
+    created_at: Mapped[datetime]
+    finished_at: Mapped[datetime | None]
+
+    trial: Mapped[TrialRow | None] = relationship(back_populates="runs")
+    attempts: Mapped[list["AttemptRow"]] = relationship(back_populates="run", order_by="AttemptRow.attempt")
+
+    __table_args__ = (
+        UniqueConstraint("study_id", "position"),
+        Index("ix_runs_lease", "state", "lease_until"),
+        # Two requests of one session racing each other cannot both be given work.
+        Index(
+            "uq_runs_session_running",
+            "worker_session",
+            unique=True,
+            sqlite_where=_RUNNING,
+            postgresql_where=_RUNNING,
+        ),
+    )
+
+
+class AttemptRow(Row):
+    """One lease of a run, kept forever: who ran what, and why it ended."""
+
+    __tablename__ = "attempts"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
+    attempt: Mapped[int]
+    worker_id: Mapped[str] = mapped_column(ForeignKey("workers.id"))
+    worker_session: Mapped[str] = mapped_column(String(64))
+    started_at: Mapped[datetime]
+    finished_at: Mapped[datetime | None]
+    end: Mapped[str | None] = mapped_column(String(16))
+    """`complete`, a failure kind, `released` (handed back by its worker) or `cancelled`."""
+    failure: Mapped[Failure | None] = mapped_column(Stored(Failure))
+    gpu_seconds: Mapped[float | None]
+    report_key: Mapped[str | None] = mapped_column(String(32))
+    """Content key of the report that ended it, to know the same report when it comes again."""
+
+    run: Mapped[RunRow] = relationship(back_populates="attempts")
+    worker: Mapped[WorkerRow] = relationship()
+
+    __table_args__ = (UniqueConstraint("run_id", "attempt"),)

@@ -1,0 +1,138 @@
+"""Engine, transactions and migrations for SQLite (WAL) and Postgres; everything that differs between them stands here.
+
+`Database.read()` and `Database.write()` are the only ways to a session. A write on SQLite begins with BEGIN IMMEDIATE:
+a deferred transaction that reads first and writes later fails with "database is locked" as soon as two do so.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool
+
+_MIGRATIONS = Path(__file__).parent / "migrations"
+_BUSY_TIMEOUT_MS = 30_000
+_MIGRATION_LOCK = 0x5348415244  # "SHARD": serialises concurrent upgrades on Postgres.
+
+
+class Database:
+    """One engine and its two kinds of transaction."""
+
+    def __init__(self, url: str) -> None:
+        self.engine = make_engine(url)
+        self._write_engine = self.engine.execution_options(begin_immediate=True)
+
+    @property
+    def is_sqlite(self) -> bool:
+        """True for SQLite, which the service migrates by itself."""
+        return self.engine.dialect.name == "sqlite"
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """A session that sees one state of the database and is rolled back at the end."""
+        with Session(self.engine, expire_on_commit=False) as session:
+            yield session
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        """A session that commits at the end, or rolls back when an exception leaves it."""
+        with Session(self._write_engine, expire_on_commit=False) as session, session.begin():
+            yield session
+
+    def close(self) -> None:
+        """Close the pooled connections."""
+        self.engine.dispose()
+
+
+def parse_url(url: str) -> URL:
+    """The URL with the driver we install.
+
+    Raises:
+        ValueError: not SQLite or Postgres, or not a URL.
+    """
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        parsed = None
+    if parsed is None or parsed.get_backend_name() not in ("sqlite", "postgresql"):
+        shown = parsed.render_as_string(hide_password=True) if parsed else url
+        raise ValueError(
+            f"database_url ({shown!r}) must be sqlite:///PATH or postgresql://USER@HOST/NAME; set SHARDTUNE_DATABASE_URL"
+        )
+    if parsed.get_backend_name() == "postgresql":
+        return parsed.set(drivername="postgresql+psycopg")
+    if parsed.database in (None, "", ":memory:"):
+        raise ValueError(
+            f"database_url ({url!r}) names no file, and every connection would see its own empty database; "
+            "use sqlite:///.shardtune/shardtune.sqlite3"
+        )
+    return parsed
+
+
+def make_engine(url: str, **options: Any) -> Engine:
+    """An engine with the settings both databases need; creates the folder of a SQLite file."""
+    parsed = parse_url(url)
+    if parsed.get_backend_name() == "postgresql":
+        return create_engine(parsed, pool_pre_ping=True, **options)
+    assert parsed.database is not None
+    Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+    engine = create_engine(parsed, connect_args={"timeout": _BUSY_TIMEOUT_MS / 1000}, **options)
+    event.listen(engine, "connect", _configure_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _configure_sqlite(connection: Any, _record: Any) -> None:
+    # None: sqlite3 emits no BEGIN of its own (its legacy mode delays it to the first write); _begin_sqlite does.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    # First: switching to WAL takes a lock that another process may hold.
+    cursor.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
+    cursor.execute("PRAGMA journal_mode = WAL")
+    cursor.execute("PRAGMA synchronous = NORMAL")
+    cursor.execute("PRAGMA foreign_keys = ON")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    immediate = connection.get_execution_options().get("begin_immediate", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
+
+
+@contextmanager
+def migration_config(url: str) -> Iterator[Config]:
+    """Alembic's configuration with a connection inside one transaction that serialises concurrent migrations."""
+    engine = make_engine(url, poolclass=NullPool)
+    if engine.dialect.name == "sqlite":
+        # Alembic changes a SQLite table by copying it, which must not cascade into the tables that refer to it.
+        event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA foreign_keys = OFF"))
+    with engine.execution_options(begin_immediate=True).begin() as connection:
+        if engine.dialect.name == "postgresql":
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
+        config = Config()
+        config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+        config.attributes["connection"] = connection
+        yield config
+
+
+def upgrade(url: str) -> None:
+    """Bring the database to the newest revision; does nothing when it is there."""
+    with migration_config(url) as config:
+        command.upgrade(config, "head")
+
+
+def is_current(engine: Engine) -> bool:
+    """True when the database is at the newest revision of this code."""
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    heads = set(ScriptDirectory.from_config(config).get_heads())
+    with engine.connect() as connection:
+        return set(MigrationContext.configure(connection).get_current_heads()) == heads

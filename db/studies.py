@@ -1,0 +1,56 @@
+"""Queries on studies. Lock a study before its runs, and these before their worker: one order, no deadlock."""
+
+from collections.abc import Sequence
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from api_schemas.studies import StudyState
+from db.rows import RejectionRow, StudyRow, TrialRow
+
+
+def get(session: Session, study_id: str) -> StudyRow | None:
+    """The study as it stands, without a lock."""
+    return session.get(StudyRow, study_id)
+
+
+def lock(session: Session, study_id: str) -> StudyRow:
+    """The study, held until the transaction ends; its row is read anew."""
+    # FOR NO KEY UPDATE: rows that refer to the study may still be written, such as a heartbeat's.
+    query = select(StudyRow).where(StudyRow.id == study_id).with_for_update(key_share=True, of=StudyRow)
+    return session.scalars(query.execution_options(populate_existing=True)).one()
+
+
+def newest(session: Session, state: StudyState | None, limit: int) -> Sequence[StudyRow]:
+    """Studies, newest first."""
+    query = select(StudyRow).order_by(StudyRow.created_at.desc(), StudyRow.id).limit(limit)
+    return session.scalars(query if state is None else query.where(StudyRow.state == state)).all()
+
+
+def running(session: Session) -> Sequence[StudyRow]:
+    """Running studies, oldest first, which is the order they are served in."""
+    query = select(StudyRow).where(StudyRow.state == StudyState.RUNNING).order_by(StudyRow.created_at, StudyRow.id)
+    return session.scalars(query).all()
+
+
+def trial_counts(session: Session, study_ids: Sequence[str]) -> dict[str, dict[str, int]]:
+    """Number of trials by state, for each study that has any."""
+    query = (
+        select(TrialRow.study_id, TrialRow.state, func.count())
+        .where(TrialRow.study_id.in_(study_ids))
+        .group_by(TrialRow.study_id, TrialRow.state)
+    )
+    counts: dict[str, dict[str, int]] = {}
+    for study_id, state, count in session.execute(query):
+        counts.setdefault(study_id, {})[state.value] = count
+    return counts
+
+
+def rejection_counts(session: Session, study_ids: Sequence[str]) -> dict[str, int]:
+    """Number of configurations the memory gate refused, for each study that has any."""
+    query = (
+        select(RejectionRow.study_id, func.count())
+        .where(RejectionRow.study_id.in_(study_ids))
+        .group_by(RejectionRow.study_id)
+    )
+    return {study_id: int(count) for study_id, count in session.execute(query)}

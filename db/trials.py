@@ -1,0 +1,67 @@
+"""Queries on trials and on the configurations the memory gate refused."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session, selectinload
+
+from api_schemas.strategies import TrialConfig
+from api_schemas.trials import Rejection, TrialState
+from db.rows import AttemptRow, RejectionRow, RunRow, TrialRow
+
+
+def add(session: Session, study_id: str, config: TrialConfig, origin: str, now: datetime) -> TrialRow:
+    """A new waiting trial with the next number. The caller holds the study's lock."""
+    query = select(func.coalesce(func.max(TrialRow.number) + 1, 0)).where(TrialRow.study_id == study_id)
+    row = TrialRow(
+        study_id=study_id,
+        number=session.scalars(query).one(),
+        state=TrialState.WAITING,
+        origin=origin,
+        config=config,
+        config_key=config.content_key(),
+        created_at=now,
+    )
+    session.add(row)
+    session.flush()
+    return row
+
+
+def of_study(session: Session, study_id: str, with_attempts: bool = False) -> Sequence[TrialRow]:
+    """Trials by number, with their runs (and the attempts at these)."""
+    load = selectinload(TrialRow.runs)
+    if with_attempts:
+        load = load.selectinload(RunRow.attempts).joinedload(AttemptRow.worker)
+    query = select(TrialRow).where(TrialRow.study_id == study_id).order_by(TrialRow.number).options(load)
+    return session.scalars(query.execution_options(populate_existing=True)).all()
+
+
+def by_number(session: Session, study_id: str, number: int) -> TrialRow | None:
+    """One trial of a study."""
+    return session.scalars(
+        select(TrialRow).where(TrialRow.study_id == study_id, TrialRow.number == number)
+    ).one_or_none()
+
+
+def rejections(session: Session, study_id: str) -> Sequence[RejectionRow]:
+    """Refused configurations, in the order they were found."""
+    return session.scalars(
+        select(RejectionRow).where(RejectionRow.study_id == study_id).order_by(RejectionRow.id)
+    ).all()
+
+
+def rejected_keys(session: Session, study_id: str) -> frozenset[str]:
+    """Content keys of the refused configurations."""
+    return frozenset(session.scalars(select(RejectionRow.config_key).where(RejectionRow.study_id == study_id)))
+
+
+def reject(session: Session, study_id: str, values: Iterable[Rejection], now: datetime) -> None:
+    """Store refused configurations; those already stored are left alone. The caller holds the study's lock."""
+    known = set(rejected_keys(session, study_id))
+    for value in values:
+        key = value.config.content_key()
+        if key not in known:
+            known.add(key)
+            session.add(RejectionRow(study_id=study_id, config_key=key, value=value, created_at=now))
+    session.flush()

@@ -1,0 +1,62 @@
+"""Column types that behave the same on SQLite and Postgres."""
+
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from sqlalchemy import JSON, DateTime, Dialect, Enum
+from sqlalchemy.types import TypeDecorator
+
+from api_schemas.base import Schema
+
+S = TypeVar("S", bound=Schema)
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """A moment in UTC, aware also when it comes from SQLite, which stores none of the zone."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Refuse a naive time: it would be stored as if it were UTC."""
+        if value is None:
+            return None
+        assert value.tzinfo is not None, f"naive time {value}"
+        return value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Attach the zone SQLite dropped."""
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class Stored(TypeDecorator[S]):
+    """One of our frozen values as JSON; None is SQL NULL."""
+
+    impl = JSON(none_as_null=True)
+    cache_ok = True
+
+    def __init__(self, schema: type[S]) -> None:
+        super().__init__()
+        self.schema = schema
+
+    def process_bind_param(self, value: S | None, dialect: Dialect) -> Any:
+        """The value as plain JSON."""
+        return None if value is None else value.model_dump(mode="json")
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> S | None:
+        """The value, validated again: a row edited by hand fails here, not in the search."""
+        return None if value is None else self.schema.model_validate(value)
+
+    def coerce_compared_value(self, op: Any, value: Any) -> Any:
+        """Compare as this type."""
+        return self
+
+
+def words(kind: type[StrEnum]) -> Enum:
+    """A column of one of our word lists, stored as the word itself, without a database type to migrate."""
+    return Enum(
+        kind, native_enum=False, create_constraint=False, length=16, values_callable=lambda e: [m.value for m in e]
+    )

@@ -1,0 +1,55 @@
+"""Queries on workers and fingerprints."""
+
+import secrets
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from api_schemas.hardware import Fingerprint, Inventory
+from db.rows import FingerprintRow, RunRow, WorkerRow
+
+
+def put(session: Session, name: str, worker_session: str, inventory: Inventory, now: datetime) -> WorkerRow:
+    """Insert a worker, or update the one of this name to its present life."""
+    key = _put_fingerprint(session, inventory.fingerprint, now)
+    query = select(WorkerRow).where(WorkerRow.name == name).with_for_update(key_share=True)
+    row = session.scalars(query.execution_options(populate_existing=True)).one_or_none()
+    if row is None:
+        row = WorkerRow(id=f"worker-{secrets.token_hex(6)}", name=name, registered_at=now)
+        session.add(row)
+    if row.session != worker_session:
+        row.session, row.registered_at = worker_session, now
+    row.inventory, row.fingerprint_key, row.seen_at = inventory, key, now
+    session.flush()
+    return row
+
+
+def by_session(session: Session, worker_session: str) -> WorkerRow | None:
+    """The worker whose present life this is."""
+    return session.scalars(select(WorkerRow).where(WorkerRow.session == worker_session)).one_or_none()
+
+
+def everyone(session: Session) -> Sequence[WorkerRow]:
+    """All workers ever registered, by name."""
+    return session.scalars(select(WorkerRow).order_by(WorkerRow.name)).all()
+
+
+def seen_since(session: Session, moment: datetime) -> Sequence[WorkerRow]:
+    """Workers that asked for something since then, by name."""
+    return session.scalars(select(WorkerRow).where(WorkerRow.seen_at >= moment).order_by(WorkerRow.name)).all()
+
+
+def running(session: Session) -> dict[str, str]:
+    """Run by worker, for those that execute one."""
+    query = select(RunRow.worker_id, RunRow.id).where(RunRow.state == "running")
+    return {worker_id: run_id for worker_id, run_id in session.execute(query) if worker_id is not None}
+
+
+def _put_fingerprint(session: Session, fingerprint: Fingerprint, now: datetime) -> str:
+    key = fingerprint.content_key()
+    if session.get(FingerprintRow, key) is None:
+        session.add(FingerprintRow(key=key, value=fingerprint, first_seen_at=now))
+        session.flush()
+    return key

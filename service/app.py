@@ -1,0 +1,73 @@
+"""The FastAPI application: its parts put together, and what happens at start and stop."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
+
+from fastapi import FastAPI
+from starlette.concurrency import run_in_threadpool
+
+from db.session import Database, is_current, upgrade
+from service import errors, expiry
+from service.body_limit import BodyLimit
+from service.context import Context
+from service.routes import health, leases, studies, workers
+from service.settings import Settings
+
+
+class DatabaseNotMigrated(RuntimeError):
+    """The database is at another revision than the code, and not ours to migrate unasked."""
+
+
+def create_app(settings: Settings | None = None, context: Context | None = None, migrate: bool = True) -> FastAPI:
+    """The service. `context` replaces database and clock in tests; `migrate` False leaves SQLite as it is, too."""
+    settings = settings or (context.settings if context else Settings())
+    context = context or Context(Database(settings.database_url), settings)
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        await run_in_threadpool(prepare_database, context.db, settings.database_url, migrate)
+        sweeper = asyncio.create_task(expiry.keep_sweeping(context))
+        try:
+            yield
+        finally:
+            sweeper.cancel()
+            with suppress(asyncio.CancelledError):
+                await sweeper
+            context.db.close()
+
+    app = FastAPI(
+        title="Shardtune",
+        version=_version(),
+        summary="Finds the fastest measured training configuration for a model on a cluster.",
+        lifespan=lifespan,
+        responses={422: {"model": errors.Problem, "description": "Field, value and remedy of each mistake"}},
+    )
+    app.state.context = context
+    errors.install(app)
+    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
+    for routes in (studies, workers, leases, health):
+        app.include_router(routes.router)
+    return app
+
+
+def prepare_database(database: Database, url: str, migrate: bool = True) -> None:
+    """Migrate SQLite; refuse a Postgres that is not migrated.
+
+    Raises:
+        DatabaseNotMigrated: names the command.
+    """
+    if migrate and database.is_sqlite:
+        upgrade(url)
+    if not is_current(database.engine):
+        raise DatabaseNotMigrated(
+            "the database is not at the revision of this version; run `shardtune db upgrade` once, then start again"
+        )
+
+
+def _version() -> str:
+    try:
+        return version("shardtune")
+    except PackageNotFoundError:
+        return "0"

@@ -1,0 +1,128 @@
+"""A synchronous client of the service's REST API, for the command line and for scripts.
+
+ServiceError
+├── ServiceUnreachable   no answer
+└── ServiceRefused       an answer of 400 or above, as problem+json
+"""
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+from pydantic import TypeAdapter
+
+from api_schemas.studies import Study, StudyResult, StudySpec
+from api_schemas.trials import Trial
+
+_TRIALS = TypeAdapter(list[Trial])
+_STUDIES = TypeAdapter(list[Study])
+
+
+class ServiceError(Exception):
+    """The service did not do what it was asked for."""
+
+
+class ServiceUnreachable(ServiceError):
+    """Nothing answers at the address."""
+
+
+class ServiceRefused(ServiceError):
+    """An RFC 9457 problem: `status`, `code`, `detail`, and `errors` with field, value and message."""
+
+    def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
+        self.status = status
+        self.code = str(problem.get("code") or "")
+        self.detail = str(problem.get("detail") or problem.get("title") or f"HTTP {status}")
+        errors = problem.get("errors")
+        self.errors: list[dict[str, Any]] = (
+            [e for e in errors if isinstance(e, dict)] if isinstance(errors, list) else []
+        )
+        super().__init__(self.detail)
+
+    @property
+    def is_input_error(self) -> bool:
+        """True: the request is at fault, not the service."""
+        return 400 <= self.status < 500
+
+    def lines(self) -> list[str]:
+        """The problem for a person: one line per field, or the detail."""
+        lines = [_line(error) for error in self.errors]
+        return lines or [self.detail]
+
+
+def _line(error: Mapping[str, Any]) -> str:
+    field, message = str(error.get("field") or ""), str(error.get("message") or "").removeprefix("Value error, ")
+    if "value" not in error or error["value"] is None or str(error["value"]) in message:
+        return f"{field}: {message}" if field else message
+    value = repr(error["value"])
+    return f"{field} ({value if len(value) <= 80 else value[:77] + '…'}): {message}"
+
+
+class ServiceClient:
+    """Calls of one service. Every method raises `ServiceError`."""
+
+    def __init__(self, base_url: str, transport: httpx.BaseTransport | None = None) -> None:
+        self.base_url = base_url.rstrip("/")
+        # trust_env off: a proxy of the environment must not be asked for an address on this machine.
+        self._http = httpx.Client(base_url=self.base_url, timeout=30, transport=transport, trust_env=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._http.close()
+
+    def ready(self) -> bool:
+        """True when the database is reachable and migrated."""
+        try:
+            return self._http.get("/readyz", timeout=5).is_success
+        except httpx.TransportError:
+            return False
+
+    def workers(self) -> list[dict[str, Any]]:
+        """Registered workers, as the service lists them."""
+        return _items(self._call("GET", "/v1/workers"), "workers")
+
+    def create_study(self, spec: StudySpec) -> Study:
+        """Create a study; the service checks it against the registered workers first."""
+        return Study.model_validate(self._call("POST", "/v1/studies", spec.model_dump(mode="json")))
+
+    def study(self, study_id: str) -> Study:
+        """One study as it stands."""
+        return Study.model_validate(self._call("GET", f"/v1/studies/{study_id}"))
+
+    def studies(self) -> list[Study]:
+        """Known studies, in the service's order."""
+        return _STUDIES.validate_python(_items(self._call("GET", "/v1/studies"), "studies"))
+
+    def trials(self, study_id: str) -> list[Trial]:
+        """The study's trials by number."""
+        return _TRIALS.validate_python(_items(self._call("GET", f"/v1/studies/{study_id}/trials"), "trials"))
+
+    def best(self, study_id: str) -> StudyResult:
+        """The answer of a finished study; refused with 409 before."""
+        return StudyResult.model_validate(self._call("GET", f"/v1/studies/{study_id}/best"))
+
+    def export(self, study_id: str, which: str = "best") -> dict[str, str]:
+        """Files of a contender: name and content."""
+        answer = self._call("GET", f"/v1/studies/{study_id}/export", params={"which": which})
+        return {str(name): str(text) for name, text in answer["files"].items()}
+
+    def _call(self, method: str, path: str, body: object = None, params: Mapping[str, str] | None = None) -> Any:
+        try:
+            response = self._http.request(method, path, json=body, params=params)
+        except httpx.TransportError as error:
+            raise ServiceUnreachable(f"no answer from the service at {self.base_url}: {error}") from error
+        if response.is_success:
+            return response.json()
+        try:
+            problem = response.json()
+        except ValueError:
+            problem = {}
+        raise ServiceRefused(response.status_code, problem if isinstance(problem, dict) else {})
+
+
+def _items(answer: Any, key: str) -> list[Any]:
+    """Lists come bare or under a key."""
+    return list(answer[key] if isinstance(answer, dict) else answer)

@@ -1,0 +1,91 @@
+"""Whether a finished search may crown anybody: two backends must have trained the same thing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from api_schemas.failures import FailureKind
+from api_schemas.studies import StudySpec
+from api_schemas.trials import Rejection, TrialState
+from tuner import numerics
+from tuner.history import Observation
+from tuner.numerics import Judgement
+
+
+@dataclass(frozen=True)
+class Settled:
+    """The last judgement of a search, and how it came about."""
+
+    judgement: Judgement
+    notes: tuple[str, ...] = ()
+
+
+def judgement_at_the_end(history: Sequence[Observation], rejected: Sequence[Rejection], spec: StudySpec) -> Settled:
+    """The judgement by two backends; by one, where every other backend had its chance and none is feasible."""
+    recipe, wanted = spec.workload.recipe, set(spec.space.backends)
+    judgement = numerics.judge(history, recipe, single_backend=len(wanted) == 1)
+    complete = {obs.config.backend for obs in history if obs.state is TrialState.COMPLETE}
+    if judgement.reference is not None or len(complete) != 1:
+        return Settled(judgement)
+    if not wanted <= complete | _had_their_chance(history, rejected):
+        return Settled(judgement)
+    only = next(iter(complete))
+    note = f"only {only} configurations are feasible, so no other backend could confirm what they train"
+    return Settled(numerics.judge(history, recipe, single_backend=True), (note,))
+
+
+def why_nobody(
+    history: Sequence[Observation], rejected: Sequence[Rejection], spec: StudySpec, judgement: Judgement
+) -> str | None:
+    """Why no configuration can be crowned, None where one can."""
+    complete = [obs for obs in history if obs.state is TrialState.COMPLETE]
+    if not complete:
+        return _nothing_feasible(history, rejected)
+    if judgement.reference is not None:
+        return None
+    backends = {obs.config.backend for obs in complete}
+    if len(backends) > 1:
+        return f"nothing is crowned: no two backends train the same thing ({_disagreement(complete, spec)})"
+    missing = sorted(set(spec.space.backends) - backends - _had_their_chance(history, rejected))
+    if missing:
+        return (
+            f"nothing is crowned: only {next(iter(backends))} was tried, and no second backend confirms what it trains; "
+            f"raise the budget so that {' or '.join(missing)} runs too"
+        )
+    return f"nothing is crowned: no two configurations train the same thing ({_disagreement(complete, spec)})"
+
+
+def _had_their_chance(history: Sequence[Observation], rejected: Sequence[Rejection]) -> set[str]:
+    """Backends of which a configuration was refused by the gate, or ended without a measurement that counts."""
+    ended = (TrialState.INFEASIBLE, TrialState.FAILED)
+    tried = {obs.config.backend for obs in history if obs.state in ended}
+    return tried | {rejection.config.backend for rejection in rejected}
+
+
+def _nothing_feasible(history: Sequence[Observation], rejected: Sequence[Rejection]) -> str:
+    parts = []
+    if rejected:
+        least = min(rejected, key=lambda rejection: rejection.needed_gib - rejection.available_gib)
+        parts.append(
+            f"the memory gate refused {len(rejected)}; the closest needs at least {least.needed_gib:.2f} GiB where "
+            f"{least.available_gib:.2f} GiB are available ({least.reason})"
+        )
+    reasons: dict[str, list[Observation]] = {}
+    for obs in history:
+        kind = obs.failure.kind.value if obs.failure else obs.state.value
+        reasons.setdefault(kind, []).append(obs)
+    for kind, trials in reasons.items():
+        first = trials[0].failure
+        parts.append(f"{len(trials)} ended as {kind}" + (f", the first with: {first.message}" if first else ""))
+    memory = bool(rejected) or {FailureKind.OOM.value, FailureKind.OVER_LIMIT.value} & reasons.keys()
+    remedy = "; use more or larger GPUs, a smaller model, or a shorter sequence_length" if memory else ""
+    return "no configuration is feasible: " + "; ".join(parts) + remedy
+
+
+def _disagreement(complete: Sequence[Observation], spec: StudySpec) -> str:
+    bounds = numerics.tolerance(spec.workload.recipe)
+    first = complete[0]
+    for other in complete[1:]:
+        reason = numerics.difference(first, other, bounds)
+        if reason is not None:
+            return f"trial {other.number} against trial {first.number}: {reason}"
+    return "there is a single trajectory"

@@ -1,0 +1,67 @@
+"""End attempts whose worker is gone: the lease ran out, or a new session of the worker took its place."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from starlette.concurrency import run_in_threadpool
+
+from api_schemas.failures import Failure, FailureKind
+from api_schemas.trials import TrialState
+from db import leases, studies
+from db.rows import RunRow, StudyRow
+from service import outcomes, steps
+from service.context import Context
+from service.outcomes import Ended
+
+log = logging.getLogger(__name__)
+
+
+def sweep(context: Context) -> int:
+    """End every expired attempt; returns how many there were."""
+    with context.db.read() as session:
+        expired = [run.id for run in leases.expired(session, context.now())]
+    lease_s = context.settings.lease_s
+    for run_id in expired:
+        close_lost(context, run_id, lambda run: _is_expired(context, run), f"its worker was silent for {lease_s:g} s")
+    return len(expired)
+
+
+def close_lost(context: Context, run_id: str, still: Callable[[RunRow], bool], why: str) -> None:
+    """End the live attempt of a run as `worker_lost` if, seen under the lock, `still` holds."""
+    with context.db.read() as session:
+        run = leases.get(session, run_id)
+        assert run is not None
+        study_id = run.study_id
+    with context.db.write() as session:
+        study = studies.lock(session, study_id)
+        run = leases.lock(session, run_id)
+        if run.state is not TrialState.RUNNING or not still(run):
+            return
+        failure = Failure(kind=FailureKind.WORKER_LOST, message=f"the attempt ended because {why}")
+        ended = Ended(gpu_seconds=_spent(context, study, run), failure=failure)
+        outcomes.settle(session, study, run, ended, context.now())
+    steps.advance(context, study_id)
+
+
+async def keep_sweeping(context: Context) -> None:
+    """Sweep until cancelled."""
+    while True:
+        await asyncio.sleep(context.settings.sweep_s)
+        try:
+            await run_in_threadpool(sweep, context)
+        except Exception:
+            # Without this loop no lost run is ever retried: it outlives whatever a single sweep meets.
+            log.exception("expired leases could not be looked for; trying again")
+
+
+def _is_expired(context: Context, run: RunRow) -> bool:
+    return run.lease_until is not None and run.lease_until < context.now()
+
+
+def _spent(context: Context, study: StudyRow, run: RunRow) -> float:
+    """GPU-seconds up to the last sign of life, which is one lease before the end of the lease."""
+    if run.started_at is None or run.lease_until is None:
+        return 0.0
+    alive_s = (run.lease_until - run.started_at).total_seconds() - context.settings.lease_s
+    return max(0.0, alive_s) * (1 if run.purpose == "profile" else study.cluster.world_size)

@@ -1,0 +1,117 @@
+"""Which worker can run which study."""
+
+from collections.abc import Sequence
+
+from api_schemas.hardware import Cluster, Inventory
+from api_schemas.studies import StudySpec
+from db.rows import StudyRow, WorkerRow
+from service.errors import Invalid, close_matches, invalid
+
+_MEMORY_TOLERANCE = 1.05
+"""Vendors print 80 GB where NVML reports 79.6 GiB or 93.1 GiB where there are 94; a study may say either."""
+_REFUSAL = "waiting for a worker: "
+
+
+def resolve_cluster(spec: StudySpec, live: Sequence[WorkerRow]) -> tuple[Cluster, WorkerRow]:
+    """The cluster the study means, and a live worker that has it.
+
+    Raises:
+        Invalid: nobody has it, or `local` could mean several.
+    """
+    if not live:
+        raise _no_worker(spec.cluster, "no worker is registered; start one with `shardtune worker`")
+    if spec.cluster == "local":
+        clusters = {worker.inventory.cluster.content_key(): worker for worker in live}
+        if len(clusters) > 1:
+            raise _no_worker("local", f"it could mean any of: {_listed(live)}; spell the cluster out")
+        worker = live[0]
+        return worker.inventory.cluster, worker
+    for worker in live:
+        if offers(worker.inventory, spec.cluster):
+            return spec.cluster, worker
+    raise _no_worker(spec.cluster, f"registered: {_listed(live)}; start a worker there, or change the cluster")
+
+
+def offers(inventory: Inventory, cluster: Cluster) -> bool:
+    """Whether a worker has the hardware of a cluster, or more of the same."""
+    has = inventory.cluster
+    if not _same_shape(has, cluster):
+        return False
+    slack = 1.0 if cluster.device == "cpu" else _MEMORY_TOLERANCE
+    return (
+        cluster.memory_gib <= has.memory_gib * slack
+        and cluster.host_memory_gib <= has.host_memory_gib * _MEMORY_TOLERANCE
+    )
+
+
+def check_model_type(model_type: str, worker: WorkerRow) -> None:
+    """Refuse an architecture the worker's transformers does not have; an empty list knows nothing.
+
+    Raises:
+        Invalid: with close matches.
+    """
+    known = worker.inventory.causal_lm_types
+    if known and model_type not in known:
+        hint = close_matches(model_type, known, f"it knows {len(known)}, such as {', '.join(sorted(known)[:8])}")
+        raise invalid(
+            "model.config.model_type",
+            model_type,
+            f"model_type ({model_type!r}) is not a causal language model of the transformers on worker {worker.name} "
+            f"({worker.inventory.fingerprint.transformers}); {hint}",
+            code="unknown_model_type",
+        )
+
+
+def may_run(worker: WorkerRow, study: StudyRow) -> bool:
+    """Whether runs of the study may go to the worker: the hardware, and what was measured on before."""
+    return _same_shape(worker.inventory.cluster, study.cluster) and (
+        study.fingerprint_key in (None, worker.fingerprint_key)
+    )
+
+
+def fingerprint_differs(worker: WorkerRow, study: StudyRow) -> bool:
+    """The worker has the hardware's shape, but its measurements would not compare with the study's."""
+    return _same_shape(worker.inventory.cluster, study.cluster) and (
+        study.fingerprint_key not in (None, worker.fingerprint_key)
+    )
+
+
+def refusal(worker: WorkerRow, study: StudyRow) -> str:
+    """Why, field by field."""
+    assert study.fingerprint is not None
+    was, now = study.fingerprint.value.model_dump(), worker.inventory.fingerprint.model_dump()
+    changed = ", ".join(f"{name} {now[name]} instead of {was[name]}" for name in was if was[name] != now[name])
+    return (
+        f"{_REFUSAL}{worker.name} has {changed}, and measurements on both do not compare; "
+        "restore it, or start a new study"
+    )
+
+
+def is_refusal(reason: str | None) -> bool:
+    """Whether a study's reason was written by `refusal`."""
+    return reason is not None and reason.startswith(_REFUSAL)
+
+
+def _same_shape(has: Cluster, wanted: Cluster) -> bool:
+    same_device = has.device == wanted.device and (
+        has.device == "cpu" or has.gpu.strip().casefold() == wanted.gpu.strip().casefold()
+    )
+    # A smaller trial on a larger machine would leave ranks idle that share its links, so the node must be used in full
+    # as soon as there are several of them.
+    fits = wanted.gpus_per_node <= has.gpus_per_node if wanted.nodes == 1 else wanted.gpus_per_node == has.gpus_per_node
+    return same_device and wanted.nodes <= has.nodes and fits
+
+
+def _describe(cluster: Cluster) -> str:
+    unit = "CPU ranks" if cluster.device == "cpu" else cluster.gpu
+    nodes = f"{cluster.nodes} nodes × " if cluster.nodes > 1 else ""
+    return f"{nodes}{cluster.gpus_per_node} × {unit}, {cluster.memory_gib:g} GiB each, host {cluster.host_memory_gib:g} GiB"
+
+
+def _listed(live: Sequence[WorkerRow]) -> str:
+    return "; ".join(f"{worker.name} with {_describe(worker.inventory.cluster)}" for worker in live)
+
+
+def _no_worker(cluster: Cluster | str, reason: str) -> Invalid:
+    shown = cluster if isinstance(cluster, str) else _describe(cluster)
+    return invalid("cluster", shown, f"cluster ({shown}) is not offered by any live worker: {reason}", code="no_worker")

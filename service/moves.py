@@ -1,0 +1,62 @@
+"""The only code that changes the state of a trial, a run or a study."""
+
+from datetime import datetime
+
+from sqlalchemy.orm import Session
+
+from api_schemas.failures import Failure
+from api_schemas.studies import StudyPhase, StudyState
+from api_schemas.trials import ALLOWED_MOVES, TrialState
+from db import leases
+from db.rows import RunRow, StudyRow, TrialRow
+
+_OPEN = (TrialState.WAITING, TrialState.RUNNING)
+_UNFINISHED = (StudyState.RUNNING, StudyState.PAUSED)
+
+
+class IllegalMove(AssertionError):
+    """A bug of ours: the state machine has no such arrow."""
+
+
+def check(here: TrialState, there: TrialState) -> None:
+    """Raise `IllegalMove` unless the table allows the move."""
+    if there not in ALLOWED_MOVES[here]:
+        raise IllegalMove(f"{here.value} → {there.value}")
+
+
+def trial(row: TrialRow, to: TrialState, now: datetime, failure: Failure | None = None) -> None:
+    """Move a trial; an end is stamped, and the reason stored with it."""
+    check(row.state, to)
+    row.state = to
+    row.finished_at = None if to in _OPEN else now
+    row.failure = failure
+
+
+def run(row: RunRow, to: TrialState, now: datetime) -> None:
+    """Move a run that no worker holds (or that is taken away from its worker)."""
+    check(row.state, to)
+    row.state = to
+    row.finished_at = None if to in _OPEN else now
+
+
+def pause_study(study: StudyRow, paused: bool) -> None:
+    """Stop giving out runs of a study, or go on. What runs already may finish, and counts."""
+    assert study.state in _UNFINISHED, study.state.value
+    study.state = StudyState.PAUSED if paused else StudyState.RUNNING
+    study.version += 1
+
+
+def end_study(session: Session, study: StudyRow, state: StudyState, reason: str | None, now: datetime) -> None:
+    """End a study for good. What is still open in it is cancelled: workers hear of it with their next heartbeat."""
+    assert study.state in _UNFINISHED, f"{study.state.value} → {state.value}"
+    for row in leases.open_runs(session, study.id):
+        if row.state is TrialState.RUNNING:
+            attempt = leases.attempt_of(session, row.id, row.attempt)
+            assert attempt is not None
+            attempt.end, attempt.finished_at = TrialState.CANCELLED.value, now
+        run(row, TrialState.CANCELLED, now)
+        if row.trial is not None and row.trial.state in _OPEN:
+            trial(row.trial, TrialState.CANCELLED, now)
+    study.state, study.phase, study.finished_at = state, StudyPhase.DONE, now
+    study.reason = reason or study.reason
+    study.version += 1

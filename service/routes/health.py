@@ -1,0 +1,34 @@
+"""Whether the process lives, and whether it can serve."""
+
+import logging
+
+from fastapi import APIRouter
+from fastapi.responses import JSONResponse
+from sqlalchemy.exc import SQLAlchemyError
+
+from db.session import is_current
+from service.context import InContext
+from service.errors import Problem, problem
+
+log = logging.getLogger(__name__)
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/healthz")
+def alive() -> dict[str, str]:
+    """The process answers."""
+    return {"status": "ok"}
+
+
+@router.get("/readyz", response_model=None, responses={503: {"model": Problem}})
+def ready(context: InContext) -> JSONResponse | dict[str, str]:
+    """The database is reachable and migrated."""
+    try:
+        current = is_current(context.db.engine)
+    except SQLAlchemyError:
+        log.exception("database unreachable")
+        return problem(503, "database_unreachable", "the database cannot be reached; see the service's log")
+    if not current:
+        return problem(503, "database_not_migrated", "the database is not migrated; run `shardtune db upgrade`")
+    return {"status": "ready"}

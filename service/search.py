@@ -1,0 +1,242 @@
+"""What a study does next, decided by the tuner from one consistent view of it. Nothing here writes or waits.
+
+`plan` runs outside any transaction; `service.steps` applies its answer only if the study's version is unchanged.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from sqlalchemy.orm import Session
+
+from api_schemas.failures import Failure, FailureKind
+from api_schemas.hardware import Cluster
+from api_schemas.measurements import Measurement
+from api_schemas.models import ModelProfile
+from api_schemas.strategies import TrialConfig
+from api_schemas.studies import StudyPhase, StudyResult, StudySpec, StudyState
+from api_schemas.trials import Rejection, TrialState
+from db import leases, trials
+from db.rows import RunRow, StudyRow, TrialRow
+from service import crowning
+from service.askers import Askers
+from tuner import confirmation, feasibility, numerics, ranking, seeds, space, stopping, suggest
+from tuner.history import Observation, Origin
+from tuner.ranking import Match
+
+_OPEN = (TrialState.WAITING, TrialState.RUNNING)
+
+
+@dataclass(frozen=True)
+class StudyView:
+    """A study at one version."""
+
+    study_id: str
+    version: int
+    state: StudyState
+    phase: StudyPhase
+    spec: StudySpec
+    cluster: Cluster
+    baseline: TrialConfig | None
+    profile: ModelProfile | None
+    has_nvme: bool
+    notes: tuple[str, ...]
+    gpu_seconds: float
+    created_at: datetime
+    match: Match | None
+    history: tuple[Observation, ...]
+    rejected: tuple[Rejection, ...]
+    confirmed: tuple[int, ...]
+    """Trials of the finished confirmation runs of this round, in order."""
+    has_waiting_run: bool
+    has_open_run: bool
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Nothing to do until a run ends (or a worker asks)."""
+
+    rejections: tuple[Rejection, ...] = ()
+
+
+@dataclass(frozen=True)
+class NewTrial:
+    """Try this configuration."""
+
+    config: TrialConfig
+    origin: Origin
+    rejections: tuple[Rejection, ...]
+
+
+@dataclass(frozen=True)
+class NewConfirmation:
+    """Run this trial again, for the pair being confirmed."""
+
+    trial_number: int
+
+
+@dataclass(frozen=True)
+class Confirm:
+    """The search is over; confirm this pair."""
+
+    match: Match
+    reason: str | None
+    rejections: tuple[Rejection, ...] = ()
+
+
+@dataclass(frozen=True)
+class Complete:
+    """The study has its answer."""
+
+    result: StudyResult
+    reason: str | None = None
+    rejections: tuple[Rejection, ...] = ()
+
+
+@dataclass(frozen=True)
+class Fail:
+    """The study cannot have an answer."""
+
+    reason: str
+    rejections: tuple[Rejection, ...] = ()
+
+
+Step = Wait | NewTrial | NewConfirmation | Confirm | Complete | Fail
+
+
+def view(session: Session, study: StudyRow) -> StudyView:
+    """The study and its history as the transaction sees them."""
+    open_runs = leases.open_runs(session, study.id)
+    confirm_runs = leases.confirm_runs(session, study.id, study.match_round)
+    return StudyView(
+        study_id=study.id,
+        version=study.version,
+        state=study.state,
+        phase=study.phase,
+        spec=study.spec,
+        cluster=study.cluster,
+        baseline=study.baseline,
+        profile=study.profile,
+        has_nvme=study.has_nvme,
+        notes=tuple(study.notes),
+        gpu_seconds=study.gpu_seconds,
+        created_at=study.created_at,
+        match=stored_match(study),
+        history=tuple(observation(row, study.match_round) for row in trials.of_study(session, study.id)),
+        rejected=tuple(row.value for row in trials.rejections(session, study.id)),
+        confirmed=tuple(run.trial.number for run in confirm_runs if run.trial and run.state is TrialState.COMPLETE),
+        has_waiting_run=any(run.state is TrialState.WAITING for run in open_runs),
+        has_open_run=bool(open_runs),
+    )
+
+
+def stored_match(study: StudyRow) -> Match | None:
+    """The pair being confirmed."""
+    if study.match is None:
+        return None
+    return Match(study.match["baseline"], study.match["challenger"], tuple(study.match["notes"]))
+
+
+def observation(row: TrialRow, match_round: int) -> Observation:
+    """A trial as the tuner sees it; confirmation runs of earlier rounds do not count."""
+    return Observation(
+        number=row.number,
+        config=row.config,
+        origin=_origin(row),
+        state=row.state,
+        measurement=next((run.measurement for run in row.runs if run.purpose == "search"), None),
+        failure=row.failure,
+        confirmations=tuple(run.measurement for run in row.runs if _counts(run, match_round) and run.measurement),
+    )
+
+
+def _counts(run: RunRow, match_round: int) -> bool:
+    return run.purpose == "confirm" and run.match_round == match_round and run.state is TrialState.COMPLETE
+
+
+def _origin(row: TrialRow) -> Origin:
+    match row.origin:
+        case "baseline" | "default" | "sampler":
+            return row.origin
+    raise AssertionError(row.origin)
+
+
+def judge(history: Sequence[Observation], spec: StudySpec) -> numerics.Judgement:
+    """Who trains the same thing, as far as is known while the search runs."""
+    return numerics.judge(history, spec.workload.recipe, single_backend=len(spec.space.backends) == 1)
+
+
+def confirm_failure(seen: StudyView, number: int, measurement: Measurement) -> Failure | None:
+    """Why a confirmation run is no repetition of its trial: it left the study's reference."""
+    reference = crowning.judgement_at_the_end(seen.history, seen.rejected, seen.spec).judgement.reference
+    trial_of = {obs.number: obs for obs in seen.history}
+    if reference is None or number not in trial_of:
+        return None
+    again = replace(trial_of[number], measurement=measurement)
+    bounds = numerics.tolerance(seen.spec.workload.recipe)
+    reason = numerics.difference(trial_of[reference], again, bounds)
+    return Failure(kind=FailureKind.NUMERICS, message=reason) if reason else None
+
+
+def plan(seen: StudyView, askers: Askers, now: datetime, may_ask: bool) -> Step:
+    """The next step. `may_ask` False: only what needs no worker; a study that could ask waits."""
+    if seen.state is not StudyState.RUNNING or seen.profile is None:
+        return Wait()
+    if seen.phase is StudyPhase.CONFIRM and seen.match is not None:
+        return _next_confirmation(seen, seen.match)
+    if seen.phase is StudyPhase.CONFIRM:
+        return _end_of_search(seen, None, ())
+    elapsed_s = (now - seen.created_at).total_seconds()
+    reason = stopping.end_of_search(seen.history, seen.spec.budget, seen.gpu_seconds, elapsed_s)
+    if reason is not None:
+        return _end_of_search(seen, reason, ())
+    return _ask(seen, seen.profile, askers) if may_ask else Wait()
+
+
+def _ask(seen: StudyView, profile: ModelProfile, askers: Askers) -> Step:
+    spec = seen.spec
+    try:
+        built = askers.space(
+            seen.study_id, lambda: space.build(spec.workload, seen.cluster, profile, spec.space, nvme=seen.has_nvme)
+        )
+    except ValueError as error:
+        return Fail(str(error))
+    suggestion = suggest.next_config(
+        built,
+        seeds.seed_configs(built, spec.workload, seen.cluster, seen.baseline),
+        seen.history,
+        {rejection.config.content_key() for rejection in seen.rejected},
+        lambda config: feasibility.gate(config, profile, spec.workload, seen.cluster, spec.objective),
+        spec.seed,
+    )
+    if suggestion.config is not None:
+        assert suggestion.origin is not None
+        return NewTrial(suggestion.config, suggestion.origin, suggestion.rejections)
+    return _end_of_search(seen, "every configuration that may fit has been tried", suggestion.rejections)
+
+
+def _end_of_search(seen: StudyView, reason: str | None, rejections: tuple[Rejection, ...]) -> Step:
+    """Wait for what still runs, then pick the pair to confirm, or say why there is none."""
+    if seen.has_open_run:
+        return Wait(rejections)
+    rejected = (*seen.rejected, *rejections)
+    settled = crowning.judgement_at_the_end(seen.history, rejected, seen.spec)
+    failure = crowning.why_nobody(seen.history, rejected, seen.spec, settled.judgement)
+    if failure is not None:
+        return Fail(failure if reason is None else f"{failure} (search ended: {reason})", rejections)
+    match = ranking.pick(seen.history, seen.baseline is not None, settled.judgement)
+    match = replace(match, notes=(*seen.notes, *settled.notes, *match.notes))
+    if match.challenger is None:
+        return Complete(ranking.result(seen.history, match, settled.judgement), reason, rejections)
+    return Confirm(match, reason, rejections)
+
+
+def _next_confirmation(seen: StudyView, match: Match) -> Step:
+    if seen.has_open_run:
+        return Wait()
+    assert match.baseline is not None and match.challenger is not None
+    number = confirmation.next_trial(match.baseline, match.challenger, seen.confirmed)
+    if number is not None:
+        return NewConfirmation(number)
+    settled = crowning.judgement_at_the_end(seen.history, seen.rejected, seen.spec)
+    return Complete(ranking.result(seen.history, match, settled.judgement))

@@ -1,0 +1,44 @@
+"""What an operator can set; every field is read from `SHARDTUNE_<NAME>`."""
+
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from api_schemas.measurements import MeasurePlan
+from db.session import parse_url
+
+DEFAULT_DATABASE_URL = "sqlite:///.shardtune/shardtune.sqlite3"
+
+
+class Settings(BaseSettings):
+    """Settings of one service process."""
+
+    model_config = SettingsConfigDict(env_prefix="SHARDTUNE_", frozen=True, extra="ignore")
+
+    database_url: str = DEFAULT_DATABASE_URL
+    """`sqlite:///PATH` or `postgresql://USER@HOST/NAME`."""
+    log_level: str = "INFO"
+
+    lease_s: float = Field(default=20, gt=0)
+    """A worker that has not been heard of for this long loses its run. Shorter: faster recovery, less patience with networks."""
+    heartbeat_s: float = Field(default=2, gt=0)
+    """How often a worker renews; several must fit into a lease."""
+    sweep_s: float = Field(default=2, gt=0)
+    """How often expired leases are looked for."""
+    poll_s: float = Field(default=0.5, gt=0)
+    """How often a waiting lease request looks for work."""
+    worker_live_s: float = Field(default=90, gt=0)
+    """A worker counts as live for this long after its last request."""
+    run_deadline_s: float = Field(default=300, gt=0)
+    """Hard limit of one run, building the model included."""
+    no_progress_s: float = Field(default=60, gt=0)
+    """A run is ended when no rank moves for this long."""
+    max_body_bytes: int = Field(default=8 << 20, gt=0)
+    """Largest request body; a report carries at most some hundred kilobytes."""
+    measure: MeasurePlan = MeasurePlan()
+    """How long runs warm up and measure; JSON in the environment."""
+
+    @field_validator("database_url")
+    @classmethod
+    def _known_database(cls, url: str) -> str:
+        parse_url(url)
+        return url

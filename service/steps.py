@@ -1,0 +1,79 @@
+"""Apply the steps `service.search` planned, each in a transaction that holds the study and checks its version."""
+
+import logging
+from dataclasses import asdict
+from datetime import datetime
+
+from sqlalchemy.orm import Session
+
+from api_schemas.studies import StudyPhase, StudyState
+from db import leases, studies, trials
+from db.rows import StudyRow
+from service import moves, search
+from service.context import Context
+from service.search import Complete, Confirm, Fail, NewConfirmation, NewTrial, Step, StudyView, Wait
+
+log = logging.getLogger(__name__)
+
+_MOST_STEPS = 8
+"""Without a worker a study takes at most two steps in a row; more means that other processes race us."""
+
+
+def advance(context: Context, study_id: str) -> None:
+    """Take every step that needs no worker: end the search, choose the pair, store the result."""
+    for _ in range(_MOST_STEPS):
+        with context.db.read() as session:
+            study = studies.get(session, study_id)
+            assert study is not None
+            seen = search.view(session, study)
+        step = plan(context, seen, may_ask=False)
+        if isinstance(step, Wait | NewTrial | NewConfirmation):
+            return
+        with context.db.write() as session:
+            study = studies.lock(session, study_id)
+            if study.version == seen.version and study.state is StudyState.RUNNING:
+                apply(session, study, step, context.now())
+
+
+def plan(context: Context, seen: StudyView, may_ask: bool) -> Step:
+    """The study's next step; a planner that breaks fails its study.
+
+    Planning is pure, so it would break again at every request, and no study behind this one would get a worker.
+    """
+    try:
+        return search.plan(seen, context.askers, context.now(), may_ask)
+    except Exception as error:
+        log.exception("planning failed", extra={"study": seen.study_id})
+        return Fail(f"the search broke with {type(error).__name__}: {error}; the service's log has the traceback")
+
+
+def apply(session: Session, study: StudyRow, step: Step, now: datetime) -> None:
+    """Do one step. The caller holds the study, at the version the step was planned for."""
+    extra = {"study": study.id}
+    if not isinstance(step, NewConfirmation) and step.rejections:
+        trials.reject(session, study.id, step.rejections, now)
+        study.version += 1
+    match step:
+        case Wait():
+            return
+        case NewTrial():
+            trial = trials.add(session, study.id, step.config, step.origin, now)
+            leases.add_run(session, study, trial, "search", now)
+        case NewConfirmation():
+            again = trials.by_number(session, study.id, step.trial_number)
+            assert again is not None
+            leases.add_run(session, study, again, "confirm", now, study.match_round)
+        case Confirm():
+            study.match = asdict(step.match)
+            study.match_round += 1
+            study.phase = StudyPhase.CONFIRM
+            study.reason = step.reason or study.reason
+            log.info("search ended, confirming: %s", step.match, extra=extra)
+        case Complete():
+            study.result = step.result
+            moves.end_study(session, study, StudyState.COMPLETE, step.reason, now)
+            log.info("study complete: %s", step.result.verdict.value, extra=extra)
+        case Fail():
+            moves.end_study(session, study, StudyState.FAILED, step.reason, now)
+            log.warning("study failed: %s", step.reason, extra=extra)
+    study.version += 1

@@ -1,0 +1,69 @@
+"""Rows as the values users read."""
+
+from collections.abc import Mapping
+
+from api_schemas.studies import Study
+from api_schemas.trials import Attempt, Run, Trial
+from db.rows import AttemptRow, RunRow, StudyRow, TrialRow
+
+
+def study(row: StudyRow, trials: Mapping[str, int], rejected: int) -> Study:
+    """A study; the counts are queried for many studies at once."""
+    return Study(
+        study_id=row.id,
+        state=row.state,
+        phase=row.phase,
+        spec=row.spec,
+        cluster=row.cluster,
+        profile=row.profile,
+        fingerprint=row.fingerprint.value if row.fingerprint else None,
+        trials=dict(trials),
+        rejected=rejected,
+        gpu_seconds=row.gpu_seconds,
+        created_at=row.created_at,
+        finished_at=row.finished_at,
+        best_so_far=row.best_so_far,
+        result=row.result,
+        reason=row.reason,
+    )
+
+
+def trial(row: TrialRow) -> Trial:
+    """A trial with its runs; its figures are those of the search run."""
+    measured = next((run.measurement for run in row.runs if run.purpose == "search"), None)
+    return Trial(
+        number=row.number,
+        state=row.state,
+        origin=row.origin,
+        config=row.config,
+        description=row.config.describe(),
+        failure=row.failure,
+        tokens_per_s_per_gpu=measured.tokens_per_s_per_gpu if measured else None,
+        peak_allocated_gib=measured.memory.peak_allocated_gib if measured else None,
+        peak_reserved_gib=measured.memory.peak_reserved_gib if measured else None,
+        runs=tuple(_run(run) for run in row.runs),
+    )
+
+
+def _run(row: RunRow) -> Run:
+    return Run(
+        run_id=row.id,
+        purpose=row.purpose,
+        state=row.state,
+        measurement=row.measurement,
+        failure=row.failure,
+        log_tail=row.log_tail,
+        progress=row.progress,
+        attempts=tuple(_attempt(attempt) for attempt in row.attempts),
+    )
+
+
+def _attempt(row: AttemptRow) -> Attempt:
+    return Attempt(
+        attempt=row.attempt,
+        worker=row.worker.name,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+        end=row.end,
+        gpu_seconds=row.gpu_seconds,
+    )

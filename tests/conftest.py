@@ -1,0 +1,120 @@
+"""A fresh, migrated database for each test that asks for one: SQLite, and Postgres where its programs are."""
+
+import itertools
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.pool import NullPool
+
+from db.session import Database, upgrade
+
+_NUMBERS = itertools.count()
+
+
+def missing(what: str) -> None:
+    """Skip a test that cannot run here; in CI, where nothing may be missing, fail it."""
+    if os.environ.get("SHARDTUNE_TEST_REQUIRE_ALL") == "1":
+        pytest.fail(f"{what} is missing; run tests/setup-machine.sh")
+    pytest.skip(f"{what} is missing")
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """A PostgreSQL server on a Unix socket in a folder of its own; yields a URL with `{name}` for the database."""
+    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    if not programs:
+        missing("PostgreSQL's server")
+    bin_dir = programs[-1].parent
+    # initdb refuses root, and pytest's own folders are closed to other users.
+    folder = Path(tempfile.mkdtemp(prefix="shardtune-pg-"))
+    as_user = {}
+    if os.getuid() == 0:
+        account = pwd.getpwnam("postgres")
+        os.chown(folder, account.pw_uid, account.pw_gid)
+        as_user = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+
+    def run(program: str, *arguments: str) -> None:
+        command = [str(bin_dir / program), *arguments]
+        with (folder / "output.log").open("ab") as log:
+            subprocess.run(command, check=True, stdout=log, stderr=log, cwd=folder, **as_user)
+
+    data = str(folder / "data")
+    run("initdb", "-D", data, "-U", "shardtune", "-A", "trust", "--no-sync")
+    options = f"-c listen_addresses='' -c unix_socket_directories={folder} -c fsync=off -c max_connections=50"
+    run("pg_ctl", "-D", data, "-w", "-l", str(folder / "server.log"), "-o", options, "start")
+    try:
+        yield f"postgresql+psycopg://shardtune@/{{name}}?host={folder}"
+    finally:
+        run("pg_ctl", "-D", data, "-m", "immediate", "stop")
+        shutil.rmtree(folder)
+
+
+def _administer(server: str, statement: str) -> None:
+    engine = create_engine(server.format(name="postgres"), poolclass=NullPool, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text(statement))
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres_server: str) -> str:
+    """A migrated database to copy."""
+    _administer(postgres_server, "CREATE DATABASE migrated")
+    upgrade(postgres_server.format(name="migrated"))
+    return "migrated"
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated file to copy."""
+    path = tmp_path_factory.mktemp("template") / "migrated.sqlite3"
+    upgrade(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture
+def empty_postgres_url(postgres_server: str) -> str:
+    """A Postgres database without tables."""
+    name = f"empty_{next(_NUMBERS)}"
+    _administer(postgres_server, f"CREATE DATABASE {name}")
+    return postgres_server.format(name=name)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database without tables."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/empty.sqlite3"
+    return request.getfixturevalue("empty_postgres_url")
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path, sqlite_template: Path) -> str:
+    """A migrated SQLite database."""
+    shutil.copy(sqlite_template, tmp_path / "shardtune.sqlite3")
+    return f"sqlite:///{tmp_path}/shardtune.sqlite3"
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """A migrated database of each kind."""
+    if request.param == "sqlite":
+        return request.getfixturevalue("sqlite_url")
+    server, template = request.getfixturevalue("postgres_server"), request.getfixturevalue("postgres_template")
+    name = f"test_{next(_NUMBERS)}"
+    _administer(server, f"CREATE DATABASE {name} TEMPLATE {template}")
+    return server.format(name=name)
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    """An open database of each kind."""
+    opened = Database(database_url)
+    yield opened
+    opened.close()

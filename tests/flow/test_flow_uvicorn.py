@@ -1,0 +1,91 @@
+"""The service as its users run it: a uvicorn process, a socket, a database of its own."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import httpx
+import pytest
+from simulated_worker import SPEC, SimulatedWorker
+
+SERVE = """
+import sys, uvicorn
+from service.app import create_app
+from service.settings import Settings
+config = uvicorn.Config(create_app(Settings()), timeout_graceful_shutdown=5, log_level="warning")
+uvicorn.Server(config).run(sockets=[__import__("socket").socket(fileno=int(sys.argv[1]))])
+"""
+
+
+@pytest.fixture
+def serve(tmp_path):
+    """Start the service; returns its process and a client."""
+    started = []
+
+    def start(url):
+        listener = socket.create_server(("127.0.0.1", 0))
+        process = subprocess.Popen(
+            [sys.executable, "-c", SERVE, str(listener.fileno())],
+            pass_fds=[listener.fileno()],
+            env=os.environ | {"SHARDTUNE_DATABASE_URL": url, "SHARDTUNE_POLL_S": "0.05", "SHARDTUNE_SWEEP_S": "0.05"},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        client = httpx.Client(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=30, trust_env=False)
+        listener.close()
+        started.append((process, client))
+        return process, client
+
+    yield start
+    for process, client in started:
+        client.close()
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+def wait_until_ready(process, client):
+    for _ in range(600):
+        try:
+            if client.get("/readyz").is_success:
+                return
+        except httpx.TransportError:
+            pass
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.1)
+    raise AssertionError("not ready")
+
+
+def test_study_over_a_socket_with_a_new_sqlite_file(serve, tmp_path):
+    process, client = serve(f"sqlite:///{tmp_path}/new/shardtune.sqlite3")
+    wait_until_ready(process, client)
+    worker = SimulatedWorker(client).register()
+    study_id = client.post("/v1/studies", json=SPEC).json()["study_id"]
+    while (lease := worker.lease(wait_s=1)) is not None:
+        worker.do(lease)
+    study = client.get(f"/v1/studies/{study_id}").json()
+    assert (study["state"], study["result"]["verdict"]) == ("complete", "confirmed")
+    process.terminate()
+    assert process.wait(timeout=20) in (0, -15)
+
+
+def test_waiting_lease_request_is_answered_when_work_appears(serve, tmp_path):
+    process, client = serve(f"sqlite:///{tmp_path}/shardtune.sqlite3")
+    wait_until_ready(process, client)
+    first = SimulatedWorker(client, name="a").register()
+    study_id = client.post("/v1/studies", json=SPEC | {"budget": {"max_trials": 1}}).json()["study_id"]
+    assert client.get("/healthz").is_success
+    profile = first.lease()
+    second = SimulatedWorker(client, name="b").register()
+    assert second.lease(wait_s=0.2) is None
+    first.do(profile)
+    assert second.lease(wait_s=10).study_id == study_id
+
+
+@pytest.mark.postgres
+def test_postgres_that_is_not_migrated_is_refused_with_the_command(serve, empty_postgres_url):
+    process, _ = serve(empty_postgres_url)
+    assert process.wait(timeout=60) != 0
+    assert "shardtune db upgrade" in process.stderr.read()

@@ -1,0 +1,152 @@
+"""A worker that speaks the real protocol over HTTP and computes its measurements from the configuration."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+
+from api_schemas.failures import Failure, FailureKind
+from api_schemas.hardware import Cluster, Fingerprint, Inventory
+from api_schemas.leases import PROTOCOL_VERSION, Lease, ProfileTask, TrialTask
+from api_schemas.measurements import Measurement, Memory, StepRecord
+from api_schemas.models import BlockProfile, ModelProfile
+from api_schemas.strategies import TrialConfig
+
+_SESSIONS = itertools.count()
+
+CLUSTER = Cluster(device="cpu", gpus_per_node=2, memory_gib=4, host_memory_gib=16)
+FINGERPRINT = Fingerprint(
+    device="cpu",
+    gpu="cpu",
+    gpu_count=0,
+    gpu_memory_gib=None,
+    driver=None,
+    cuda=None,
+    nccl=None,
+    torch="2.13.0",
+    deepspeed="0.19.8",
+    transformers="5.23.0",
+    python="3.11.2",
+    kernel="6.1",
+    cpu="simulated",
+    cpu_count=2,
+    host_memory_gib=16,
+)
+PROFILE = ModelProfile(
+    parameters=1_000_000,
+    active_parameters=1_000_000,
+    blocks=tuple(
+        BlockProfile(
+            name=f"model.layers.{index}", parameters=200_000, largest_parameter=65_536, forward_flops_per_token=4e5
+        )
+        for index in range(4)
+    ),
+    block_class="LlamaDecoderLayer",
+    forward_flops_per_token=2e6,
+    hidden_size=128,
+    vocab_size=512,
+    max_positions=256,
+)
+SPEC: dict[str, Any] = {
+    "model": "llama-tiny",
+    "workload": {"sequence_length": 64, "global_batch": 8},
+    "budget": {"max_trials": 8},
+}
+
+Behaviour = Callable[[Lease, TrialTask], Measurement | Failure]
+
+
+def measurement(speed: float, peak_gib: float = 0.5, loss: float = 5.0) -> Measurement:
+    """A complete run at this speed; `loss` names the trajectory."""
+    return Measurement(
+        tokens_per_s_per_gpu=speed,
+        step_time_s=512 / speed,
+        step_time_half_width_s=0.0,
+        memory=Memory(peak_allocated_gib=peak_gib),
+        wrap_time_s=0.1,
+        warmup_steps=3,
+        measured_steps=9,
+        window_step_times_s=(512 / speed,) * 3,
+        trajectory=tuple(
+            StepRecord(step=i, loss=loss - 0.1 * i, grad_norm=1.0, parameter_sum=3.0, parameter_square_sum=90.0)
+            for i in range(3)
+        ),
+        losses=tuple(loss - 0.1 * i for i in range(12)),
+        gradient_accumulation=1,
+        elapsed_s=3.0,
+    )
+
+
+def speed_of(config: TrialConfig) -> float:
+    """FSDP2 is fastest here, and larger micro batches help everyone."""
+    base = {"ddp": 1000.0, "zero": 900.0, "fsdp2": 1150.0}[config.backend]
+    return base * (1 + 0.1 * config.micro_batch)
+
+
+def well(_lease: Lease, task: TrialTask) -> Measurement | Failure:
+    """Every run succeeds."""
+    return measurement(speed_of(task.config))
+
+
+def failure(kind: FailureKind, message: str = "simulated") -> Failure:
+    return Failure(kind=kind, message=message)
+
+
+class SimulatedWorker:
+    """One life of a worker. `client` is any httpx client of the service."""
+
+    def __init__(
+        self,
+        client: httpx.Client,
+        name: str = "sim",
+        behave: Behaviour = well,
+        cluster: Cluster = CLUSTER,
+        **inventory: Any,
+    ) -> None:
+        self.client, self.name, self.behave = client, name, behave
+        self.session = f"session-{next(_SESSIONS):04d}"
+        fingerprint = inventory.pop("fingerprint", FINGERPRINT)
+        self.inventory = Inventory(cluster=cluster, fingerprint=fingerprint, **inventory)
+
+    def register(self) -> "SimulatedWorker":
+        body = {"name": self.name, "inventory": self.inventory.model_dump(mode="json")}
+        self.post("/v1/workers", body).raise_for_status()
+        return self
+
+    def post(self, path: str, body: dict[str, Any]) -> httpx.Response:
+        return self.client.post(path, json={"protocol_version": PROTOCOL_VERSION, "session": self.session} | body)
+
+    def lease(self, wait_s: float = 0) -> Lease | None:
+        answer = self.post("/v1/leases", {"wait_s": wait_s})
+        answer.raise_for_status()
+        return None if answer.status_code == 204 else Lease.model_validate(answer.json())
+
+    def heartbeat(self, lease: Lease, **body: Any) -> dict[str, Any]:
+        answer = self.post(f"/v1/runs/{lease.run_id}/heartbeat", {"attempt": lease.attempt} | body)
+        answer.raise_for_status()
+        return answer.json()
+
+    def report(self, lease: Lease, outcome: Any, **body: Any) -> httpx.Response:
+        """Deliver a measurement, a profile or a failure."""
+        kinds = {Measurement: "measurement", ModelProfile: "profile", Failure: "failure"}
+        body = {
+            "attempt": lease.attempt,
+            "gpu_seconds": 6.0,
+            kinds[type(outcome)]: outcome.model_dump(mode="json"),
+        } | body
+        return self.post(f"/v1/runs/{lease.run_id}/report", body)
+
+    def do(self, lease: Lease) -> None:
+        """Execute one lease as `behave` says."""
+        outcome = PROFILE if isinstance(lease.task, ProfileTask) else self.behave(lease, lease.task)
+        self.report(lease, outcome).raise_for_status()
+
+    def work(self, at_most: int = 100) -> int:
+        """Lease and report until there is no work; returns the number of runs."""
+        for done in range(at_most):
+            lease = self.lease()
+            if lease is None:
+                return done
+            self.do(lease)
+        raise AssertionError(f"still work after {at_most} runs")

@@ -1,0 +1,60 @@
+"""Migrations run both ways on both databases, and leave what the rows declare."""
+
+import pytest
+from alembic import command
+from sqlalchemy import inspect
+
+from db.session import Database, is_current, make_engine, migration_config, upgrade
+
+
+def test_upgrade_check_downgrade_upgrade(empty_database_url):
+    engine = make_engine(empty_database_url)
+    assert not is_current(engine)
+    upgrade(empty_database_url)
+    upgrade(empty_database_url)
+    assert is_current(engine)
+    with migration_config(empty_database_url) as config:
+        command.check(config)
+    with migration_config(empty_database_url) as config:
+        command.downgrade(config, "base")
+    assert set(inspect(engine).get_table_names()) <= {"alembic_version"}
+    assert not is_current(engine)
+    upgrade(empty_database_url)
+    assert is_current(engine)
+    engine.dispose()
+
+
+def test_failed_migration_leaves_nothing(empty_database_url):
+    with pytest.raises(RuntimeError), migration_config(empty_database_url) as config:
+        command.upgrade(config, "head")
+        raise RuntimeError("power cut")
+    engine = make_engine(empty_database_url)
+    assert inspect(engine).get_table_names() == []
+    engine.dispose()
+
+
+def test_sqlite_connections_are_configured(sqlite_url):
+    database = Database(sqlite_url)
+    with database.read() as session:
+        pragmas = {
+            name: session.connection().exec_driver_sql(f"PRAGMA {name}").scalar()
+            for name in ("journal_mode", "foreign_keys", "busy_timeout")
+        }
+    assert pragmas == {"journal_mode": "wal", "foreign_keys": 1, "busy_timeout": 30_000}
+    database.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "remedy"),
+    [("mysql://x/y", "sqlite:///PATH"), ("nonsense", "sqlite:///PATH"), ("sqlite://", "shardtune.sqlite3")],
+)
+def test_other_databases_are_refused_with_a_remedy(url, remedy):
+    with pytest.raises(ValueError, match="database_url") as caught:
+        Database(url)
+    assert remedy in str(caught.value)
+
+
+def test_password_is_not_shown_in_the_error():
+    with pytest.raises(ValueError) as caught:
+        Database("mysql://me:secret@host/name")
+    assert "secret" not in str(caught.value)

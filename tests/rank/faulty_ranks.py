@@ -1,0 +1,49 @@
+"""`python faulty_ranks.py FAULT DIR …`: ranks whose strategy has a planted fault, to show that parity notices."""
+
+import os
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from api_schemas.strategies import DdpConfig
+from workers.rank import main
+from workers.rank.strategies.base import Setting
+from workers.rank.strategies.ddp import DdpTrainer
+
+
+class WithoutAllReduce(DdpTrainer):
+    """Every micro batch is taken for one that is not the last, so gradients never leave their rank."""
+
+    def micro_step(self, tokens: torch.Tensor, last: bool) -> torch.Tensor:
+        return super().micro_step(tokens, last=False)
+
+
+class ScaledTwice(DdpTrainer):
+    """Divides the loss by the accumulation twice; Adam hides it, the gradient norm does not."""
+
+    def __init__(self, model: nn.Module, setting: Setting, config: DdpConfig) -> None:
+        super().__init__(model, setting, config)
+        self._accumulation = self._accumulation**2
+
+
+FAULTS = {"missing_all_reduce": WithoutAllReduce, "wrong_gradient_scale": ScaledTwice, "none": DdpTrainer}
+
+
+def run_ranks(fault: str, folder: Path, ranks: int = 2) -> None:
+    pids = []
+    for rank in range(ranks):
+        pid = os.fork()
+        if pid == 0:
+            place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
+            os.environ.update({key: str(value) for key, value in place.items()})
+            os._exit(main.run(folder, lambda model, setting: FAULTS[fault](model, setting, DdpConfig())))
+        pids.append(pid)
+    for pid in pids:
+        os.waitpid(pid, 0)
+
+
+if __name__ == "__main__":
+    for fault, folder in zip(sys.argv[1::2], sys.argv[2::2], strict=True):
+        run_ranks(fault, Path(folder))

@@ -1,0 +1,73 @@
+"""The reference of the parity tests: one process, the whole global batch at once, nothing but torch.
+
+Shares with the ranks only what defines the task: the model's structure, initial weights and data.
+"""
+
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from api_schemas.leases import TrialTask
+from api_schemas.measurements import StepRecord
+from workers.rank import data, model
+
+_done: dict[str, tuple[StepRecord, ...]] = {}
+
+
+def train(task: TrialTask) -> tuple[StepRecord, ...]:
+    """The trajectory a correct strategy must reproduce; equal tasks are run once."""
+    key = task.model.content_key() + task.workload.content_key() + str(task.plan.parity_steps)
+    if key not in _done:
+        _done[key] = _train(task)
+    return _done[key]
+
+
+def _train(task: TrialTask) -> tuple[StepRecord, ...]:
+    workload = task.workload
+    compute = model.DTYPES[workload.recipe.compute_dtype]
+    network = model.build(task.model, workload)
+    model.materialize(network, torch.device("cpu"), torch.float32, workload.seed, compute)
+    parameters = list(network.parameters())
+    settings = workload.optimizer
+    optimizer = torch.optim.AdamW(
+        parameters, settings.lr, (settings.beta1, settings.beta2), settings.eps, settings.weight_decay
+    )
+    vocab_size = network.get_input_embeddings().num_embeddings
+    records = []
+    for step in range(task.plan.parity_steps):
+        batch = range(workload.global_batch)
+        tokens = data.samples(workload.seed, step, batch, workload.sequence_length, vocab_size, torch.device("cpu"))
+        loss = _loss(network, tokens, compute)
+        optimizer.zero_grad()
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(parameters, workload.max_grad_norm or float("inf"))
+        optimizer.step()
+        masters = torch.cat([p.detach().double().flatten() for p in parameters])
+        records.append(
+            StepRecord(
+                step=step,
+                loss=loss.item(),
+                grad_norm=norm.item(),
+                parameter_sum=masters.sum().item(),
+                parameter_square_sum=masters.square().sum().item(),
+            )
+        )
+    return tuple(records)
+
+
+def _loss(network: nn.Module, tokens: torch.Tensor, compute: torch.dtype) -> torch.Tensor:
+    weights = {name: parameter.to(compute) for name, parameter in network.named_parameters()}
+    loss: torch.Tensor = functional_call(network, weights, kwargs={"input_ids": tokens, "labels": tokens}).loss
+    return loss
+
+
+def deviation(trajectory: tuple[StepRecord, ...], reference: tuple[StepRecord, ...]) -> dict[str, float]:
+    """Largest relative difference over the steps, by quantity."""
+    assert len(trajectory) == len(reference)
+    return {
+        name: max(
+            abs(getattr(a, name) - getattr(b, name)) / abs(getattr(b, name))
+            for a, b in zip(trajectory, reference, strict=True)
+        )
+        for name in ("loss", "grad_norm", "parameter_sum", "parameter_square_sum")
+    }

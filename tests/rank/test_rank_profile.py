@@ -1,0 +1,47 @@
+"""Profiles of the presets against the published sizes of these models."""
+
+import pytest
+
+from api_schemas.models import preset
+from api_schemas.workload import Workload
+from workers.rank import profile
+
+WORKLOAD = Workload(sequence_length=256, global_batch=8)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "blocks", "block_class"),
+    [
+        ("gpt2", 124_439_808, 12, "GPT2Block"),
+        ("llama-2-7b", 6_738_415_616, 32, "LlamaDecoderLayer"),
+        ("llama-2-70b", 68_976_648_192, 80, "LlamaDecoderLayer"),
+        ("llama-3.2-1b", 1_235_814_400, 16, "LlamaDecoderLayer"),
+        ("qwen3-8b", 8_190_735_360, 36, "Qwen3DecoderLayer"),
+    ],
+)
+def test_sizes_are_the_published_ones(name: str, parameters: int, blocks: int, block_class: str) -> None:
+    found = profile.of(preset(name), WORKLOAD)
+    assert (found.parameters, len(found.blocks), found.block_class) == (parameters, blocks, block_class)
+    assert found.active_parameters == parameters and found.moe_class is None
+
+
+def test_a_mixture_of_experts_uses_a_part_of_itself_per_token() -> None:
+    found = profile.of(preset("mixtral-8x7b"), WORKLOAD)
+    assert (found.parameters, found.active_parameters) == (46_702_792_704, 12_879_925_248)
+    assert found.moe_class == "MixtralSparseMoeBlock"
+
+
+def test_flops_are_two_per_active_weight_and_the_attention() -> None:
+    config = preset("llama-2-7b").config
+    found = profile.of(preset("llama-2-7b"), WORKLOAD)
+    embedding = config["vocab_size"] * config["hidden_size"]
+    attention = 4 * config["num_hidden_layers"] * config["hidden_size"] * WORKLOAD.sequence_length
+    assert found.forward_flops_per_token == pytest.approx(2 * (found.parameters - embedding) + attention, rel=1e-3)
+    blocks = sum(block.forward_flops_per_token for block in found.blocks)
+    assert blocks == pytest.approx(found.forward_flops_per_token - 2 * embedding, rel=1e-6)
+
+
+def test_an_unknown_architecture_is_named() -> None:
+    unknown = preset("gpt2").model_copy(update={"config": {"model_type": "no-such-model"}})
+    with pytest.raises(ValueError, match="no-such-model"):
+        profile.of(unknown, WORKLOAD)

@@ -1,0 +1,33 @@
+"""Mixed precision for DDP, which has none of its own that fits: float32 masters, compute in a lower dtype.
+
+Each parameter is parametrized by its own cast, so that forward (and a recomputation in backward) sees the lower
+dtype and the gradient flows back to the float32 master: what FSDP2's `MixedPrecisionPolicy(param_dtype)` does.
+Buffers stay as they are. `torch.autocast` would instead leave norms, residuals and softmax in float32.
+"""
+
+import torch
+from torch import nn
+from torch.nn.utils import parametrize
+
+
+class _Cast(nn.Module):
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+
+    def forward(self, master: torch.Tensor) -> torch.Tensor:
+        return master.to(self.dtype)
+
+
+def compute_in(model: nn.Module, dtype: torch.dtype) -> None:
+    """Make every parameter appear in `dtype` wherever a module reads it; `model.parameters()` are the masters still."""
+    owners = [
+        (module, name)
+        for module in model.modules()
+        for name, parameter in module.named_parameters(recurse=False)
+        if parameter.is_floating_point() and parameter.dtype != dtype
+    ]
+    cast = _Cast(dtype)
+    for module, name in owners:
+        # `unsafe` only allows the change of dtype; the default check would also run each cast once.
+        parametrize.register_parametrization(module, name, cast, unsafe=True)

@@ -1,0 +1,66 @@
+"""Activation checkpointing of the repeated blocks, the same for every backend."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+from api_schemas.strategies import Checkpointing
+
+_SAVED_NAMES = (
+    "mm.default",
+    "addmm.default",
+    "bmm.default",
+    "baddbmm.default",
+    "_grouped_mm.default",
+    "_scaled_dot_product_efficient_attention.default",
+    "_scaled_dot_product_flash_attention.default",
+    "_scaled_dot_product_flash_attention_for_cpu.default",
+    "_scaled_dot_product_cudnn_attention.default",
+    "_scaled_dot_product_attention_math.default",
+    "_scaled_dot_product_fused_attention_overrideable.default",
+)
+
+
+def _saved_operators() -> frozenset[Any]:
+    """Matrix products and attention kernels: dear to recompute, small to keep. Older torch lacks some of them."""
+    found = set()
+    for name in _SAVED_NAMES:
+        packet, overload = name.split(".")
+        if hasattr(torch.ops.aten, packet):
+            found.add(getattr(getattr(torch.ops.aten, packet), overload))
+    return frozenset(found)
+
+
+_SAVED = _saved_operators()
+
+
+def _policy(_context: Any, operator: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_SAVE if operator in _SAVED else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def apply(blocks: list[nn.Module], mode: Checkpointing) -> None:
+    """Make each block recompute in backward what `mode` does not keep. Call it before sharding or wrapping.
+
+    Inside the block's own hooks, so that FSDP2 gathers once per pass. ZeRO-3 relies on recomputation stopping early
+    (torch's default): run to its end, it would release the last module's weights just before their backward.
+    """
+    if mode == "none":
+        return
+    for block in blocks:
+        block.forward = _checkpointed(block.forward, mode)
+
+
+def _checkpointed(forward: Callable[..., Any], mode: Checkpointing) -> Callable[..., Any]:
+    options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
+    if mode == "selective":
+        options["context_fn"] = functools.partial(create_selective_checkpoint_contexts, _policy)
+
+    @functools.wraps(forward)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return checkpoint(forward, *args, **options, **kwargs)
+
+    return run

@@ -1,0 +1,90 @@
+"""Turns an exception into a recorded failure, by its type and by where it was raised; never by its text."""
+
+import traceback
+from types import TracebackType
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+from deepspeed.runtime.config import DeepSpeedConfigError
+from deepspeed.runtime.zero.utils import ZeRORuntimeException
+
+from api_schemas.failures import Failure, FailureKind
+
+Phase = Literal["starting", "building", "training"]
+
+
+class NumericsError(Exception):
+    """Loss or gradient norm is not finite."""
+
+
+class OverLimitError(Exception):
+    """More memory than the task allows; carries the peak."""
+
+    def __init__(self, peak_gib: float, limit_gib: float) -> None:
+        super().__init__(f"peak memory of {peak_gib:.3f} GiB exceeds the limit of {limit_gib:.3f} GiB per rank")
+        self.peak_gib = peak_gib
+
+
+class SetupError(Exception):
+    """The machine lacks something that the run needs."""
+
+
+_CUDA_ERROR_MEMORY_ALLOCATION = 2
+_EXHAUSTED_BYTES = 512 << 20
+"""NCCL allocates outside torch and reports only that a CUDA call failed; with less than this free, it was memory."""
+
+_REFUSALS = (ValueError, NotImplementedError, DeepSpeedConfigError, ZeRORuntimeException)
+_BACKENDS = ("deepspeed", "torch.distributed", "torch.nn.parallel")
+
+
+def failure_of(error: BaseException, phase: Phase, rank: int) -> Failure:
+    """The failure to report for an exception of that phase."""
+    kind = _kind(error, phase)
+    text = f"{type(error).__name__}: {error}" if kind is FailureKind.CRASH else str(error) or type(error).__name__
+    return Failure(
+        kind=kind,
+        message=text[:4000],
+        rank=rank,
+        traceback="".join(traceback.format_exception(error))[-20_000:],
+        peak_allocated_gib=error.peak_gib if isinstance(error, OverLimitError) else None,
+    )
+
+
+def _kind(error: BaseException, phase: Phase) -> FailureKind:
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or _is_accelerator_exhausted(error):
+        return FailureKind.OOM
+    if isinstance(error, OverLimitError):
+        return FailureKind.OVER_LIMIT
+    if isinstance(error, NumericsError):
+        return FailureKind.NUMERICS
+    if isinstance(error, SetupError):
+        return FailureKind.SETUP
+    if phase == "building" and _is_refusal(error):
+        return FailureKind.ILLEGAL
+    return FailureKind.CRASH
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """While a model is wrapped, a value the backend will not take; DeepSpeed also refuses by `assert`."""
+    if isinstance(error, _REFUSALS):
+        return True
+    return isinstance(error, AssertionError) and _raised_in(error.__traceback__).startswith(_BACKENDS)
+
+
+def _raised_in(trace: TracebackType | None) -> str:
+    """Name of the module whose code raised."""
+    name = ""
+    while trace is not None:
+        name = str(trace.tb_frame.f_globals.get("__name__", ""))
+        trace = trace.tb_next
+    return name
+
+
+def _is_accelerator_exhausted(error: BaseException) -> bool:
+    """Out of device memory as told by the CUDA runtime, or by NCCL on a device that is full."""
+    if isinstance(error, torch.AcceleratorError):
+        return getattr(error, "error_code", None) == _CUDA_ERROR_MEMORY_ALLOCATION
+    if isinstance(error, dist.DistBackendError) and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return torch.cuda.mem_get_info()[0] < _EXHAUSTED_BYTES
+    return False

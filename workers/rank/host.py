@@ -1,0 +1,284 @@
+"""The warm host: imports torch, deepspeed and transformers once and forks the ranks of each trial.
+
+A forked rank is a fresh process (clean device context, its memory gone with it) without seconds of imports. The host
+itself touches no device and starts no thread. `python -m workers.rank.host` speaks JSON lines; see `Host`.
+"""
+
+import contextlib
+import fcntl
+import gc
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import cpuinfo  # type: ignore[import-untyped]
+import torch
+import transformers
+
+from api_schemas.leases import ProfileTask, TrialTask
+from workers.rank import lifeline, main, ops, trial_dir
+from workers.rank.versions import library_versions
+
+_PROBE_TIMEOUT_S = 60.0
+
+_LATE_IMPORTS = (
+    "cpuinfo",
+    "deepspeed.module_inject.auto_ep_comm",
+    "deepspeed.module_inject.auto_ep_layer",
+    "deepspeed.runtime.zero.muon.muon_optimizer",
+    "functorch.compile",
+    "torch.profiler._cupti_monitor",
+)
+"""What a rank would import in mid-trial, at 0.6 s in all; names that a version lacks are skipped."""
+
+
+class Host:
+    """Reads orders from one descriptor and writes events to another.
+
+    Orders: `{"launch": dir, "world_size": n}` and `{"kill": dir}`; end of input kills everything and ends the host.
+    Events: `ready` once; `started` with the pids; `exited` per rank with its exit code (negative: the signal);
+    `refused` with a reason, for a launch that cannot be. One launch at a time.
+    """
+
+    def __init__(self, orders: int, events: int) -> None:
+        self._orders = orders
+        self._events = events
+        self._unread = b""
+        self._folder: str | None = None
+        self._ranks: dict[int, int] = {}
+        """Rank by pid, of the launch in progress."""
+        self._builder: tuple[subprocess.Popen[bytes], str, int] | None = None
+        """A running build of operators, and the launch that waits for it."""
+
+    def run(self) -> None:
+        """Serve until the input ends."""
+        wakeup_read, wakeup_write = os.pipe()
+        for descriptor in (wakeup_read, wakeup_write):
+            os.set_blocking(descriptor, False)
+        signal.set_wakeup_fd(wakeup_write)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for name in _LATE_IMPORTS:
+            _import_if_there(name)
+        fork_safe, reason = probe_fork()
+        self._tell({"event": "ready", "fork_safe": fork_safe, "reason": reason, "versions": library_versions()})
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._orders, selectors.EVENT_READ)
+            selector.register(wakeup_read, selectors.EVENT_READ)
+            open_ = True
+            while open_:
+                # A build keeps the agent's no-progress clock from running out by touching the progress file.
+                ready = selector.select(timeout=1.0 if self._builder else None)
+                for key, _ in ready:
+                    if key.fd == wakeup_read:
+                        os.read(wakeup_read, 4096)
+                    else:
+                        open_ = self._read_orders()
+                self._continue_build()
+                self._reap()
+        self._kill_all()
+
+    def _read_orders(self) -> bool:
+        """Carry out the complete lines that have arrived; False at the end of input."""
+        chunk = os.read(self._orders, 65536)
+        *lines, self._unread = (self._unread + chunk).split(b"\n")
+        for line in filter(None, lines):
+            order = json.loads(line)
+            if "launch" in order:
+                self._launch(order["launch"], int(order.get("world_size", 1)))
+            elif order.get("kill") == self._folder:
+                self._kill_all()
+        return bool(chunk)
+
+    def _launch(self, folder: str, world_size: int) -> None:
+        if self._folder is not None:
+            self._tell({"event": "refused", "dir": folder, "reason": f"{self._folder} still runs; kill it first"})
+            return
+        try:
+            task = trial_dir.read_task(Path(folder))
+        except (OSError, ValueError) as error:
+            self._tell({"event": "refused", "dir": folder, "reason": str(error)})
+            return
+        self._folder = folder
+        preload(task)
+        if ops.needed(task):
+            cpuinfo.get_cpu_info()
+        if ops.needed(task) and not ops.is_built():
+            builder = subprocess.Popen([sys.executable, "-m", "workers.rank.ops"], stdout=2, start_new_session=True)
+            self._builder = (builder, folder, world_size)
+            return
+        self._fork_ranks(folder, 1 if isinstance(task, ProfileTask) else world_size)
+
+    def _continue_build(self) -> None:
+        if self._builder is None:
+            return
+        builder, folder, world_size = self._builder
+        if builder.poll() is None:
+            (Path(folder) / "progress.json").write_text('{"phase":"starting","step":0}')
+            return
+        self._builder = None
+        # If it failed, the ranks fail to load it and say so in their reports.
+        self._fork_ranks(folder, world_size)
+
+    def _fork_ranks(self, folder: str, world_size: int) -> None:
+        (Path(folder) / "store").unlink(missing_ok=True)
+        port = _free_port()
+        host = os.getpid()
+        # What the children share is never written to, so that its pages stay shared.
+        gc.collect()
+        gc.freeze()
+        for rank in range(world_size):
+            environment = _environment(rank, world_size, port)
+            pid = os.fork()
+            if pid == 0:
+                _become_rank(Path(folder), rank, environment, host)
+            _lead_group(pid)
+            self._ranks[pid] = rank
+        self._tell({"event": "started", "dir": folder, "pids": list(self._ranks)})
+
+    def _reap(self) -> None:
+        for pid in list(self._ranks):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                code = os.waitstatus_to_exitcode(status)
+                # A rank may have left children of its own, such as compiler processes.
+                _kill_group(pid)
+                self._tell({"event": "exited", "dir": self._folder, "rank": self._ranks.pop(pid), "code": code})
+        if not self._ranks and self._builder is None:
+            self._folder = None
+
+    def _kill_all(self) -> None:
+        if self._builder is not None:
+            builder, folder, _ = self._builder
+            _kill_group(builder.pid)
+            builder.wait()
+            self._builder = None
+            self._tell({"event": "exited", "dir": folder, "rank": 0, "code": -signal.SIGKILL})
+        for pid in self._ranks:
+            _kill_group(pid)
+
+    def _tell(self, event: dict[str, Any]) -> None:
+        os.write(self._events, json.dumps(event).encode() + b"\n")
+
+
+def preload(task: TrialTask | ProfileTask) -> None:
+    """Import the architecture's module before the fork, as the rank would for every trial."""
+    names = transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES
+    if task.model.model_type in names:
+        package = transformers.models.auto.configuration_auto.model_type_to_module_name(task.model.model_type)
+        _import_if_there(f"transformers.models.{package}.modeling_{package}")
+
+
+def _import_if_there(name: str) -> None:
+    with contextlib.suppress(ModuleNotFoundError):
+        importlib.import_module(name)
+
+
+def probe_fork() -> tuple[bool, str | None]:
+    """Whether a forked child can use torch, CUDA included where there is some; with the reason if not."""
+    threads = len(list(Path("/proc/self/task").iterdir()))
+    if threads != 1:
+        return False, f"an import started threads ({threads - 1})"
+    pid = os.fork()
+    if pid == 0:
+        _exit_with(_use_torch)
+    deadline = time.monotonic() + _PROBE_TIMEOUT_S
+    while time.monotonic() < deadline:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            code = os.waitstatus_to_exitcode(status)
+            return code == 0, None if code == 0 else f"a forked child could not use torch (exit code {code})"
+        time.sleep(0.02)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return False, f"a forked child that uses torch hung for {_PROBE_TIMEOUT_S:.0f} s"
+
+
+def _use_torch() -> int:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    ones = torch.ones(512, 512, device=device)
+    return 0 if float((ones @ ones).sum()) == 512.0**3 else 1
+
+
+def _environment(rank: int, world_size: int, port: int) -> dict[str, str]:
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+
+
+def _become_rank(folder: Path, rank: int, environment: dict[str, str], host: int) -> NoReturn:
+    """In the child: cut what ties it to the host's work, then run the rank and end without the host's clean-up."""
+
+    def run() -> int:
+        lifeline.tie_to_parent(host)
+        os.setpgid(0, 0)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        log = os.open(folder / f"rank_{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.environ.update(environment)
+        return main.run(folder)
+
+    _exit_with(run)
+
+
+def _exit_with(function: Callable[[], int]) -> NoReturn:
+    """Leave a forked child without running exit handlers that belong to the host."""
+    code = 1
+    try:
+        code = function()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _lead_group(pid: int) -> None:
+    """The child does it too; whoever comes first, a kill right after the fork finds the group."""
+    try:
+        os.setpgid(pid, pid)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _free_port() -> int:
+    """For whatever reads MASTER_PORT; the ranks of one node meet at a file."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def serve() -> None:
+    """Run a host on this process's standard input and output."""
+    lifeline.tie_to_parent()
+    events = os.dup(1)
+    fcntl.fcntl(events, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
+    # Libraries print; only events may reach the agent.
+    os.dup2(2, 1)
+    Host(orders=0, events=events).run()
+
+
+if __name__ == "__main__":
+    serve()

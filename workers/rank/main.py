@@ -1,0 +1,113 @@
+"""One rank of one trial, top to bottom: join ▸ build ▸ wrap ▸ warm up ▸ measure ▸ report."""
+
+import gc
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from api_schemas.leases import ProfileTask, TrialTask
+from api_schemas.measurements import Progress, RankReport
+from workers.rank import classify, mesh, ops, profile, trial_dir, wrap
+from workers.rank import model as models
+from workers.rank.loop import Loop
+from workers.rank.measure import memory
+from workers.rank.place import Place
+from workers.rank.strategies.base import Setting, Trainer
+from workers.rank.versions import library_versions
+
+MakeTrainer = Callable[[nn.Module, Setting], Trainer]
+
+
+def run(folder: Path, make_trainer: MakeTrainer = wrap.trainer) -> int:
+    """Run the task of a trial directory as the rank that the environment names; returns the exit code.
+
+    Always leaves a report, unless the process is killed.
+    """
+    rank = int(os.environ.get("RANK", "0"))
+    attempt = Attempt(folder, rank, make_trainer)
+    try:
+        task = trial_dir.read_task(folder)
+        if isinstance(task, ProfileTask):
+            attempt.phase = "building"
+            trial_dir.write_profile(folder, profile.of(task.model, task.workload))
+            return 0
+        report = attempt.run(task)
+    except Exception as error:  # noqa: BLE001 -- the border: whatever ends a rank becomes its report
+        failure = classify.failure_of(error, attempt.phase, rank)
+        report = RankReport(rank=rank, status="failed", failure=failure, versions=library_versions())
+        sys.stderr.write(failure.traceback or failure.message)
+    trial_dir.write_report(folder, report)
+    return 0 if report.status == "complete" else 1
+
+
+class Attempt:
+    """The stages of a trial; `phase` tells how an exception is to be understood."""
+
+    def __init__(self, folder: Path, rank: int, make_trainer: MakeTrainer) -> None:
+        self.phase: classify.Phase = "starting"
+        self._folder = folder
+        self._make_trainer = make_trainer
+        self._progress = trial_dir.ProgressFile(folder, rank)
+
+    def run(self, task: TrialTask) -> RankReport:
+        """Train and measure; raises whatever goes wrong."""
+        self._progress.write(Progress(phase="starting"))
+        ops.ensure(task)
+        place = Place.from_environment(task.cluster.device)
+        _prepare_process(place)
+        mesh.join(place, self._folder)
+        self._progress.write(Progress(phase="building"))
+        self.phase = "building"
+        meter = memory.meter(place)
+        begin = time.perf_counter()
+        setting = Setting.of(task, place)
+        model = models.build(task.model, task.workload)
+        vocab_size = int(model.get_input_embeddings().num_embeddings)  # type: ignore[operator]
+        trainer = self._make_trainer(model, setting)
+        wrap_time = time.perf_counter() - begin
+        self.phase = "training"
+        loop = Loop(trainer, setting, vocab_size, self._folder, self._progress)
+        loop.record_first_steps(meter)
+        # A collection in mid-window would be timed; what the build left goes now and the rest is not looked at again.
+        gc.collect()
+        gc.freeze()
+        loop.warm_up()
+        loop.measure()
+        self._progress.write(Progress(phase="finishing", step=len(loop.outcome.losses)))
+        report = _report(place, loop, meter, wrap_time)
+        dist.barrier()
+        trainer.close()
+        dist.destroy_process_group()
+        return report
+
+
+def _report(place: Place, loop: Loop, meter: memory.MemoryMeter, wrap_time: float) -> RankReport:
+    outcome = loop.outcome
+    timed = len(outcome.losses) - len(outcome.trajectory) - outcome.warmup_steps
+    return RankReport(
+        rank=place.rank,
+        status="complete",
+        wrap_time_s=wrap_time,
+        memory=meter.result(),
+        warmup_steps=outcome.warmup_steps,
+        window_step_times_s=tuple(outcome.window_step_times_s),
+        measured_steps=timed,
+        trajectory=tuple(outcome.trajectory),
+        losses=tuple(outcome.losses),
+        versions=library_versions(),
+    )
+
+
+def _prepare_process(place: Place) -> None:
+    """Threads and device of this rank. Only here, never before a fork: OpenMP's threads do not survive one."""
+    if place.is_cuda:
+        torch.cuda.set_device(place.device)
+        return
+    cores = len(os.sched_getaffinity(0))
+    torch.set_num_threads(max(1, cores // place.local_world_size))

@@ -1,0 +1,1 @@
+"""What a rank measures about itself: time and memory."""

@@ -1,0 +1,77 @@
+"""Peak memory of one rank: the allocator's own counters on CUDA, torch's profiler on the CPU."""
+
+from typing import Any, Protocol
+
+import torch
+from torch.autograd.profiler import profile
+
+from api_schemas.base import GIB
+from api_schemas.measurements import Memory
+from workers.rank.place import Place
+
+
+class MemoryMeter(Protocol):
+    """Started before the model is built, so that model states count."""
+
+    def end_of_profiled_steps(self) -> float | None:
+        """Called once after the second step; returns the peak so far in GiB where it is known then."""
+
+    def result(self) -> Memory:
+        """The peak of the run, once it is over."""
+
+
+def meter(place: Place) -> MemoryMeter:
+    """The meter of this device, running."""
+    return _CudaMeter(place.device) if place.is_cuda else _CpuMeter()
+
+
+class _CpuMeter:
+    """Exact, but each operator is recorded, so it must end before anything is timed.
+
+    The CPU has no caching allocator: what a step takes at its peak is the same in every later step.
+    """
+
+    def __init__(self) -> None:
+        self._profiler = profile(profile_memory=True)
+        self._profiler.__enter__()  # type: ignore[no-untyped-call]
+        self._peak: float | None = None
+
+    def end_of_profiled_steps(self) -> float | None:
+        """See `MemoryMeter`."""
+        self._profiler.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        results: Any = self._profiler.kineto_results
+        assert results is not None
+        changes = sorted((event.start_ns(), event.nbytes()) for event in results.events() if event.name() == "[memory]")
+        total = peak = 0
+        for _, change in changes:
+            total += change
+            peak = max(peak, total)
+        self._peak = peak / GIB
+        del results, self._profiler
+        return self._peak
+
+    def result(self) -> Memory:
+        """See `MemoryMeter`."""
+        return Memory(peak_allocated_gib=self._peak)
+
+
+class _CudaMeter:
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        torch.cuda.reset_peak_memory_stats(device)
+
+    def end_of_profiled_steps(self) -> float | None:
+        """See `MemoryMeter`; the counters cost nothing, so they run on to the end."""
+        return None
+
+    def result(self) -> Memory:
+        """See `MemoryMeter`."""
+        stats = torch.cuda.memory_stats(self._device)
+        free, total = torch.cuda.mem_get_info(self._device)
+        return Memory(
+            peak_allocated_gib=torch.cuda.max_memory_allocated(self._device) / GIB,
+            peak_reserved_gib=torch.cuda.max_memory_reserved(self._device) / GIB,
+            # The caching allocator gives nothing back by itself, so the end of the run is its peak.
+            device_used_gib=(total - free) / GIB,
+            allocator_retries=int(stats.get("num_alloc_retries", 0)),
+        )

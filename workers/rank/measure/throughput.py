@@ -1,0 +1,50 @@
+"""When to stop warming up and timing: pure arithmetic on step times, and a clock that waits for the device."""
+
+import statistics
+import time
+from collections.abc import Sequence
+
+import torch
+
+from api_schemas.measurements import MeasurePlan
+from workers.rank.place import Place
+
+# Two-sided 95 % quantiles of Student's t for 1, 2, … degrees of freedom.
+_T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+_STEADY = 0.05
+"""Relative spread of consecutive steps that counts as steady."""
+
+
+def clock(place: Place) -> float:
+    """Seconds, once all queued work of this rank is done."""
+    if place.is_cuda:
+        torch.cuda.synchronize(place.device)
+    return time.perf_counter()
+
+
+def relative_half_width(step_times: Sequence[float]) -> float:
+    """Half the 95 % interval of the mean over the mean; infinite for fewer than two windows."""
+    if len(step_times) < 2:
+        return float("inf")
+    quantile = _T_95[min(len(step_times) - 1, len(_T_95)) - 1]
+    half_width: float = quantile * statistics.stdev(step_times) / len(step_times) ** 0.5 / statistics.fmean(step_times)
+    return half_width
+
+
+def is_steady(step_times: Sequence[float]) -> bool:
+    """Whether the last three steps took the same time within 5 %: caches, allocators and clocks have settled."""
+    last = step_times[-3:]
+    return len(last) == 3 and max(last) - min(last) <= _STEADY * min(last)
+
+
+def is_enough(step_times: Sequence[float], plan: MeasurePlan) -> bool:
+    """Whether the windows timed so far answer the question, or the plan allows no more."""
+    done = len(step_times)
+    if done < plan.min_windows:
+        return False
+    spent = sum(step_times) * plan.window_steps
+    return (
+        done >= plan.max_windows
+        or spent >= plan.max_measure_s
+        or relative_half_width(step_times) <= plan.target_half_width
+    )

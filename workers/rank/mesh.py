@@ -1,0 +1,49 @@
+"""Joins the ranks of a trial into one process group, and answers questions that all of them must answer alike."""
+
+import datetime
+import os
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from workers.rank.place import Place
+
+_TIMEOUT = datetime.timedelta(minutes=10)
+"""Longer than any single step with compilation; the agent's deadlines are the real limits."""
+
+
+def join(place: Place, trial_dir: Path) -> None:
+    """Initialise torch.distributed: gloo for CPU tensors, NCCL beside it for a GPU's."""
+    single_node = place.local_world_size == place.world_size
+    if single_node and not place.is_cuda:
+        # gloo otherwise resolves the host name, which need not be resolvable.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    backend = "cpu:gloo,cuda:nccl" if place.is_cuda else "gloo"
+    if single_node and "TORCHELASTIC_RUN_ID" not in os.environ:
+        store = dist.FileStore(  # type: ignore[attr-defined]
+            str(trial_dir / "store"), place.world_size
+        )
+        dist.init_process_group(
+            backend, store=store, rank=place.rank, world_size=place.world_size, timeout=_TIMEOUT, device_id=_id(place)
+        )
+    else:
+        dist.init_process_group(backend, timeout=_TIMEOUT, device_id=_id(place))
+
+
+def _id(place: Place) -> torch.device | None:
+    return place.device if place.is_cuda else None
+
+
+def largest(values: list[float], place: Place) -> list[float]:
+    """Element-wise maximum over ranks."""
+    tensor = torch.tensor(values, dtype=torch.float64, device=place.device)
+    dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+    return [float(value) for value in tensor.tolist()]
+
+
+def mean(tensor: torch.Tensor, place: Place) -> list[float]:
+    """Element-wise mean over ranks, in fp64."""
+    total = tensor.to(torch.float64)
+    dist.all_reduce(total)
+    return [float(value) for value in (total / place.world_size).tolist()]

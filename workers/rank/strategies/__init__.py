@@ -1,0 +1,1 @@
+"""One file per backend; `base` holds what they share and chooses among them."""

@@ -1,0 +1,118 @@
+"""What every backend does for the measuring loop, and what they share: loss, optimizer, norm, sums."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from api_schemas.leases import TrialTask
+from api_schemas.workload import AdamW, gradient_accumulation
+from workers.rank.model import DTYPES
+from workers.rank.place import Place
+
+
+class Trainer(Protocol):
+    """One wrapped model with its optimizer.
+
+    A step is `micro_step` once per micro batch of this rank, the last marked, then `optimizer_step`.
+    """
+
+    def micro_step(self, tokens: torch.Tensor, last: bool) -> torch.Tensor:
+        """Forward and backward of one micro batch; returns its mean loss on the device, detached."""
+
+    def optimizer_step(self) -> torch.Tensor | float:
+        """Clip, update, clear gradients; returns the global gradient norm before clipping, without waiting for it."""
+
+    def parameter_checksum(self) -> tuple[float, float]:
+        """Sum and sum of squares of all master weights of the whole model, in fp64."""
+
+    def close(self) -> None:
+        """Release what would outlive the process or keep its peers waiting."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a strategy needs to know besides the model."""
+
+    task: TrialTask
+    place: Place
+    accumulation: int
+
+    @classmethod
+    def of(cls, task: TrialTask, place: Place) -> "Setting":
+        """Derive gradient accumulation from the global batch.
+
+        Raises:
+            ValueError: the global batch does not come out.
+        """
+        workload = task.workload
+        return cls(task, place, gradient_accumulation(workload.global_batch, task.config.micro_batch, place.world_size))
+
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        """Of weights and activations in forward and backward."""
+        return DTYPES[self.task.workload.recipe.compute_dtype]
+
+    @property
+    def reduce_dtype(self) -> torch.dtype:
+        """Of gradients while they are accumulated and reduced."""
+        return DTYPES[self.task.workload.recipe.reduce_dtype]
+
+    @property
+    def master_dtype(self) -> torch.dtype:
+        """Of the weights the optimizer updates."""
+        return DTYPES[self.task.workload.recipe.master_dtype]
+
+
+def causal_loss(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+    """Mean next-token cross entropy of one micro batch; transformers computes it in float32 and shifts the labels."""
+    loss: torch.Tensor = model(input_ids=tokens, labels=tokens, use_cache=False).loss
+    return loss
+
+
+def adamw_options(settings: AdamW) -> dict[str, Any]:
+    """Keyword arguments that torch's AdamW and DeepSpeed's CPU Adam share; weight decay is on all parameters."""
+    return {
+        "lr": settings.lr,
+        "betas": (settings.beta1, settings.beta2),
+        "eps": settings.eps,
+        "weight_decay": settings.weight_decay,
+    }
+
+
+def adamw(parameters: Iterable[nn.Parameter], settings: AdamW) -> torch.optim.AdamW:
+    """The optimizer of every backend: one pass over memory, and no temporaries the size of the model."""
+    return torch.optim.AdamW(parameters, fused=True, **adamw_options(settings))
+
+
+def clip_(parameters: list[nn.Parameter], max_norm: float | None) -> torch.Tensor:
+    """Clip gradients to a global L2 norm, if one is given; returns the norm before. Does not wait for the device."""
+    norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    if isinstance(norm, DTensor):
+        # Left as a DTensor of partial sums, the norm would be reduced again for every gradient it scales.
+        norm = norm.full_tensor()
+    if max_norm is not None:
+        torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
+    return norm
+
+
+@torch.no_grad()
+def checksum_of(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
+    """fp64 [sum, sum of squares] of all elements, on the CPU; one tensor is widened at a time."""
+    total = torch.zeros(2, dtype=torch.float64)
+    for tensor in tensors:
+        for part in tensor.detach().flatten().split(1 << 24):  # type: ignore[no-untyped-call]
+            wide = part.to(torch.float64)
+            total += torch.stack([wide.sum(), wide.dot(wide)]).cpu()
+    return total
+
+
+def reduce_checksum(local: torch.Tensor, place: Place, group: dist.ProcessGroup | None = None) -> tuple[float, float]:
+    """Add the shards of all ranks of a group."""
+    total = local.to(place.device)
+    dist.all_reduce(total, group=group)
+    return float(total[0]), float(total[1])

@@ -1,0 +1,56 @@
+"""PyTorch DistributedDataParallel."""
+
+import contextlib
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from api_schemas.strategies import DdpConfig
+from workers.rank import cast
+from workers.rank import model as models
+from workers.rank.strategies import base
+
+
+class DdpTrainer:
+    """A full replica per rank."""
+
+    def __init__(self, model: nn.Module, setting: base.Setting, config: DdpConfig) -> None:
+        workload, place = setting.task.workload, setting.place
+        models.materialize(model, place.device, setting.master_dtype, workload.seed, setting.compute_dtype)
+        if setting.compute_dtype != setting.master_dtype:
+            cast.compute_in(model, setting.compute_dtype)
+        self._ddp = DistributedDataParallel(
+            model,
+            device_ids=[place.device.index] if place.is_cuda else None,
+            broadcast_buffers=False,
+            **config.to_ddp(),
+        )
+        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        self._optimizer = base.adamw(self._parameters, workload.optimizer)
+        self._max_norm = workload.max_grad_norm
+        self._accumulation = setting.accumulation
+        self._sync_every = config.grad_sync == "every"
+
+    def micro_step(self, tokens: torch.Tensor, last: bool) -> torch.Tensor:
+        """See `Trainer`."""
+        with contextlib.nullcontext() if last or self._sync_every else self._ddp.no_sync():
+            loss = base.causal_loss(self._ddp, tokens)
+            (loss / self._accumulation).backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def optimizer_step(self) -> torch.Tensor:
+        """See `Trainer`."""
+        norm = base.clip_(self._parameters, self._max_norm)
+        self._optimizer.step()
+        # Views into buckets must survive; setting them to None would make DDP copy gradients back in.
+        self._optimizer.zero_grad(set_to_none=not self._ddp.gradient_as_bucket_view)
+        return norm
+
+    def parameter_checksum(self) -> tuple[float, float]:
+        """See `Trainer`; every rank holds everything."""
+        total = base.checksum_of(self._parameters)
+        return float(total[0]), float(total[1])
+
+    def close(self) -> None:
+        """See `Trainer`."""

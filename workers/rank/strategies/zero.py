@@ -1,0 +1,131 @@
+"""DeepSpeed ZeRO stages 1-3, configured by the same renderer that exports them."""
+
+import warnings
+from typing import Any
+
+import deepspeed
+import torch
+import torch.distributed as dist
+from deepspeed.ops.adam import DeepSpeedCPUAdam
+from deepspeed.utils import logger, set_z3_leaf_modules
+from torch import nn
+
+from api_schemas.strategies import ZeroConfig
+from workers.rank import model as models
+from workers.rank import moe, weights
+from workers.rank.strategies import base
+
+
+class ZeroTrainer:
+    """An engine of DeepSpeed around the model; stage 3 builds it sharded, one parameter at a time."""
+
+    def __init__(self, model: nn.Module, setting: base.Setting, config: ZeroConfig) -> None:
+        _quieten()
+        workload, place = setting.task.workload, setting.place
+        document = config.to_deepspeed(workload, setting.task.config.micro_batch, setting.accumulation)
+        if config.stage == 3:
+            _partition(model, setting, document)
+            classes = moe.classes_in(model)
+            if classes:
+                # The router picks other experts on every rank; hooks inside would gather in different orders and hang.
+                set_z3_leaf_modules(model, classes)
+        else:
+            models.materialize(model, place.device, setting.compute_dtype, workload.seed, setting.compute_dtype)
+        buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        optimizer = (
+            DeepSpeedCPUAdam(parameters, adamw_mode=True, **base.adamw_options(workload.optimizer))
+            if config.offload_optimizer is not None
+            else base.adamw(parameters, workload.optimizer)
+        )
+        self._engine: Any = deepspeed.initialize(
+            model=model, optimizer=optimizer, model_parameters=parameters, config=document, dist_init_required=False
+        )[0]
+        _restore_buffers(model, buffers)
+        self._place = place
+
+    def micro_step(self, tokens: torch.Tensor, last: bool) -> torch.Tensor:
+        """See `Trainer`; the engine divides by the accumulation itself and counts micro batches by `step`."""
+        loss = base.causal_loss(self._engine, tokens)
+        self._engine.backward(loss)
+        if not last:
+            self._engine.step()
+        return loss.detach()
+
+    def optimizer_step(self) -> torch.Tensor | float:
+        """See `Trainer`."""
+        self._engine.step()
+        norm: torch.Tensor | float | None = self._engine.get_global_grad_norm()
+        assert norm is not None, "DeepSpeed took no optimizer step: accumulation boundary missed"
+        return norm
+
+    def parameter_checksum(self) -> tuple[float, float]:
+        """See `Trainer`; padding at the end of a partition is zero and stays so."""
+        return base.reduce_checksum(base.checksum_of(_masters(self._engine.optimizer)), self._place)
+
+    def close(self) -> None:
+        """See `Trainer`."""
+        self._engine.destroy()
+
+
+def _masters(optimizer: Any) -> list[torch.Tensor]:
+    """This rank's flat master weights, by the name that each of DeepSpeed's optimizers has for them."""
+    for name in ("fp32_partitioned_groups_flat", "single_partition_of_fp32_groups", "fp32_groups_flat_partition"):
+        if hasattr(optimizer, name):
+            masters: list[torch.Tensor] = getattr(optimizer, name)
+            return masters
+    raise AttributeError(f"DeepSpeed's {type(optimizer).__name__} shows no master weights")
+
+
+def _quieten() -> None:
+    """Keep what matters readable in the rank's log."""
+    logger.setLevel("WARNING")
+    # torch 2.13 warns at each collective that DeepSpeed's wrapper calls.
+    warnings.filterwarnings("ignore", module=r"torch\.distributed\.distributed_c10d")
+    # DeepSpeed's shared-memory collectives serve inference only, yet its backend would compile them here (50 s).
+    vars(deepspeed.ops)["__compatible_ops__"] = {}
+
+
+def _restore_buffers(model: nn.Module, buffers: dict[str, torch.Tensor]) -> None:
+    """Some versions of DeepSpeed cast buffers such as rotary frequencies to bfloat16, which trains something else."""
+    for name, buffer in model.named_buffers():
+        if buffer.dtype != buffers[name].dtype:
+            owner, _, key = name.rpartition(".")
+            model.get_submodule(owner)._buffers[key] = buffers[name].to(buffer.device)
+
+
+class _Partitioner(deepspeed.zero.Init):  # type: ignore[misc]
+    """zero.Init for a model on the meta device: each rank computes its own partition instead of receiving it."""
+
+    def place(self, parameter: Any, name: str, seed: int, round_to: torch.dtype) -> None:
+        """Turn a parameter whose memory is not yet written into a partitioned one."""
+        self._convert_to_deepspeed_param(parameter)
+        size = -(-parameter.ds_numel // self.dp_world_size)
+        start = min(size * self.rank, parameter.ds_numel)
+        own = min(size, parameter.ds_numel - start)
+        # hpZ also keeps a second partition by another rule, taken from the whole; then the whole is filled.
+        whole = self.zero_param_process_group is not None
+        flat = parameter.data.view(-1)
+        part = flat if whole else flat[start : start + own]
+        weights.fill_(part, name, parameter.ds_shape, 0 if whole else start, seed, round_to)
+        parameter.partition()
+        # DeepSpeed leaves the padding of the last partition as it was in memory; it would enter norms and sums.
+        parameter.ds_tensor.narrow(0, own, parameter.ds_tensor.numel() - own).zero_()
+
+
+def _partition(model: nn.Module, setting: base.Setting, document: dict[str, Any]) -> None:
+    """Replace the meta parameters by ZeRO-3 partitions; at most one whole parameter is in memory at a time."""
+    place = setting.place
+    deepspeed.init_distributed(dist_backend=dist.get_backend(), dist_init_required=False, verbose=False)
+    partitioner = _Partitioner(config_dict_or_path=document, dtype=setting.compute_dtype)
+    seed = setting.task.workload.seed
+
+    def make(name: str, old: nn.Parameter) -> nn.Parameter:
+        value = torch.empty(old.shape, dtype=setting.compute_dtype, device=place.device)
+        parameter = nn.Parameter(value, requires_grad=old.requires_grad)
+        del value
+        partitioner.place(parameter, name, seed, setting.compute_dtype)
+        return parameter
+
+    models.replace_parameters(model, make)
+    models.move_buffers(model, place.device)

@@ -1,0 +1,58 @@
+"""The rank's side of a trial directory: reads the task and the stop flag, writes progress and its report."""
+
+import os
+import time
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from api_schemas.leases import ProfileTask, Task, TrialTask
+from api_schemas.measurements import Progress, RankReport
+from api_schemas.models import ModelProfile
+
+_TASK: TypeAdapter[ProfileTask | TrialTask] = TypeAdapter(Task)
+_THROTTLE_S = 0.5
+"""At most so often within timed windows: a write is small, but not nothing."""
+
+
+def read_task(folder: Path) -> ProfileTask | TrialTask:
+    """The content of `task.json`."""
+    return _TASK.validate_json((folder / "task.json").read_text())
+
+
+def stop_asked(folder: Path) -> bool:
+    """Whether the agent wants the run to end at the next window."""
+    return (folder / "stop").exists()
+
+
+def write_report(folder: Path, report: RankReport) -> None:
+    """The last act of a rank."""
+    _replace(folder / f"rank_{report.rank}.json", report.model_dump_json(indent=1))
+
+
+def write_profile(folder: Path, profile: ModelProfile) -> None:
+    """The result of a profile task."""
+    _replace(folder / "profile.json", profile.model_dump_json(indent=1))
+
+
+class ProgressFile:
+    """`progress.json`, written by rank 0 only; its modification time is what the agent's no-progress clock reads."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self._path = folder / "progress.json" if rank == 0 else None
+        self._written = 0.0
+
+    def write(self, progress: Progress, throttle: bool = False) -> None:
+        """Replace the file, unless throttled and written a moment ago."""
+        now = time.monotonic()
+        if self._path is None or (throttle and now - self._written < _THROTTLE_S):
+            return
+        self._written = now
+        _replace(self._path, progress.model_dump_json())
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write so that a reader sees the old file or the new one, never a part."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(text)
+    partial.replace(path)

@@ -1,0 +1,25 @@
+"""Versions of the libraries under a measurement."""
+
+import importlib.metadata
+
+import torch
+
+
+def library_versions() -> dict[str, str | None]:
+    """torch, deepspeed, transformers, CUDA and NCCL; touches no device."""
+    return {
+        "torch": torch.__version__,
+        "deepspeed": _installed("deepspeed"),
+        "transformers": _installed("transformers"),
+        "cuda": torch.version.cuda,
+        "nccl": ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+        if torch.version.cuda
+        else None,
+    }
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,65 @@
+"""Initial weights as a pure function of seed, parameter name and position, so that every sharding starts alike.
+
+Position i of a parameter gets splitmix64(key + i · γ) (Steele, Lea and Flood 2014) scaled to a uniform
+distribution of standard deviation 0.02. A shard computes its own range and nothing else.
+"""
+
+import hashlib
+import math
+
+import torch
+
+_GAMMA = 0x9E3779B97F4A7C15 - (1 << 64)
+_MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)
+_MIX_2 = 0x94D049BB133111EB - (1 << 64)
+_STD = 0.02
+_CHUNK = {"cpu": 1 << 16, "cuda": 1 << 22}
+"""Elements hashed at a time: small enough on a CPU not to show in the memory peak of a tiny model."""
+
+
+def key_of(*parts: object) -> int:
+    """A signed 64-bit key for any printable parts, the same on every machine."""
+    digest = hashlib.sha256("\0".join(str(part) for part in parts).encode()).digest()
+    return int.from_bytes(digest[:8], "little", signed=True)
+
+
+def hash_range(key: int, start: int, count: int, device: torch.device) -> torch.Tensor:
+    """splitmix64 of `start … start + count - 1` under `key`, as int64 (two's complement)."""
+    value = torch.arange(start, start + count, dtype=torch.int64, device=device)
+    return mix_(value.mul_(_GAMMA).add_(key))
+
+
+def mix_(value: torch.Tensor) -> torch.Tensor:
+    """The finalizer of splitmix64, in place on an int64 tensor; torch's product wraps, as it must."""
+    for shift, factor in ((30, _MIX_1), (27, _MIX_2)):
+        value.bitwise_xor_(_shift_right(value, shift)).mul_(factor)
+    return value.bitwise_xor_(_shift_right(value, 31))
+
+
+def _shift_right(value: torch.Tensor, bits: int) -> torch.Tensor:
+    """Logical shift: torch's `>>` on int64 copies the sign."""
+    return (value >> bits).bitwise_and_((1 << (64 - bits)) - 1)
+
+
+def uniform_bits(value: torch.Tensor, bits: int = 24) -> torch.Tensor:
+    """The top `bits` of each hash, as non-negative int64; 24 fit a float32 exactly."""
+    return _shift_right(value, 64 - bits)
+
+
+@torch.no_grad()
+def fill_(out: torch.Tensor, name: str, shape: torch.Size, start: int, seed: int, round_to: torch.dtype) -> None:
+    """Fill a flat shard with elements `start … start + out.numel()` of the parameter `name` of that full shape.
+
+    Matrices get noise, biases 0, other vectors (norm weights) 1. Values are rounded to `round_to`, so that a
+    backend that keeps only the compute dtype at first starts from the same masters.
+    """
+    if len(shape) < 2:
+        out.fill_(0.0 if name.endswith("bias") else 1.0)
+        return
+    key = key_of("weights", seed, name)
+    scale = _STD * math.sqrt(3) / (1 << 23)
+    chunk = _CHUNK[out.device.type]
+    for offset in range(0, out.numel(), chunk):
+        part = out[offset : offset + chunk]
+        bits = uniform_bits(hash_range(key, start + offset, part.numel(), out.device))
+        part.copy_(bits.sub_(1 << 23).to(torch.float32).mul_(scale).to(round_to))

@@ -1,0 +1,19 @@
+"""The `shardtune` command line: commands, local processes, the live table. Talks to the service over HTTP only."""
+
+import sys
+from collections.abc import Sequence
+
+from service.cli.commands import app
+from service.cli.errors import CliError
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command and exit with its code; an expected failure is printed, not raised."""
+    try:
+        app(args=None if arguments is None else list(arguments))
+    except CliError as error:
+        for line in error.lines:
+            sys.stderr.write(f"{line}\n")
+        sys.exit(error.exit_code)

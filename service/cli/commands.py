@@ -1,0 +1,166 @@
+"""The commands of `shardtune` and their options. Results go to stdout, everything else to stderr."""
+
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvicorn
+
+from api_schemas.studies import Study
+from db.session import parse_url, upgrade
+from service.app import create_app
+from service.cli import study_file, summary
+from service.cli.errors import PLATFORM_FAILURE, InputError, PlatformFailure
+from service.cli.files import write_files
+from service.cli.processes import MODULE
+from service.cli.stack import database_errors, database_url, local_service, prepare, state_directory
+from service.cli.tune import TuneOptions
+from service.cli.tune import tune as run_tune
+from service.client import ServiceClient, ServiceRefused, ServiceUnreachable
+from service.settings import Settings
+
+app = typer.Typer(
+    name="shardtune",
+    help="Give it a model and a cluster; it gives back the fastest training configuration that fits, measured.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+db_app = typer.Typer(help="The database.", no_args_is_help=True)
+app.add_typer(db_app, name="db")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+StateDir = Annotated[Path, typer.Option(help="Where studies, logs and trial directories are kept.")]
+ServiceUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--service", envvar="SHARDTUNE_SERVICE_URL", help="A running service; without it, the state directory."
+    ),
+]
+StudyId = Annotated[str, typer.Argument(help="A study's id, or `last` for the newest.")]
+
+
+@app.command()
+def tune(
+    study: Annotated[Path | None, typer.Argument(help="A study file, or a model's config.json.")] = None,
+    ranks: Annotated[
+        int | None, typer.Option(min=1, help="Ranks of a trial; all GPUs, or 2 CPU ranks without it.")
+    ] = None,
+    max_trials: Annotated[int | None, typer.Option(min=1, help="Run exactly this many trials.")] = None,
+    memory_gib: Annotated[float | None, typer.Option(help="Memory of one CPU rank.")] = None,
+    as_json: AsJson = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the last unfinished study.")] = False,
+    state_dir: StateDir = Path(".shardtune"),
+    out: Annotated[Path, typer.Option(help="Where the files of the winner are written.")] = Path("best"),
+) -> None:
+    """Find the fastest configuration on this machine, and write it as ready-to-use files."""
+    if memory_gib is not None and memory_gib <= 0:
+        raise InputError(f"--memory-gib ({memory_gib}) must be above 0; give the GiB that one rank may take")
+    run_tune(TuneOptions(study, ranks, max_trials, memory_gib, resume, state_dir, out, as_json))
+
+
+@app.command()
+def serve(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8000,
+    fd: Annotated[int | None, typer.Option(hidden=True, help="A listening socket to take over instead.")] = None,
+) -> None:
+    """Run the service; SQLite is migrated first, another database must be (`shardtune db upgrade`)."""
+    settings = Settings()
+    prepare(settings.database_url)
+    config = uvicorn.Config(create_app(settings), host=host, port=port, timeout_graceful_shutdown=5, log_level="info")
+    server = uvicorn.Server(config)
+    server.run(sockets=[socket.socket(fileno=fd)] if fd is not None else None)
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+def worker(context: typer.Context) -> None:
+    """Run a worker; the options are those of `python -m workers` (see `shardtune worker --help`)."""
+    os.execv(MODULE[0], [*MODULE, "workers", *context.args])
+
+
+@app.command()
+def best(
+    study: StudyId = "last",
+    service: ServiceUrl = None,
+    state_dir: StateDir = Path(".shardtune"),
+    as_json: AsJson = False,
+) -> None:
+    """Print the answer of a finished study."""
+    with _connected(service, state_dir) as client:
+        stored = _study(client, study)
+        result = client.best(stored.study_id)
+        print(json.dumps(summary.as_json(stored, result)) if as_json else summary.as_text(stored, result))
+
+
+@app.command()
+def export(
+    study: StudyId = "last",
+    which: Annotated[str, typer.Option(help="best, baseline, or the number of a trial.")] = "best",
+    out: Annotated[Path, typer.Option(help="Where the files are written.")] = Path("best"),
+    service: ServiceUrl = None,
+    state_dir: StateDir = Path(".shardtune"),
+    as_json: AsJson = False,
+) -> None:
+    """Write the files of a configuration."""
+    with _connected(service, state_dir) as client:
+        stored = _study(client, study)
+        paths = write_files(out, client.export(stored.study_id, which))
+        print(json.dumps({"study_id": stored.study_id, "exports": paths}) if as_json else "\n".join(paths))
+
+
+@app.command("run-trial")
+def run_trial(
+    file: Annotated[Path, typer.Argument(help="A trial as JSON, such as best/config.json.")], as_json: AsJson = False
+) -> None:
+    """Run one trial on this machine, without a service, and print its measurement."""
+    study_file.read_json_object(file)
+    command = [*MODULE, "workers", "run-trial", str(file), *(["--json"] if as_json else [])]
+    code = subprocess.run(command, check=False).returncode
+    # The worker's 1 means that it could not work at all.
+    raise typer.Exit(PLATFORM_FAILURE if code == 1 else code)
+
+
+@db_app.command("upgrade")
+def db_upgrade(state_dir: StateDir = Path(".shardtune"), as_json: AsJson = False) -> None:
+    """Bring the database (SHARDTUNE_DATABASE_URL, else the state directory's) to this version."""
+    url = database_url(state_dir)
+    with database_errors():
+        shown = parse_url(url).render_as_string(hide_password=True)
+        upgrade(url)
+    print(json.dumps({"database_url": shown, "migrated": True}) if as_json else f"{shown} is at this version")
+
+
+@contextmanager
+def _connected(service: str | None, state_dir: Path) -> Iterator[ServiceClient]:
+    """The service at a URL, or one over the state directory for the length of the command."""
+    try:
+        if service is not None:
+            with ServiceClient(service) as client:
+                yield client
+            return
+        if not state_dir.is_dir():
+            raise InputError(f"--state-dir ({state_dir}) does not exist; run `shardtune tune` first, or give --service")
+        with state_directory(state_dir) as path, local_service(path) as client:
+            yield client
+    except ServiceRefused as refused:
+        if refused.is_input_error:
+            raise InputError(*refused.lines()) from None
+        raise PlatformFailure(*refused.lines()) from None
+    except ServiceUnreachable as error:
+        raise PlatformFailure(str(error)) from None
+
+
+def _study(client: ServiceClient, name: str) -> Study:
+    if name != "last":
+        return client.study(name)
+    studies = client.studies()
+    if not studies:
+        raise InputError("study ('last'): none is stored here; run `shardtune tune` first")
+    return max(studies, key=lambda study: study.created_at)

@@ -1,0 +1,43 @@
+"""How a command ends when it does not succeed, and the exit code of each end (documented in docs/cli.md)."""
+
+from collections.abc import Sequence
+
+OK = 0
+BAD_INPUT = 2
+NOTHING_FEASIBLE = 3
+PLATFORM_FAILURE = 4
+INTERRUPTED = 130
+
+
+class CliError(Exception):
+    """An expected end with a message for a person; `main` prints the lines and exits with `exit_code`."""
+
+    exit_code = PLATFORM_FAILURE
+
+    def __init__(self, *lines: str) -> None:
+        super().__init__("\n".join(lines))
+        self.lines: Sequence[str] = lines
+
+
+class InputError(CliError):
+    """The user's file, option or request cannot be used; every line names field, value and remedy."""
+
+    exit_code = BAD_INPUT
+
+
+class NothingFeasible(CliError):
+    """The search ended without one configuration that runs."""
+
+    exit_code = NOTHING_FEASIBLE
+
+
+class PlatformFailure(CliError):
+    """The service, the worker or the machine failed, not the input."""
+
+    exit_code = PLATFORM_FAILURE
+
+
+class Interrupted(CliError):
+    """Ctrl-C or SIGTERM; results so far are kept."""
+
+    exit_code = INTERRUPTED

@@ -1,0 +1,32 @@
+"""Write exported files."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from service.cli.errors import InputError
+
+EXPORTED = ("config.json", "launch.sh", "accelerate.yaml", "train_snippet.py", "ds_config.json")
+"""Every name an export may have; those of an earlier export that the new one lacks are removed."""
+
+
+def write_files(folder: Path, contents: Mapping[str, str]) -> list[str]:
+    """Write the files and return their paths relative to the working directory.
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
+    paths = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for stale in set(EXPORTED) - set(contents):
+            (folder / stale).unlink(missing_ok=True)
+        for name, text in contents.items():
+            path = folder / name
+            path.write_text(text, encoding="utf-8")
+            if name.endswith(".sh"):
+                path.chmod(0o755)
+            paths.append(os.path.relpath(path))
+    except OSError as error:
+        raise InputError(f"--out ({folder}) cannot be written: {error.strerror}; choose another directory") from None
+    return paths

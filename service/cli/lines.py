@@ -1,0 +1,76 @@
+"""A running study as plain lines on stderr, one for each thing that happened: for logs and pipes."""
+
+from collections.abc import Callable, Sequence
+
+from api_schemas.studies import Study, StudyPhase
+from api_schemas.trials import Trial, TrialState
+from service.cli import wording
+
+
+class LineView:
+    """Prints what changed since the last look."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._phase: StudyPhase | None = None
+        self._states: dict[int, TrialState] = {}
+        self._confirmed: set[str] = set()
+        self._rejected = 0
+
+    def __enter__(self) -> "LineView":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing to close."""
+
+    def say(self, line: str) -> None:
+        """Print a line."""
+        self._write(line)
+
+    def show(self, study: Study, trials: Sequence[Trial], elapsed_s: float) -> None:
+        """Print the differences to the last call."""
+        if self._phase is None and any(wording.is_done(trial) for trial in trials):
+            self._take_up(study, trials)
+        for trial in trials:
+            if self._states.get(trial.number) is not trial.state:
+                self._states[trial.number] = trial.state
+                self._write(_trial_line(study, trial, trials, elapsed_s))
+        if study.rejected > self._rejected:
+            self._write(f"{study.rejected - self._rejected} configurations refused by the memory gate")
+            self._rejected = study.rejected
+        if study.phase is not self._phase and study.phase is not StudyPhase.DONE:
+            self._phase = study.phase
+            if study.phase is not StudyPhase.SEARCH:
+                self._write(wording.activity(study, trials))
+        for trial, run in wording.confirm_runs(trials, TrialState.COMPLETE):
+            if run.run_id not in self._confirmed:
+                self._confirmed.add(run.run_id)
+                figure = wording.rate(run.measurement.tokens_per_s_per_gpu if run.measurement else None)
+                self._write(
+                    f"confirmation {len(self._confirmed)} of {wording.CONFIRM_RUNS}: trial {trial.number}, "
+                    f"{figure} tokens/s/GPU"
+                )
+
+    def _take_up(self, study: Study, trials: Sequence[Trial]) -> None:
+        """What was there before the first look is summed up, not told again."""
+        done = [trial for trial in trials if wording.is_done(trial)]
+        self._states = {trial.number: trial.state for trial in done}
+        self._confirmed = {run.run_id for _, run in wording.confirm_runs(trials, TrialState.COMPLETE)}
+        self._rejected = study.rejected
+        confirmed = f" and {len(self._confirmed)} confirmation runs" if self._confirmed else ""
+        self._write(f"{len(done)} trials{confirmed} are there already")
+
+
+def _trial_line(study: Study, trial: Trial, trials: Sequence[Trial], elapsed_s: float) -> str:
+    limit = study.spec.budget.max_trials
+    name = f"trial {trial.number}" + (f" ({trial.number + 1} of {limit})" if limit else "")
+    if trial.state is TrialState.COMPLETE:
+        best = study.best_so_far is not None and study.best_so_far.trial_number == trial.number
+        line = (
+            f"{name}: {trial.description}: {wording.rate(trial.tokens_per_s_per_gpu)} tokens/s/GPU, "
+            f"{wording.gib(wording.peak_memory(trial))} GiB" + (", best so far" if best else "")
+        )
+        left = wording.time_left(study, trials, elapsed_s)
+        return line + (f" ({left} left)" if left else "")
+    why = wording.reason(trial)
+    return f"{name}: {trial.description}: {trial.state.value}" + (f", {why}" if why else "")

@@ -1,0 +1,97 @@
+"""The live table of a running study, on a terminal's stderr."""
+
+from collections.abc import Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from api_schemas.studies import Study
+from api_schemas.trials import Trial, TrialState
+from service.cli import wording
+
+_STYLES = {
+    TrialState.COMPLETE: "green",
+    TrialState.RUNNING: "cyan",
+    TrialState.INFEASIBLE: "yellow",
+    TrialState.FAILED: "red",
+}
+_LINES_AROUND_TABLE = 9
+
+
+class LiveView:
+    """Redraws one table in place."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, refresh_per_second=4, transient=False)
+
+    def __enter__(self) -> "LiveView":
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def show(self, study: Study, trials: Sequence[Trial], elapsed_s: float) -> None:
+        """Draw the study as it stands."""
+        self._live.update(render(study, trials, elapsed_s, self._console.height - _LINES_AROUND_TABLE))
+
+    def say(self, line: str) -> None:
+        """Print a line above the table."""
+        self._live.console.print(Text(line))
+
+
+def render(study: Study, trials: Sequence[Trial], elapsed_s: float, rows: int) -> RenderableType:
+    """The table of the newest trials, and below it what happens now and the best so far."""
+    best = study.best_so_far
+    shown = _visible(trials, best.trial_number if best else None, max(rows, 4))
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("trial", justify="right")
+    table.add_column("configuration", ratio=3, overflow="fold")
+    table.add_column("state")
+    table.add_column("tokens/s/GPU", justify="right")
+    table.add_column("peak GiB", justify="right")
+    table.add_column("", ratio=2, no_wrap=True, overflow="ellipsis")
+    for trial in shown:
+        is_best = best is not None and trial.number == best.trial_number
+        table.add_row(
+            str(trial.number),
+            Text(trial.description),
+            Text(trial.state.value, style=_STYLES.get(trial.state, "")),
+            wording.rate(trial.tokens_per_s_per_gpu),
+            wording.gib(wording.peak_memory(trial)),
+            Text("best so far" if is_best else wording.reason(trial), style="bold green" if is_best else "yellow"),
+        )
+    hidden = len(trials) - len(shown)
+    return Group(
+        table,
+        *([Text(f"      … and {hidden} earlier", style="dim")] if hidden else []),
+        _footer(study, trials, elapsed_s),
+    )
+
+
+def _visible(trials: Sequence[Trial], best: int | None, rows: int) -> list[Trial]:
+    """The newest trials that fit on the screen, and always the best."""
+    newest = list(trials[-rows:])
+    missing = [trial for trial in trials[:-rows] if trial.number == best]
+    return missing + newest[len(missing) :]
+
+
+def _footer(study: Study, trials: Sequence[Trial], elapsed_s: float) -> Text:
+    lines = [f"now   {wording.activity(study, trials)}"]
+    if study.best_so_far is not None:
+        contender = study.best_so_far
+        lines.append(
+            f"best  {contender.description}: {wording.rate(contender.tokens_per_s_per_gpu)} tokens/s/GPU (not yet confirmed)"
+        )
+    limit = study.spec.budget.max_trials
+    ended = sum(wording.is_done(trial) for trial in trials)
+    counts = [f"{ended} of {limit} trials" if limit else f"{ended} trials"]
+    if study.rejected:
+        counts.append(f"{study.rejected} refused by the memory gate")
+    left = wording.time_left(study, trials, elapsed_s)
+    counts.append(f"{wording.duration(elapsed_s)} so far" + (f", {left} left" if left else ""))
+    lines.append("time  " + ", ".join(counts))
+    return Text("\n" + "\n".join(lines))

@@ -1,0 +1,151 @@
+"""The service and one worker on this machine, for the length of one command."""
+
+import os
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from alembic.util import CommandError
+from filelock import FileLock, Timeout
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from db.session import Database
+from service.app import DatabaseNotMigrated, prepare_database
+from service.cli.errors import InputError, PlatformFailure
+from service.cli.processes import MODULE, Child, listening_socket, wait_until
+from service.client import ServiceClient
+
+DATABASE_VARIABLE = "SHARDTUNE_DATABASE_URL"
+_SERVICE_START_S = 60.0
+_WORKER_START_S = 1800.0
+"""The first start on a machine may build DeepSpeed's C++ operators."""
+_MAX_RESTARTS = 3
+
+
+def database_url(state_dir: Path) -> str:
+    """The database of the environment, else SQLite in the state directory."""
+    return os.environ.get(DATABASE_VARIABLE) or f"sqlite:///{(state_dir / 'shardtune.sqlite3').resolve()}"
+
+
+def prepare(url: str) -> None:
+    """Migrate SQLite; on any other database only look.
+
+    Raises:
+        InputError: no usable database URL.
+        PlatformFailure: the database cannot be reached, or another than SQLite is not migrated.
+    """
+    with database_errors():
+        database = Database(url)
+        try:
+            prepare_database(database, url)
+        finally:
+            database.close()
+
+
+@contextmanager
+def database_errors() -> Iterator[None]:
+    """Turn what the database layer raises into messages for a person."""
+    try:
+        yield
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    except DatabaseNotMigrated as error:
+        raise PlatformFailure(str(error)) from None
+    except (SQLAlchemyError, CommandError) as error:
+        reason = str(error.orig) if isinstance(error, DBAPIError) else str(error)
+        raise PlatformFailure(
+            f"the database cannot be used: {' '.join(reason.split())}; check {DATABASE_VARIABLE}"
+        ) from None
+
+
+@contextmanager
+def state_directory(path: Path) -> Iterator[Path]:
+    """The state directory, held by this command alone.
+
+    Raises:
+        InputError: it cannot be written, or another command holds it.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path / "tune.lock", timeout=0)
+        with lock:
+            yield path.resolve()
+    except Timeout:
+        raise InputError(
+            f"--state-dir ({path}) is in use by another shardtune; wait for it, or choose another directory"
+        ) from None
+    except PermissionError as error:
+        raise InputError(
+            f"--state-dir ({path}) cannot be written: {error.strerror}; choose another directory"
+        ) from None
+
+
+@contextmanager
+def local_service(state_dir: Path) -> Iterator[ServiceClient]:
+    """The service on a free port of 127.0.0.1, ready to answer."""
+    url = database_url(state_dir)
+    prepare(url)
+    with listening_socket() as listener:
+        port = listener.getsockname()[1]
+        service = Child(
+            "the service",
+            [*MODULE, "service.cli", "serve", "--fd", str(listener.fileno())],
+            state_dir / "logs" / "service.log",
+            environment={DATABASE_VARIABLE: url},
+        )
+        service.start(pass_fds=[listener.fileno()])
+    try:
+        with ServiceClient(f"http://127.0.0.1:{port}") as client:
+            wait_until(client.ready, service, _SERVICE_START_S, "ready")
+            yield client
+    finally:
+        service.stop(patience_s=5)
+
+
+class LocalWorker:
+    """A worker process on this machine; started again when it dies while a study runs."""
+
+    def __init__(self, client: ServiceClient, state_dir: Path, ranks: int | None, memory_gib: float | None) -> None:
+        self._client = client
+        # The name outlives the process, so that a resumed study takes over the leases of the interrupted one at once.
+        self.name = f"{platform.node()}:{state_dir}"[-200:]
+        command = [*MODULE, "workers", "--service", client.base_url, "--work-dir", str(state_dir / "worker")]
+        command += ["--name", self.name]
+        command += ["--ranks", str(ranks)] if ranks else []
+        command += ["--memory-gib", str(memory_gib)] if memory_gib else []
+        self._child = Child("the worker", command, state_dir / "logs" / "worker.log")
+        self._restarts = 0
+
+    def start(self) -> None:
+        """Start it and wait until the service knows it.
+
+        Raises:
+            PlatformFailure: it ended or did not register.
+        """
+        before = self._sessions()
+        self._child.start()
+        wait_until(lambda: bool(self._sessions() - before), self._child, _WORKER_START_S, "registered")
+
+    def keep_alive(self) -> bool:
+        """Start it again when it has died; True when that was needed.
+
+        Raises:
+            PlatformFailure: it died too often.
+        """
+        code = self._child.exit_code()
+        if code is None:
+            return False
+        if self._restarts == _MAX_RESTARTS:
+            raise self._child.failure(f"ended {_MAX_RESTARTS + 1} times, last with exit code {code}")
+        self._restarts += 1
+        self._child.start()
+        return True
+
+    def stop(self) -> None:
+        """Stop it and its ranks."""
+        self._child.stop(patience_s=15)
+
+    def _sessions(self) -> set[str]:
+        """Sessions of workers of this name; a new one appears when ours has registered."""
+        return {str(worker.get("session")) for worker in self._client.workers() if worker.get("name") == self.name}

@@ -1,0 +1,148 @@
+"""Read what the user gives `shardtune tune`: a study file, or a bare `config.json` that gets a default workload.
+
+All errors are `InputError`s whose lines name field, value and remedy.
+"""
+
+import difflib
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import JsonValue, ValidationError
+
+from api_schemas.hardware import Cluster, Inventory
+from api_schemas.studies import StudySpec
+from service.cli.errors import InputError
+
+_LENGTH_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_sequence_length", "seq_length")
+_UNION_TAGS = {"Cluster", "literal['local']", "TrialConfig", "dict[str,any]", "Limit"}
+
+
+def read_json_object(path: Path) -> dict[str, JsonValue]:
+    """The JSON object in a file.
+
+    Raises:
+        InputError: it cannot be read, is no JSON (with line and column), or is no object.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise InputError(
+            f"file ({path}) cannot be read: {reason}; give the path of a study file or a config.json"
+        ) from None
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"{path}, line {error.lineno}, column {error.colno}: {error.msg}; correct the JSON there"
+        ) from None
+    except RecursionError:
+        raise InputError(f"file ({path}) is nested too deeply; give a study file or a config.json") from None
+    if not isinstance(value, dict):
+        raise InputError(f"file ({path}) holds a JSON {type(value).__name__}; it must hold an object, {{…}}")
+    return value
+
+
+def is_bare_config(values: dict[str, JsonValue]) -> bool:
+    """True for a model's `config.json`, False for a study."""
+    return "model_type" in values and "model" not in values
+
+
+def study_spec(values: dict[str, JsonValue], folder: Path) -> StudySpec:
+    """The study a file describes; `model` and `baseline` may be paths relative to it.
+
+    Raises:
+        InputError: a field is missing, unknown or wrong.
+    """
+    if "model" not in values:
+        raise InputError(
+            "model (missing): the file is neither a study ({model, workload, …}) nor a model's config.json "
+            "({model_type, …}); add one of these keys"
+        )
+    values = dict(values)
+    for key in ("model", "baseline"):
+        named = values.get(key)
+        if isinstance(named, str) and named.endswith(".json"):
+            values[key] = read_json_object(folder / named)
+    try:
+        return StudySpec.model_validate(values)
+    except ValidationError as error:
+        raise InputError(*error_lines(error)) from None
+
+
+def study_of_config(config: dict[str, JsonValue], inventory: Inventory) -> tuple[StudySpec, str]:
+    """A study of a bare `config.json` on this machine, and the workload it was given, in words.
+
+    Raises:
+        InputError: the configuration is not usable.
+    """
+    on_cuda = inventory.cluster.device == "cuda"
+    declared = [value for key in _LENGTH_KEYS if isinstance(value := config.get(key), int)]
+    length = min([*declared[:1], 2048 if on_cuda else 512])
+    ranks = inventory.cluster.world_size
+    workload: dict[str, JsonValue] = {
+        "sequence_length": length,
+        "global_batch": 8 * ranks,
+        "recipe": "bf16-mixed" if on_cuda else "fp32",
+    }
+    words = (
+        f"no workload given: sequence length {length}, global batch {8 * ranks} (8 × {ranks} ranks), "
+        f"recipe {workload['recipe']}; write a study file to choose (docs/cli.md)"
+    )
+    return study_spec({"model": config, "workload": workload}, Path()), words
+
+
+def with_options(
+    spec: StudySpec, *, ranks: int | None, max_trials: int | None, memory_gib: float | None
+) -> tuple[StudySpec, list[str]]:
+    """The study with command-line options in place of the file's values, and what was replaced, in words."""
+    replaced: list[str] = []
+    updates: dict[str, Any] = {}
+    if max_trials is not None:
+        updates["budget"] = spec.budget.model_copy(update={"max_trials": max_trials})
+    if isinstance(spec.cluster, Cluster) and (ranks or memory_gib):
+        cluster = spec.cluster
+        if ranks and ranks != cluster.world_size:
+            replaced.append(
+                f"--ranks {ranks} replaces the study's cluster of {cluster.nodes} × {cluster.gpus_per_node}"
+            )
+            cluster = cluster.model_copy(update={"nodes": 1, "gpus_per_node": ranks})
+        if memory_gib and memory_gib != cluster.memory_gib:
+            replaced.append(f"--memory-gib {memory_gib:g} replaces the study's {cluster.memory_gib:g}")
+            cluster = cluster.model_copy(update={"memory_gib": memory_gib})
+        updates["cluster"] = cluster
+    return spec.model_copy(update=updates), replaced
+
+
+def error_lines(error: ValidationError) -> list[str]:
+    """One line per wrong field: its path, its value, what is wrong and what to do."""
+    lines = []
+    for entry in error.errors(include_url=False):
+        parts = [str(part) for part in entry["loc"]]
+        if "literal['local']" in parts and isinstance(entry["input"], dict):
+            continue
+        if "Cluster" in parts and entry["type"] == "model_type":
+            continue
+        field = ".".join(part for part in parts if part not in _UNION_TAGS) or "study"
+        lines.append(_line(field, entry["type"], entry["msg"].removeprefix("Value error, "), entry["input"]))
+    return lines
+
+
+def _line(field: str, kind: str, message: str, value: object) -> str:
+    if kind == "extra_forbidden":
+        name = field.rpartition(".")[2]
+        close = difflib.get_close_matches(name, _field_names(), 1)
+        return f"{field}: unknown field; " + (f"did you mean {close[0]}?" if close else "remove it (see docs/cli.md)")
+    if kind == "missing":
+        return f"{field}: missing; add it (see docs/cli.md)"
+    if kind == "value_error" and len(message) > 40:
+        return f"{field}: {message}"
+    shown = json.dumps(value, default=str)
+    return f"{field} ({shown if len(shown) <= 60 else shown[:57] + '…'}): {message}; correct it (see docs/cli.md)"
+
+
+def _field_names() -> list[str]:
+    schema = StudySpec.model_json_schema()
+    objects = [schema, *schema["$defs"].values()]
+    return sorted({name for entry in objects for name in entry.get("properties", {})})

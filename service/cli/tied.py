@@ -1,0 +1,26 @@
+"""Become a command that dies with the process that started it: `python tied.py PARENT_PID COMMAND…`.
+
+Run as a file, so that nothing of the application is imported before the command takes over.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Ask the kernel for SIGKILL on the parent's death, then replace this process."""
+    parent = int(sys.argv[1])
+    # The setting survives exec; a terminal's Ctrl-C does not reach the command, which has a session of its own.
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        # The parent died before the kernel was asked.
+        sys.exit(1)
+    os.execvp(sys.argv[2], sys.argv[2:])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""Studies, trials and figures in words, shared by the live table, the progress lines and the summary."""
+
+from collections.abc import Sequence
+
+from api_schemas.measurements import Progress
+from api_schemas.studies import Study, StudyPhase
+from api_schemas.trials import Run, Trial, TrialState
+
+_TERMINAL = {TrialState.COMPLETE, TrialState.INFEASIBLE, TrialState.PRUNED, TrialState.FAILED, TrialState.CANCELLED}
+CONFIRM_RUNS = 10
+DEFAULT_TRIALS = 40
+"""Upper limit of the search when the budget names none; it usually ends earlier."""
+
+
+def is_done(trial: Trial) -> bool:
+    """The trial has ended, however."""
+    return trial.state in _TERMINAL
+
+
+def duration(seconds: float) -> str:
+    """`45 s`, `3 min`, `1 h 20 min`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def rate(value: float | None) -> str:
+    """Tokens per second and GPU."""
+    return "" if value is None else f"{value:,.0f}"
+
+
+def gib(value: float | None) -> str:
+    """GiB, with as many digits as matter."""
+    if value is None:
+        return ""
+    return f"{value:.3f}" if value < 1 else f"{value:.1f}"
+
+
+def peak_memory(trial: Trial) -> float | None:
+    """What the limit is about: reserved on a GPU, allocated on CPU ranks, which reserve nothing."""
+    return trial.peak_allocated_gib if trial.peak_reserved_gib is None else trial.peak_reserved_gib
+
+
+def reason(trial: Trial) -> str:
+    """Why a trial is not feasible, on one line; empty where it is."""
+    if trial.failure is None:
+        return ""
+    return f"{trial.failure.kind.value}: {' '.join(trial.failure.message.split())}"
+
+
+def activity(study: Study, trials: Sequence[Trial]) -> str:
+    """What the study is doing at this moment."""
+    if study.phase is StudyPhase.PROFILE:
+        return "counting the model's parameters and FLOPs"
+    running = [(trial, run) for trial in trials for run in trial.runs if run.state is TrialState.RUNNING]
+    confirming = study.phase is StudyPhase.CONFIRM
+    what = confirm_position(trials) if confirming else "searching"
+    if not running:
+        return what + ", choosing the next configuration" if not confirming else what
+    trial, run = running[-1]
+    return f"{what}, trial {trial.number}: {_step(run.progress)}"
+
+
+def confirm_position(trials: Sequence[Trial]) -> str:
+    """How far the confirmation runs are."""
+    done = len(confirm_runs(trials, TrialState.COMPLETE))
+    return f"confirming best against baseline, run {min(done + 1, CONFIRM_RUNS)} of {CONFIRM_RUNS}"
+
+
+def confirm_runs(trials: Sequence[Trial], state: TrialState) -> list[tuple[Trial, Run]]:
+    """Confirmation runs in a state, with their trials."""
+    return [(trial, run) for trial in trials for run in trial.runs if run.purpose == "confirm" and run.state is state]
+
+
+def _step(progress: Progress | None) -> str:
+    if progress is None:
+        return "starting ranks"
+    words = {"starting": "starting ranks", "building": "building the model", "warming_up": "warming up"}
+    phase = words.get(progress.phase, progress.phase)
+    return f"{phase}, step {progress.step}" if progress.step else phase
+
+
+def time_left(study: Study, trials: Sequence[Trial], elapsed_s: float) -> str:
+    """An estimate from the mean time of a run so far; empty before there is one."""
+    finished = sum(is_done(trial) for trial in trials)
+    confirmed = len(confirm_runs(trials, TrialState.COMPLETE))
+    if not finished or study.phase is StudyPhase.DONE:
+        return ""
+    # Not from the elapsed time: a resumed study has not spent all of it.
+    per_run = study.gpu_seconds / study.cluster.world_size / (finished + confirmed)
+    budget = study.spec.budget
+    search_s = 0.0
+    if study.phase is StudyPhase.SEARCH:
+        search_s = max(0, (budget.max_trials or DEFAULT_TRIALS) - finished) * per_run
+        if budget.max_wall_seconds is not None:
+            search_s = min(search_s, max(0.0, budget.max_wall_seconds - elapsed_s))
+    total = duration(search_s + (CONFIRM_RUNS - confirmed) * per_run)
+    return f"at most {total}" if budget.max_trials is None else f"about {total}"

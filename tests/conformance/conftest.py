@@ -1,0 +1,39 @@
+"""Studies as the service would hand them to the exporter, without having run them."""
+
+from datetime import UTC, datetime
+
+from api_schemas.hardware import Cluster
+from api_schemas.models import BlockProfile, ModelProfile, preset
+from api_schemas.strategies import TrialConfig
+from api_schemas.studies import Contender, Study, StudyPhase, StudySpec, StudyState
+from api_schemas.workload import RECIPES, Workload
+
+CPU = Cluster(device="cpu", gpus_per_node=2, memory_gib=4, host_memory_gib=8)
+_BLOCKS = {"llama": "model.layers", "mixtral": "model.layers", "gpt2": "transformer.h"}
+_CLASSES = {"llama": "LlamaDecoderLayer", "mixtral": "MixtralDecoderLayer", "gpt2": "GPT2Block"}
+
+
+def study_of(model: str = "llama-tiny", recipe: str = "fp32", cluster: Cluster = CPU, global_batch: int = 8) -> Study:
+    spec = StudySpec(
+        model=preset(model),
+        workload=Workload(sequence_length=32, global_batch=global_batch, recipe=RECIPES[recipe]),
+        cluster=cluster,
+    )
+    kind = spec.model.model_type
+    block = BlockProfile(name=f"{_BLOCKS[kind]}.0", parameters=10, largest_parameter=5, forward_flops_per_token=20)
+    profile = ModelProfile(
+        parameters=100, active_parameters=100, blocks=(block,), block_class=_CLASSES[kind],
+        moe_class="MixtralSparseMoeBlock" if kind == "mixtral" else None, forward_flops_per_token=200,
+        hidden_size=8, vocab_size=64, max_positions=None,
+    )  # fmt: skip
+    return Study(
+        study_id="study-1", state=StudyState.COMPLETE, phase=StudyPhase.DONE, spec=spec, cluster=cluster, profile=profile,
+        trials={"complete": 1}, rejected=0, gpu_seconds=1, created_at=datetime(2026, 1, 1, tzinfo=UTC),
+    )  # fmt: skip
+
+
+def contender_of(config: TrialConfig) -> Contender:
+    return Contender(
+        trial_number=0, config=config, description=config.describe(), tokens_per_s_per_gpu=1000, peak_allocated_gib=0.5,
+        peak_reserved_gib=None, runs=5,
+    )  # fmt: skip

@@ -1,0 +1,116 @@
+"""The exported files as their consumers read them: DeepSpeed's and Accelerate's own classes, and ours."""
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+from accelerate.commands.config.config_args import ClusterConfig, load_config_from_file
+from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from accelerate.parallelism_config import ParallelismConfig
+from accelerate.utils import DeepSpeedPlugin, FullyShardedDataParallelPlugin
+from accelerate.utils.launch import prepare_multi_gpu_env
+from conftest import contender_of, study_of
+from deepspeed.runtime.config import DeepSpeedConfig
+
+from api_schemas.hardware import Cluster
+from api_schemas.leases import TrialTask
+from api_schemas.strategies import DdpConfig, Fsdp2Config, Offload, TrialConfig, ZeroConfig
+from api_schemas.workload import RECIPES, Workload
+from tuner.export import files, snippet
+from workers.rank import checkpointing
+
+EIGHT_GPUS = Cluster(device="cuda", gpu="NVIDIA H100 80GB HBM3", gpus_per_node=8, memory_gib=80, host_memory_gib=1000)
+TWO_NODES = EIGHT_GPUS.model_copy(update={"nodes": 2})
+EVERY_KIND = [
+    TrialConfig(strategy=DdpConfig(), activation_checkpointing="selective", compile=True),
+    TrialConfig(strategy=Fsdp2Config(dp_replicate=2, dp_shard=4, grad_sync="reduce_scatter", cpu_offload=True)),
+    TrialConfig(strategy=ZeroConfig(stage=3, offload_param=Offload(device="nvme"), zero_hpz_partition_size=2)),
+]
+
+
+def export(config: TrialConfig, cluster: Cluster = EIGHT_GPUS, recipe: str = "bf16-mixed") -> dict[str, str]:
+    study = study_of("mixtral-tiny", recipe, cluster, global_batch=cluster.world_size * 4)
+    return files(study, contender_of(config))
+
+
+@pytest.mark.parametrize("config", EVERY_KIND, ids=lambda config: config.backend)
+def test_the_trial_is_kept_and_the_script_is_python(config: TrialConfig) -> None:
+    contents = export(config)
+    assert TrialTask.model_validate_json(contents["config.json"]).config == config
+    ast.parse(contents["train_snippet.py"])
+    assert "$" not in contents["train_snippet.py"]
+    assert max(len(line) for line in contents["train_snippet.py"].splitlines()) <= 120
+    assert ("ds_config.json" in contents) == (config.backend == "zero")
+
+
+@pytest.mark.parametrize("recipe", sorted(RECIPES))
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_deepspeed_reads_what_we_write(stage: int, recipe: str) -> None:
+    offload = Offload(device="cpu", ratio=0.5 if stage == 3 else 1.0)
+    strategy = ZeroConfig(stage=stage, reduce_bucket_size=12_345, overlap_comm=False, offload_optimizer=offload)
+    workload = Workload(sequence_length=32, global_batch=6, recipe=RECIPES[recipe], max_grad_norm=None)
+    # DeepSpeed reads the world size from its launcher; outside of one it is 1.
+    read = DeepSpeedConfig(strategy.to_deepspeed(workload, micro_batch=2, accumulation=3))
+    assert (read.zero_config.stage, read.zero_config.reduce_bucket_size, read.zero_config.overlap_comm) == (
+        stage,
+        12_345,
+        False,
+    )
+    assert read.zero_config.offload_optimizer.ratio == offload.ratio
+    assert read.bfloat16_config.enabled == (recipe == "bf16-mixed") and not read.float16_config.enabled
+    assert read.gradient_clipping == 0 and read.grad_accum_dtype == "fp32"
+
+
+def accelerate_environment(
+    folder: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> tuple[ClusterConfig, dict[str, str]]:
+    """The file as Accelerate reads it, and what its launcher would give every rank."""
+    path = folder / "accelerate.yaml"
+    path.write_text(text)
+    arguments = launch_command_parser().parse_args(["--config_file", str(path), "train.py"])
+    arguments, _, _ = _validate_launch_command(arguments)
+    environment = prepare_multi_gpu_env(arguments)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    return load_config_from_file(str(path)), environment
+
+
+def test_accelerate_reads_hsdp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = TrialConfig(
+        strategy=Fsdp2Config(dp_replicate=2, dp_shard=4, reshard_after_forward=False), activation_checkpointing="full"
+    )
+    file, _ = accelerate_environment(tmp_path, export(config)["accelerate.yaml"], monkeypatch)
+    assert (file.num_processes, file.mixed_precision) == (8, "bf16")
+    plugin = FullyShardedDataParallelPlugin()
+    assert (plugin.fsdp_version, plugin.reshard_after_forward, plugin.activation_checkpointing) == (2, False, True)
+    assert plugin.transformer_cls_names_to_wrap == ["MixtralDecoderLayer"]
+    mesh = ParallelismConfig()
+    assert (mesh.dp_replicate_size, mesh.dp_shard_size) == (2, 4)
+
+
+def test_accelerate_reads_the_deepspeed_file_beside_it(tmp_path: Path) -> None:
+    contents = export(TrialConfig(strategy=ZeroConfig(stage=3)))
+    for name, text in contents.items():
+        (tmp_path / name).write_text(text)
+    section = load_config_from_file(str(tmp_path / "accelerate.yaml")).deepspeed_config
+    assert section["zero3_init_flag"] is True
+    plugin = DeepSpeedPlugin(hf_ds_config=str(tmp_path / section["deepspeed_config_file"]), zero3_init_flag=True)
+    assert plugin.zero_stage == 3
+    assert plugin.deepspeed_config["zero_optimization"] == json.loads(contents["ds_config.json"])["zero_optimization"]
+
+
+def test_several_nodes_meet_at_the_first() -> None:
+    launch = export(TrialConfig(strategy=DdpConfig()), TWO_NODES)["launch.sh"]
+    assert "--nnodes 2 --nproc-per-node 8" in launch and "${MASTER_ADDR:?" in launch
+
+
+def test_what_accelerate_cannot_say_is_said_in_comments() -> None:
+    strategy = Fsdp2Config(dp_shard=8, forward_prefetch=2, blocks_per_unit=3, reshard_after_forward=4)
+    text = export(TrialConfig(strategy=strategy, activation_checkpointing="selective"))["accelerate.yaml"]
+    for words in ("forward_prefetch=2", "blocks_per_unit=3", "reshard_after_forward=4", "selective", "torch.float32"):
+        assert words in text
+
+
+def test_the_script_keeps_the_operators_that_the_ranks_keep() -> None:
+    assert [f"{name}.default" for name in snippet._KEPT] == list(checkpointing._SAVED_NAMES)

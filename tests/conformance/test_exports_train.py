@@ -1,0 +1,117 @@
+"""The exported files do train, on 2 CPU ranks: the script under torchrun, DeepSpeed's JSON, Accelerate's DDP."""
+
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import contender_of, study_of
+
+from api_schemas.strategies import DdpConfig, Fsdp2Config, Offload, TrialConfig, ZeroConfig
+from tuner.export import files
+
+pytestmark = pytest.mark.ranks
+
+_STEP = re.compile(r"step (\d+): loss ([\d.]+), gradient norm ([\d.]+)")
+ACCELERATE_SCRIPT = """
+import torch
+from accelerate import Accelerator
+accelerator = Accelerator()
+model = torch.nn.Linear(4, 4)
+model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
+for micro in range(accelerator.gradient_accumulation_steps):
+    with accelerator.accumulate(model):
+        inputs = torch.ones(2, 4, device=accelerator.device) * (accelerator.process_index + 1)
+        accelerator.backward(model(inputs).float().square().mean())
+        optimizer.step()
+        optimizer.zero_grad()
+weight = accelerator.unwrap_model(model).weight
+spread = (accelerator.gather(weight.detach().sum()[None]).std()).item()
+print(accelerator.distributed_type, accelerator.num_processes, accelerator.mixed_precision, type(model).__name__, spread)
+"""
+
+
+def export(folder: Path, config: TrialConfig, **study: str) -> Path:
+    for name, text in files(study_of(**study), contender_of(config)).items():
+        (folder / name).write_text(text)
+    return folder
+
+
+def launch(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = ["bash", str(folder / "launch.sh"), *arguments]
+    environment = {**os.environ, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=environment)
+
+
+def train(folder: Path) -> list[tuple[float, float]]:
+    """Loss and gradient norm of two steps."""
+    done = launch(folder, "--steps", "2")
+    assert done.returncode == 0, done.stderr[-4000:]
+    steps = [(float(loss), float(norm)) for _, loss, norm in _STEP.findall(done.stdout)]
+    assert len(steps) == 2
+    return steps
+
+
+def test_ddp_and_zero_2_scripts_train_the_same(tmp_path: Path) -> None:
+    """Equal seeds, equal made-up tokens: what differs is only the strategy, with DeepSpeed's JSON read by DeepSpeed."""
+    results = []
+    for strategy in (DdpConfig(gradient_as_bucket_view=True), ZeroConfig(stage=2)):
+        folder = tmp_path / strategy.kind
+        folder.mkdir()
+        results.append(train(export(folder, TrialConfig(strategy=strategy, micro_batch=2))))
+    assert results[0] == [pytest.approx(step, rel=2e-4) for step in results[1]]
+
+
+@pytest.mark.parametrize(
+    ("model", "config"),
+    [
+        (
+            "gpt2-tiny",
+            TrialConfig(
+                strategy=Fsdp2Config(
+                    dp_shard=2, blocks_per_unit=2, forward_prefetch=1, backward_prefetch=2, grad_sync="last"
+                ),
+                micro_batch=2,
+                activation_checkpointing="selective",
+            ),
+        ),
+        (
+            "mixtral-tiny",
+            TrialConfig(
+                strategy=ZeroConfig(stage=3, offload_optimizer=Offload(pin_memory=False)),
+                micro_batch=2,
+                activation_checkpointing="full",
+            ),
+        ),
+        ("llama-tiny", TrialConfig(strategy=DdpConfig(), micro_batch=2, activation_checkpointing="full")),
+    ],
+    ids=["fsdp2", "zero-3", "ddp"],
+)
+def test_scripts_train_in_mixed_precision(tmp_path: Path, model: str, config: TrialConfig) -> None:
+    vocabulary = study_of(model).spec.model.config["vocab_size"]
+    assert isinstance(vocabulary, int)
+    loss, norm = train(export(tmp_path, config, model=model, recipe="bf16-mixed"))[0]
+    # Random weights and uniform tokens: the loss is that of guessing.
+    assert loss == pytest.approx(math.log(vocabulary), rel=0.02)
+    assert norm > 0
+
+
+def test_accelerate_trains_ddp_with_the_exported_file(tmp_path: Path) -> None:
+    export(tmp_path, TrialConfig(strategy=DdpConfig(), micro_batch=2), recipe="bf16-mixed")
+    (tmp_path / "train.py").write_text(ACCELERATE_SCRIPT)
+    done = launch(tmp_path, "accelerate", str(tmp_path / "train.py"))
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.count("DistributedType.MULTI_CPU 2 bf16 DistributedDataParallel 0.0") == 2
+
+
+@pytest.mark.parametrize("strategy", [Fsdp2Config(dp_shard=2), ZeroConfig(stage=2)], ids=["fsdp2", "zero"])
+def test_accelerate_is_refused_where_it_would_ignore_the_strategy(
+    tmp_path: Path, strategy: Fsdp2Config | ZeroConfig
+) -> None:
+    export(tmp_path, TrialConfig(strategy=strategy))
+    refused = launch(tmp_path, "accelerate", "train.py")
+    assert refused.returncode == 2
+    assert "on CPU ranks" in refused.stderr

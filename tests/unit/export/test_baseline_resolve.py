@@ -1,0 +1,112 @@
+"""A user's DeepSpeed JSON as a baseline: read as DeepSpeed reads it, refused where it trains something else."""
+
+from typing import Any
+
+import pytest
+
+from api_schemas.hardware import Cluster
+from api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
+from api_schemas.workload import RECIPES, Workload
+from tuner.baseline import resolve, resolve_with_notes
+
+BF16 = Workload(sequence_length=64, global_batch=16)
+FP32 = Workload(sequence_length=64, global_batch=16, recipe=RECIPES["fp32"])
+TWO_RANKS = Cluster(device="cpu", gpus_per_node=2, memory_gib=2, host_memory_gib=8)
+BF16_ON = {"bf16": {"enabled": True}}
+STAGE_2 = {"zero_optimization": {"stage": 2}}
+
+
+def zero(given: dict[str, Any], workload: Workload = BF16) -> ZeroConfig:
+    config = resolve(given, workload, TWO_RANKS)
+    assert config is not None and isinstance(config.strategy, ZeroConfig)
+    return config.strategy
+
+
+def test_no_baseline_stays_none() -> None:
+    assert resolve(None, BF16, TWO_RANKS) is None
+
+
+def test_our_own_words_as_json_are_a_configuration() -> None:
+    given = {"strategy": {"kind": "ddp", "bucket_cap_mb": 50}, "micro_batch": 4}
+    assert resolve(given, BF16, TWO_RANKS) == TrialConfig(strategy=DdpConfig(bucket_cap_mb=50), micro_batch=4)
+
+
+def test_auto_values_are_left_to_the_workload() -> None:
+    autos = {"train_batch_size": "auto", "gradient_clipping": "auto", "bf16": {"enabled": "auto"}, "fp16": "auto"}
+    config, notes = resolve_with_notes({**autos, **STAGE_2}, BF16, TWO_RANKS)
+    assert config == TrialConfig(strategy=ZeroConfig(stage=2, overlap_comm=False), micro_batch=1)
+    assert any("micro batch 1" in note for note in notes)
+
+
+@pytest.mark.parametrize(("stage", "overlap"), [(1, False), (2, False), (3, True)])
+def test_an_absent_overlap_comm_is_what_deepspeed_makes_of_it(stage: int, overlap: bool) -> None:
+    assert zero({"zero_optimization": {"stage": stage}}).overlap_comm is overlap
+
+
+def test_scientific_notation_old_names_and_offload_are_understood() -> None:
+    section = {"stage": 3, "reduce_bucket_size": 2e8, "prefetch_bucket_size": 7, "cpu_offload": True}
+    strategy = zero({"zero_optimization": section | {"offload_param": {"device": "none"}}})
+    assert (strategy.reduce_bucket_size, strategy.stage3_prefetch_bucket_size) == (200_000_000, 7)
+    assert strategy.offload_optimizer is not None and strategy.offload_optimizer.device == "cpu"
+    assert strategy.offload_param is None
+
+
+@pytest.mark.parametrize(
+    ("sizes", "micro_batch"),
+    [
+        ({"train_batch_size": 16}, 8),
+        ({"train_micro_batch_size_per_gpu": 4}, 4),
+        ({"gradient_accumulation_steps": 4}, 2),
+        ({"train_batch_size": 16, "gradient_accumulation_steps": 8, "train_micro_batch_size_per_gpu": 1}, 1),
+    ],
+)
+def test_batch_sizes_follow_deepspeeds_rules(sizes: dict[str, int], micro_batch: int) -> None:
+    config = resolve({**sizes, **STAGE_2}, BF16, TWO_RANKS)
+    assert config is not None and config.micro_batch == micro_batch
+
+
+@pytest.mark.parametrize(
+    ("given", "theirs", "ours"),
+    [
+        ({"bf16": {"enabled": False}}, "bf16.enabled (false)", "bf16-mixed"),
+        ({"fp16": {"enabled": True}}, "fp16.enabled (true)", "bf16-mixed"),
+        ({"train_batch_size": 32}, "train_batch_size (32)", "global_batch is 16"),
+        ({"train_micro_batch_size_per_gpu": 3}, "3", "global_batch (16)"),
+        ({"gradient_clipping": 0.5}, "gradient_clipping (0.5)", "max_grad_norm is 1.0"),
+        ({"optimizer": {"type": "Lamb"}}, "optimizer.type ('Lamb')", "AdamW"),
+        ({"optimizer": {"params": {"lr": 1e-5}}}, "params.lr (1e-05)", "optimizer.lr is 0.0003"),
+        ({"optimizer": {"params": {"betas": [0.9, 0.999]}}}, "betas[1] (0.999)", "beta2 is 0.95"),
+        ({"communication_data_type": "bf16"}, "communication_data_type ('bf16')", "fp32"),
+        ({"data_types": {"grad_accum_dtype": "bf16"}}, "grad_accum_dtype ('bf16')", "fp32"),
+        ({"bf16": {"enabled": True, "bf16_master_weights_and_grads": True}}, "bf16_master", "masters in float32"),
+        ({"zero_optimization": {"stage": 3, "zero_quantized_weights": True}}, "zero_quantized_weights", "recipe"),
+        ({"zero_optimization": {"stage": "two"}}, "stage ('two')", "number"),
+        ({"zero_optimization": {"stage": 2, "reduce_bucket_size": 0}}, "reduce_bucket_size (0)", "greater"),
+        ({"strategy": {"kind": "ddp", "bucket": 3}}, "baseline.strategy", "bucket"),
+        ({"strategy": {"kind": "fsdp2", "dp_shard": 4}}, "(1 × 4)", "2 ranks"),
+    ],
+)
+def test_a_contradiction_names_both_sides(given: dict[str, Any], theirs: str, ours: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        resolve({**STAGE_2, **given} if "strategy" not in given else given, BF16, TWO_RANKS)
+    assert theirs in str(refused.value) and ours in str(refused.value)
+
+
+def test_stage_0_is_ddp_where_it_trains_the_same_and_refused_where_not() -> None:
+    config, notes = resolve_with_notes({"train_micro_batch_size_per_gpu": 2}, FP32, TWO_RANKS)
+    assert config == TrialConfig(strategy=DdpConfig(), micro_batch=2)
+    assert any("DDP" in note for note in notes)
+    with pytest.raises(ValueError, match="trains something else"):
+        resolve({**BF16_ON, "zero_optimization": {"stage": 0}}, BF16, TWO_RANKS)
+
+
+def test_keys_without_effect_are_listed_and_logging_is_not() -> None:
+    section = {"stage": 2, "offload_param": {"device": "cpu"}, "memory_efficient_linear": False}
+    given = {**BF16_ON, "gradient_clipping": 1, "train_batch_size": 16, "steps_per_print": 10, "colour": "red"}
+    _, notes = resolve_with_notes(
+        {**given, "zero_optimization": section, "scheduler": {"type": "WarmupLR"}}, BF16, TWO_RANKS
+    )
+    text = "\n".join(notes)
+    for name in ("offload_param has no effect", "memory_efficient_linear", "baseline.colour", "baseline.scheduler"):
+        assert name in text
+    assert "steps_per_print" not in text and len(notes) == 4

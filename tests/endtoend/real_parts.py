@@ -1,0 +1,121 @@
+"""The real service and the real worker as processes of their own, for tests that kill them."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+TINY: dict[str, Any] = {
+    "model_type": "llama",
+    "vocab_size": 512,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+}
+
+
+def study(**changes: Any) -> dict[str, Any]:
+    """A study of a model so small that a trial takes about two seconds."""
+    base: dict[str, Any] = {
+        "model": TINY,
+        "workload": {"sequence_length": 32, "global_batch": 8, "recipe": "fp32"},
+        "budget": {"max_trials": 3},
+        "space": {"backends": ["ddp", "fsdp2"]},
+    }
+    return base | changes
+
+
+def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
+    """Poll until the condition gives something true; fails after so many seconds."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"not within {seconds:g} s: {what}")
+
+
+class Stack:
+    """One service and one worker at a time, in a folder of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._processes: list[subprocess.Popen[bytes]] = []
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._port = probe.getsockname()[1]
+        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self._port}", timeout=30, trust_env=False)
+
+    def start_service(self) -> subprocess.Popen[bytes]:
+        environment = {
+            "SHARDTUNE_DATABASE_URL": f"sqlite:///{self._folder}/shardtune.sqlite3",
+            "SHARDTUNE_LEASE_S": "10",
+            "SHARDTUNE_HEARTBEAT_S": "1",
+        }
+        command = [sys.executable, "-m", "service.cli", "serve", "--host", "127.0.0.1", "--port", str(self._port)]
+        process = self._start(command, "service.log", environment)
+        until(self._is_ready, 60, "service ready")
+        return process
+
+    def start_worker(self, ranks: int = 2) -> psutil.Process:
+        before = set(self.workers())
+        command = [sys.executable, "-m", "workers", "--service", str(self.http.base_url), "--name", "w"]
+        command += ["--work-dir", str(self._folder / "worker"), "--ranks", str(ranks), "--memory-gib", "2"]
+        process = self._start(command, "worker.log", {})
+        until(lambda: set(self.workers()) - before or process.poll() is not None, 120, "worker registered")
+        assert process.poll() is None, (self._folder / "worker.log").read_text()
+        return psutil.Process(process.pid)
+
+    def workers(self) -> list[str]:
+        return [worker["session"] for worker in self._list("/v1/workers")]
+
+    def create(self, spec: dict[str, Any]) -> str:
+        answer = self.http.post("/v1/studies", json=spec)
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["study_id"])
+
+    def study(self, study_id: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.http.get(f"/v1/studies/{study_id}").json()
+        return found
+
+    def trials(self, study_id: str) -> list[dict[str, Any]]:
+        return self._list(f"/v1/studies/{study_id}/trials")
+
+    def close(self) -> None:
+        self.http.close()
+        for process in self._processes:
+            if process.poll() is None:
+                process.terminate()
+                try:
+                    process.wait(timeout=20)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+
+    def _list(self, path: str) -> list[dict[str, Any]]:
+        body = self.http.get(path).json()
+        rows: list[dict[str, Any]] = body if isinstance(body, list) else next(iter(body.values()))
+        return rows
+
+    def _is_ready(self) -> bool:
+        try:
+            return self.http.get("/readyz").is_success
+        except httpx.TransportError:
+            return False
+
+    def _start(self, command: list[str], log: str, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+        with (self._folder / log).open("ab") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | environment)
+        self._processes.append(process)
+        return process

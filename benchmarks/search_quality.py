@@ -153,7 +153,7 @@ def samplers(space: Space) -> dict[str, Ask]:
 
 
 def best_known(space: Space, draws: int = 40_000) -> float:
-    """The best of many random draws, each improved knob by knob."""
+    """The best of many random draws: a lower bound of what there is to find."""
     rng = random.Random(0)
     drawn = [space.sample(lambda _, values: rng.choice(values)) for _ in range(draws)]
     return max((score(config) or 0.0) for config in drawn if config is not None)

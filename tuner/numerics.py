@@ -22,8 +22,10 @@ class Tolerance:
     """Relative to the root of the square sum: the sum itself may cancel to nothing."""
 
 
-FP32 = Tolerance(loss=1e-5, grad_norm=1e-4, parameter_square_sum=1e-4, parameter_sum=1e-2)
-BF16 = Tolerance(loss=2e-3, grad_norm=3e-2, parameter_square_sum=1e-3, parameter_sum=1e-1)
+# Largest differences seen between 2-rank runs of all three backends over 4 steps (llama-tiny, torch 2.13 CPU):
+# fp32 1e-7, 2e-5, 6e-8, 1e-6; bf16 3e-5, 4e-4, 5e-7, 6e-4. GPU kernels and larger models round more.
+FP32 = Tolerance(loss=1e-5, grad_norm=1e-4, parameter_square_sum=1e-6, parameter_sum=1e-4)
+BF16 = Tolerance(loss=2e-3, grad_norm=3e-2, parameter_square_sum=1e-4, parameter_sum=3e-2)
 
 
 @dataclass(frozen=True)

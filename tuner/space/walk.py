@@ -53,12 +53,7 @@ class Walk:
         self._pick_if("compile", self.limits.allow_compile, (False, True), False)
         accumulates = self.domains.accumulation(micro_batch) > 1
         {"ddp": self._ddp, "zero": self._zero, "fsdp2": self._fsdp2}[str(backend)](accumulates)
-        if self.table.get("stage") == 3:
-            # Its hooks need reentrant checkpointing, which has no policy: recomputing otherwise, deepspeed 0.19.8
-            # releases parameters whose gradients are still to come.
-            self.pick("activation_checkpointing", ("none", "full"), at="stage3")
-        else:
-            self.pick("activation_checkpointing", ("none", "selective", "full"))
+        self._checkpointing()
         return self.table
 
     def pick(self, knob: str, candidates: tuple[KnobValue, ...], at: str = "") -> KnobValue:
@@ -84,6 +79,17 @@ class Walk:
             return self.pick(knob, candidates)
         self.hold(knob, otherwise, candidates)
         return self.table[knob]
+
+    def _checkpointing(self) -> None:
+        """Selective checkpointing matches operators by their count, into which ZeRO-3's own gathers fall.
+
+        deepspeed 0.19.8 issues other gathers in recomputation than in forward, depending on prefetch and persistence:
+        "aten.cat.default invocation index 2 … not found in storage".
+        """
+        if self.table.get("stage") == 3:
+            self.pick("activation_checkpointing", ("none", "full"), at="stage3")
+        else:
+            self.pick("activation_checkpointing", ("none", "selective", "full"))
 
     def _ddp(self, accumulates: bool) -> None:
         several, default = self.domains.world > 1, DdpConfig()

@@ -1,6 +1,7 @@
 """`python -m workers.rank TRIAL_DIR`: one rank in a process of its own, also under torchrun."""
 
 import importlib
+import os
 import sys
 from pathlib import Path
 
@@ -14,7 +15,11 @@ def main() -> int:
         return 2
     lifeline.tie_to_parent()
     rank = importlib.import_module("workers.rank.main")
-    return int(rank.run(Path(sys.argv[1])))
+    code = int(rank.run(Path(sys.argv[1])))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # The report is written. After a failure, exit handlers may wait for collectives whose peers are gone.
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -12,23 +12,18 @@ import json
 import os
 import selectors
 import signal
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import cpuinfo  # type: ignore[import-untyped]
-import torch
 import transformers
 
 from api_schemas.leases import ProfileTask, TrialTask
-from workers.rank import lifeline, main, ops, trial_dir
+from api_schemas.measurements import Progress
+from workers.rank import forking, lifeline, ops, trial_dir
 from workers.rank.versions import library_versions
-
-_PROBE_TIMEOUT_S = 60.0
 
 _LATE_IMPORTS = (
     "cpuinfo",
@@ -68,7 +63,7 @@ class Host:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for name in _LATE_IMPORTS:
             _import_if_there(name)
-        fork_safe, reason = probe_fork()
+        fork_safe, reason = forking.probe()
         self._tell({"event": "ready", "fork_safe": fork_safe, "reason": reason, "versions": library_versions()})
         with selectors.DefaultSelector() as selector:
             selector.register(self._orders, selectors.EVENT_READ)
@@ -122,7 +117,7 @@ class Host:
             return
         builder, folder, world_size = self._builder
         if builder.poll() is None:
-            (Path(folder) / "progress.json").write_text('{"phase":"starting","step":0}')
+            trial_dir.ProgressFile(Path(folder), rank=0).write(Progress(phase="starting"))
             return
         self._builder = None
         # If it failed, the ranks fail to load it and say so in their reports.
@@ -130,17 +125,17 @@ class Host:
 
     def _fork_ranks(self, folder: str, world_size: int) -> None:
         (Path(folder) / "store").unlink(missing_ok=True)
-        port = _free_port()
+        port = forking.free_port()
         host = os.getpid()
         # What the children share is never written to, so that its pages stay shared.
         gc.collect()
         gc.freeze()
         for rank in range(world_size):
-            environment = _environment(rank, world_size, port)
+            environment = forking.environment(rank, world_size, port)
             pid = os.fork()
             if pid == 0:
-                _become_rank(Path(folder), rank, environment, host)
-            _lead_group(pid)
+                forking.become_rank(Path(folder), rank, environment, host)
+            forking.lead_group(pid)
             self._ranks[pid] = rank
         self._tell({"event": "started", "dir": folder, "pids": list(self._ranks)})
 
@@ -150,20 +145,21 @@ class Host:
             if done:
                 code = os.waitstatus_to_exitcode(status)
                 # A rank may have left children of its own, such as compiler processes.
-                _kill_group(pid)
+                forking.kill_group(pid)
                 self._tell({"event": "exited", "dir": self._folder, "rank": self._ranks.pop(pid), "code": code})
         if not self._ranks and self._builder is None:
             self._folder = None
 
     def _kill_all(self) -> None:
         if self._builder is not None:
-            builder, folder, _ = self._builder
-            _kill_group(builder.pid)
+            builder, folder, world_size = self._builder
+            forking.kill_group(builder.pid)
             builder.wait()
             self._builder = None
-            self._tell({"event": "exited", "dir": folder, "rank": 0, "code": -signal.SIGKILL})
+            for rank in range(world_size):
+                self._tell({"event": "exited", "dir": folder, "rank": rank, "code": -signal.SIGKILL})
         for pid in self._ranks:
-            _kill_group(pid)
+            forking.kill_group(pid)
 
     def _tell(self, event: dict[str, Any]) -> None:
         os.write(self._events, json.dumps(event).encode() + b"\n")
@@ -180,94 +176,6 @@ def preload(task: TrialTask | ProfileTask) -> None:
 def _import_if_there(name: str) -> None:
     with contextlib.suppress(ModuleNotFoundError):
         importlib.import_module(name)
-
-
-def probe_fork() -> tuple[bool, str | None]:
-    """Whether a forked child can use torch, CUDA included where there is some; with the reason if not."""
-    threads = len(list(Path("/proc/self/task").iterdir()))
-    if threads != 1:
-        return False, f"an import started threads ({threads - 1})"
-    pid = os.fork()
-    if pid == 0:
-        _exit_with(_use_torch)
-    deadline = time.monotonic() + _PROBE_TIMEOUT_S
-    while time.monotonic() < deadline:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            code = os.waitstatus_to_exitcode(status)
-            return code == 0, None if code == 0 else f"a forked child could not use torch (exit code {code})"
-        time.sleep(0.02)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    return False, f"a forked child that uses torch hung for {_PROBE_TIMEOUT_S:.0f} s"
-
-
-def _use_torch() -> int:
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    ones = torch.ones(512, 512, device=device)
-    return 0 if float((ones @ ones).sum()) == 512.0**3 else 1
-
-
-def _environment(rank: int, world_size: int, port: int) -> dict[str, str]:
-    return {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(world_size),
-        "LOCAL_WORLD_SIZE": str(world_size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }
-
-
-def _become_rank(folder: Path, rank: int, environment: dict[str, str], host: int) -> NoReturn:
-    """In the child: cut what ties it to the host's work, then run the rank and end without the host's clean-up."""
-
-    def run() -> int:
-        lifeline.tie_to_parent(host)
-        os.setpgid(0, 0)
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        log = os.open(folder / f"rank_{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        os.environ.update(environment)
-        return main.run(folder)
-
-    _exit_with(run)
-
-
-def _exit_with(function: Callable[[], int]) -> NoReturn:
-    """Leave a forked child without running exit handlers that belong to the host."""
-    code = 1
-    try:
-        code = function()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-
-
-def _lead_group(pid: int) -> None:
-    """The child does it too; whoever comes first, a kill right after the fork finds the group."""
-    try:
-        os.setpgid(pid, pid)
-    except (ProcessLookupError, PermissionError):
-        return
-
-
-def _kill_group(pid: int) -> None:
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-
-
-def _free_port() -> int:
-    """For whatever reads MASTER_PORT; the ranks of one node meet at a file."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def serve() -> None:

@@ -60,6 +60,7 @@ class Loop:
             self._note_losses([mean_loss])
             self._require_finite(float(norm), "gradient norm", step)
             total, squares = self._trainer.parameter_checksum()
+            self._require_finite(squares, "sum of squared parameters", step)
             self.outcome.trajectory.append(
                 StepRecord(
                     step=step, loss=mean_loss, grad_norm=float(norm), parameter_sum=total, parameter_square_sum=squares

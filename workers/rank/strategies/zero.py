@@ -1,5 +1,6 @@
 """DeepSpeed ZeRO stages 1-3, configured by the same renderer that exports them."""
 
+import os
 import warnings
 from typing import Any
 
@@ -15,6 +16,9 @@ from workers.rank import model as models
 from workers.rank import moe, weights
 from workers.rank.strategies import base
 
+NVME_VARIABLE = "SHARDTUNE_NVME_PATH"
+"""Folder on a local NVMe disk, where the worker's probe found that DeepSpeed's asynchronous I/O works."""
+
 
 class ZeroTrainer:
     """An engine of DeepSpeed around the model; stage 3 builds it sharded, one parameter at a time."""
@@ -22,7 +26,15 @@ class ZeroTrainer:
     def __init__(self, model: nn.Module, setting: base.Setting, config: ZeroConfig) -> None:
         _quieten()
         workload, place = setting.task.workload, setting.place
-        document = config.to_deepspeed(workload, setting.task.config.micro_batch, setting.accumulation)
+        if place.world_size % config.zero_hpz_partition_size:
+            # DeepSpeed takes it, and gathers from groups that do not exist.
+            raise ValueError(
+                f"zero_hpz_partition_size ({config.zero_hpz_partition_size}) must divide the number of ranks "
+                f"({place.world_size}); use 1 or a divisor"
+            )
+        document = config.to_deepspeed(
+            workload, setting.task.config.micro_batch, setting.accumulation, nvme_path=_nvme_path(config)
+        )
         if config.stage == 3:
             _partition(model, setting, document)
             classes = moe.classes_in(model)
@@ -66,6 +78,16 @@ class ZeroTrainer:
     def close(self) -> None:
         """See `Trainer`."""
         self._engine.destroy()
+
+
+def _nvme_path(config: ZeroConfig) -> str | None:
+    """The folder for NVMe offload, for a configuration that asks for one."""
+    if not any(o is not None and o.device == "nvme" for o in (config.offload_optimizer, config.offload_param)):
+        return None
+    path = os.environ.get(NVME_VARIABLE)
+    if not path:
+        raise ValueError(f"offload to nvme needs a folder; set {NVME_VARIABLE} in the worker's environment")
+    return path
 
 
 def _masters(optimizer: Any) -> list[torch.Tensor]:

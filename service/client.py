@@ -13,9 +13,10 @@ import httpx
 from pydantic import TypeAdapter
 
 from api_schemas.studies import Study, StudyResult, StudySpec
-from api_schemas.trials import Trial
+from api_schemas.trials import Rejection, Trial
 
 _TRIALS = TypeAdapter(list[Trial])
+_REJECTIONS = TypeAdapter(list[Rejection])
 _STUDIES = TypeAdapter(list[Study])
 
 
@@ -53,8 +54,13 @@ class ServiceRefused(ServiceError):
 
 def _line(error: Mapping[str, Any]) -> str:
     field, message = str(error.get("field") or ""), str(error.get("message") or "").removeprefix("Value error, ")
-    if "value" not in error or error["value"] is None or str(error["value"]) in message:
-        return f"{field}: {message}" if field else message
+    parent, _, name = field.rpartition(".")
+    if not field or message.startswith(f"{field} ("):
+        return message
+    if message.startswith(f"{name} ("):
+        return f"{parent}.{message}" if parent else message
+    if error.get("value") is None or str(error["value"]) in message:
+        return f"{field}: {message}"
     value = repr(error["value"])
     return f"{field} ({value if len(value) <= 80 else value[:77] + '…'}): {message}"
 
@@ -99,6 +105,12 @@ class ServiceClient:
     def trials(self, study_id: str) -> list[Trial]:
         """The study's trials by number."""
         return _TRIALS.validate_python(_items(self._call("GET", f"/v1/studies/{study_id}/trials"), "trials"))
+
+    def rejections(self, study_id: str) -> list[Rejection]:
+        """Configurations the memory gate refused, with the reason of each."""
+        return _REJECTIONS.validate_python(
+            _items(self._call("GET", f"/v1/studies/{study_id}/rejections"), "rejections")
+        )
 
     def best(self, study_id: str) -> StudyResult:
         """The answer of a finished study; refused with 409 before."""

@@ -11,14 +11,16 @@ from typing import Annotated
 
 import typer
 import uvicorn
+from pydantic import ValidationError
 
 from api_schemas.studies import Study
 from db.session import parse_url, upgrade
+from service import logs
 from service.app import create_app
-from service.cli import study_file, summary
+from service.cli import study_file, summary, wording
 from service.cli.errors import PLATFORM_FAILURE, InputError, PlatformFailure
 from service.cli.files import write_files
-from service.cli.processes import MODULE
+from service.cli.processes import MODULE, listening_socket
 from service.cli.stack import database_errors, database_url, local_service, prepare, state_directory
 from service.cli.tune import TuneOptions
 from service.cli.tune import tune as run_tune
@@ -68,15 +70,17 @@ def tune(
 @app.command()
 def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8000,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8470,
     fd: Annotated[int | None, typer.Option(hidden=True, help="A listening socket to take over instead.")] = None,
 ) -> None:
     """Run the service; SQLite is migrated first, another database must be (`shardtune db upgrade`)."""
-    settings = Settings()
+    settings = _settings()
+    logs.configure(settings.log_level)
     prepare(settings.database_url)
-    config = uvicorn.Config(create_app(settings), host=host, port=port, timeout_graceful_shutdown=5, log_level="info")
-    server = uvicorn.Server(config)
-    server.run(sockets=[socket.socket(fileno=fd)] if fd is not None else None)
+    # Its own log configuration would replace ours.
+    config = uvicorn.Config(create_app(settings), host=host, port=port, timeout_graceful_shutdown=5, log_config=None)
+    with socket.socket(fileno=fd) if fd is not None else listening_socket(host, port) as listener:
+        uvicorn.Server(config).run(sockets=[listener])
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
@@ -96,7 +100,11 @@ def best(
     with _connected(service, state_dir) as client:
         stored = _study(client, study)
         result = client.best(stored.study_id)
-        print(json.dumps(summary.as_json(stored, result)) if as_json else summary.as_text(stored, result))
+        if as_json:
+            print(json.dumps(summary.as_json(stored, result)))
+        else:
+            why_not = wording.why_not(client.trials(stored.study_id), client.rejections(stored.study_id))
+            print(summary.as_text(stored, result, why_not))
 
 
 @app.command()
@@ -117,11 +125,14 @@ def export(
 
 @app.command("run-trial")
 def run_trial(
-    file: Annotated[Path, typer.Argument(help="A trial as JSON, such as best/config.json.")], as_json: AsJson = False
+    file: Annotated[Path, typer.Argument(help="A trial as JSON, such as best/config.json.")],
+    state_dir: StateDir = Path(".shardtune"),
+    as_json: AsJson = False,
 ) -> None:
     """Run one trial on this machine, without a service, and print its measurement."""
     study_file.read_json_object(file)
-    command = [*MODULE, "workers", "run-trial", str(file), *(["--json"] if as_json else [])]
+    command = [*MODULE, "workers", "run-trial", str(file), "--work-dir", str(state_dir / "worker")]
+    command += ["--json"] if as_json else []
     code = subprocess.run(command, check=False).returncode
     # The worker's 1 means that it could not work at all.
     raise typer.Exit(PLATFORM_FAILURE if code == 1 else code)
@@ -135,6 +146,18 @@ def db_upgrade(state_dir: StateDir = Path(".shardtune"), as_json: AsJson = False
         shown = parse_url(url).render_as_string(hide_password=True)
         upgrade(url)
     print(json.dumps({"database_url": shown, "migrated": True}) if as_json else f"{shown} is at this version")
+
+
+def _settings() -> Settings:
+    try:
+        return Settings()
+    except ValidationError as error:
+        wrong = [
+            f"SHARDTUNE_{'.'.join(map(str, entry['loc'])).upper()} ({entry['input']!r}): "
+            f"{entry['msg'].removeprefix('Value error, ')}; correct the environment variable"
+            for entry in error.errors(include_url=False)
+        ]
+        raise InputError(*wrong) from None
 
 
 @contextmanager

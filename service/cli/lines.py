@@ -3,8 +3,10 @@
 from collections.abc import Callable, Sequence
 
 from api_schemas.studies import Study, StudyPhase
-from api_schemas.trials import Trial, TrialState
+from api_schemas.trials import Rejection, Trial, TrialState
 from service.cli import wording
+
+_TOLD_AT_ONCE = 3
 
 
 class LineView:
@@ -27,17 +29,15 @@ class LineView:
         """Print a line."""
         self._write(line)
 
-    def show(self, study: Study, trials: Sequence[Trial], elapsed_s: float) -> None:
+    def show(self, study: Study, trials: Sequence[Trial], rejections: Sequence[Rejection], elapsed_s: float) -> None:
         """Print the differences to the last call."""
         if self._phase is None and any(wording.is_done(trial) for trial in trials):
-            self._take_up(study, trials)
+            self._take_up(trials, rejections)
         for trial in trials:
             if self._states.get(trial.number) is not trial.state:
                 self._states[trial.number] = trial.state
                 self._write(_trial_line(study, trial, trials, elapsed_s))
-        if study.rejected > self._rejected:
-            self._write(f"{study.rejected - self._rejected} configurations refused by the memory gate")
-            self._rejected = study.rejected
+        self._tell_refusals(rejections)
         if study.phase is not self._phase and study.phase is not StudyPhase.DONE:
             self._phase = study.phase
             if study.phase is not StudyPhase.SEARCH:
@@ -51,12 +51,20 @@ class LineView:
                     f"{figure} tokens/s/GPU"
                 )
 
-    def _take_up(self, study: Study, trials: Sequence[Trial]) -> None:
+    def _tell_refusals(self, rejections: Sequence[Rejection]) -> None:
+        new = rejections[self._rejected :]
+        for rejection in new[:_TOLD_AT_ONCE]:
+            self._write(f"refused by the memory gate: {wording.refusal(rejection)}")
+        if len(new) > _TOLD_AT_ONCE:
+            self._write(f"refused by the memory gate: {len(new) - _TOLD_AT_ONCE} more")
+        self._rejected = len(rejections)
+
+    def _take_up(self, trials: Sequence[Trial], rejections: Sequence[Rejection]) -> None:
         """What was there before the first look is summed up, not told again."""
         done = [trial for trial in trials if wording.is_done(trial)]
         self._states = {trial.number: trial.state for trial in done}
         self._confirmed = {run.run_id for _, run in wording.confirm_runs(trials, TrialState.COMPLETE)}
-        self._rejected = study.rejected
+        self._rejected = len(rejections)
         confirmed = f" and {len(self._confirmed)} confirmation runs" if self._confirmed else ""
         self._write(f"{len(done)} trials{confirmed} are there already")
 

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from api_schemas.studies import Study
-from api_schemas.trials import Trial, TrialState
+from api_schemas.trials import Rejection, Trial, TrialState
 from service.cli import wording
 
 _STYLES = {
@@ -17,7 +17,7 @@ _STYLES = {
     TrialState.INFEASIBLE: "yellow",
     TrialState.FAILED: "red",
 }
-_LINES_AROUND_TABLE = 9
+_LINES_AROUND_TABLE = 10
 
 
 class LiveView:
@@ -34,25 +34,27 @@ class LiveView:
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
-    def show(self, study: Study, trials: Sequence[Trial], elapsed_s: float) -> None:
+    def show(self, study: Study, trials: Sequence[Trial], rejections: Sequence[Rejection], elapsed_s: float) -> None:
         """Draw the study as it stands."""
-        self._live.update(render(study, trials, elapsed_s, self._console.height - _LINES_AROUND_TABLE))
+        self._live.update(render(study, trials, rejections, elapsed_s, self._console.height - _LINES_AROUND_TABLE))
 
     def say(self, line: str) -> None:
         """Print a line above the table."""
         self._live.console.print(Text(line))
 
 
-def render(study: Study, trials: Sequence[Trial], elapsed_s: float, rows: int) -> RenderableType:
+def render(
+    study: Study, trials: Sequence[Trial], rejections: Sequence[Rejection], elapsed_s: float, rows: int
+) -> RenderableType:
     """The table of the newest trials, and below it what happens now and the best so far."""
     best = study.best_so_far
     shown = _visible(trials, best.trial_number if best else None, max(rows, 4))
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("trial", justify="right")
-    table.add_column("configuration", ratio=3, overflow="fold")
-    table.add_column("state")
-    table.add_column("tokens/s/GPU", justify="right")
-    table.add_column("peak GiB", justify="right")
+    table = Table(box=None, pad_edge=False, header_style="bold", expand=True)
+    table.add_column("trial", justify="right", no_wrap=True)
+    table.add_column("configuration", ratio=3, no_wrap=True, overflow="ellipsis")
+    table.add_column("state", no_wrap=True)
+    table.add_column("tokens/s/GPU", justify="right", no_wrap=True)
+    table.add_column("peak GiB", justify="right", no_wrap=True)
     table.add_column("", ratio=2, no_wrap=True, overflow="ellipsis")
     for trial in shown:
         is_best = best is not None and trial.number == best.trial_number
@@ -68,7 +70,7 @@ def render(study: Study, trials: Sequence[Trial], elapsed_s: float, rows: int) -
     return Group(
         table,
         *([Text(f"      … and {hidden} earlier", style="dim")] if hidden else []),
-        _footer(study, trials, elapsed_s),
+        _footer(study, trials, rejections, elapsed_s),
     )
 
 
@@ -79,8 +81,10 @@ def _visible(trials: Sequence[Trial], best: int | None, rows: int) -> list[Trial
     return missing + newest[len(missing) :]
 
 
-def _footer(study: Study, trials: Sequence[Trial], elapsed_s: float) -> Text:
+def _footer(study: Study, trials: Sequence[Trial], rejections: Sequence[Rejection], elapsed_s: float) -> Text:
     lines = [f"now   {wording.activity(study, trials)}"]
+    if rejections:
+        lines.append(f"gate  refused {len(rejections)}, last {wording.refusal(rejections[-1])}")
     if study.best_so_far is not None:
         contender = study.best_so_far
         lines.append(
@@ -89,9 +93,8 @@ def _footer(study: Study, trials: Sequence[Trial], elapsed_s: float) -> Text:
     limit = study.spec.budget.max_trials
     ended = sum(wording.is_done(trial) for trial in trials)
     counts = [f"{ended} of {limit} trials" if limit else f"{ended} trials"]
-    if study.rejected:
-        counts.append(f"{study.rejected} refused by the memory gate")
     left = wording.time_left(study, trials, elapsed_s)
     counts.append(f"{wording.duration(elapsed_s)} so far" + (f", {left} left" if left else ""))
     lines.append("time  " + ", ".join(counts))
-    return Text("\n" + "\n".join(lines))
+    # One line each: a footer that wraps would push the table off the screen.
+    return Text("\n" + "\n".join(lines), no_wrap=True, overflow="ellipsis")

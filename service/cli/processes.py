@@ -93,12 +93,17 @@ def wait_until(done: Callable[[], bool], child: Child, patience_s: float, what: 
 
 
 def listening_socket(host: str = "127.0.0.1", port: int = 0) -> socket.socket:
-    """A socket whose free port the operating system chose; passing it on leaves no moment in which another takes it."""
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind((host, port))
-    listener.listen(128)
-    return listener
+    """A socket whose free port the operating system chose; passing it on leaves no moment in which another takes it.
+
+    Raises:
+        InputError: the address cannot be used.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=128)
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "no host name"
+        raise InputError(f"--host ({host}), --port ({port}): {reason}; choose another address or port") from None
 
 
 def detect_inventory(ranks: int | None) -> Inventory:

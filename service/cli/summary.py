@@ -41,19 +41,26 @@ def trial_counts(trials: Mapping[str, int]) -> dict[str, int]:
     return counts | {state: count for state, count in trials.items() if count and state not in counts}
 
 
-def as_text(study: Study, result: StudyResult, exports: Sequence[str] = (), how: str = "") -> str:
-    """The same for a person."""
+def as_text(
+    study: Study,
+    result: StudyResult,
+    why_not: Sequence[tuple[str, str]] = (),
+    exports: Sequence[str] = (),
+    how: str = "",
+) -> str:
+    """The same for a person; `why_not` are rows about what is not feasible."""
     rows = [("best", _describe(result.best)), ("baseline", _describe(result.baseline))]
     if result.candidate is not None:
         rows.append(("candidate", _describe(result.candidate) + " (not confirmed)"))
     rows.append(("speed-up", _speedup(result)))
     rows.append(("trials", _counts(study)))
+    rows += why_not
     rows += [("note", note) for note in result.notes]
     if exports:
         rows.append(("files", ", ".join(exports)))
     if how:
         rows.append(("run it", how))
-    return "\n".join(f"{name:<10}{text}" for name, text in rows)
+    return "\n".join(f"{name:<12}{text}" for name, text in rows)
 
 
 def _describe(contender: Contender) -> str:
@@ -80,5 +87,5 @@ def _speedup(result: StudyResult) -> str:
 def _counts(study: Study) -> str:
     counts = ", ".join(f"{count} {state}" for state, count in trial_counts(study.trials).items())
     if study.rejected:
-        counts += f", and {study.rejected} configurations refused by the memory gate"
+        counts += f", and {study.rejected} configurations refused before they ran"
     return counts + (f"; search ended: {study.reason}" if study.reason else "")

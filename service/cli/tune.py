@@ -1,6 +1,8 @@
 """`shardtune tune`: service, worker and study on this machine, from the question to the files of the answer."""
 
 import json
+import os
+import shutil
 import signal
 import sys
 import time
@@ -9,14 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from rich.console import Console
 
 from api_schemas.hardware import Cluster
 from api_schemas.studies import Study, StudySpec, StudyState
-from api_schemas.trials import Trial
-from service.cli import study_file, summary
+from api_schemas.trials import Rejection, Trial
+from service.cli import study_file, summary, wording
 from service.cli.errors import InputError, Interrupted, NothingFeasible, PlatformFailure
 from service.cli.files import write_files
 from service.cli.lines import LineView
@@ -62,7 +63,7 @@ def tune(options: TuneOptions) -> None:
     else:
         spec = _read(options)
     _check_out(options.out)
-    with state_directory(options.state_dir) as state_dir, _sigterm_interrupts():
+    with state_directory(options.state_dir) as state_dir, _signals_interrupt():
         try:
             with local_service(state_dir) as client:
                 _run(client, state_dir, spec, options)
@@ -156,8 +157,8 @@ def _watch(client: ServiceClient, worker: LocalWorker, study_id: str) -> Study:
     started = time.monotonic()
     with LiveView(console) if console.is_terminal else LineView(say) as view:
         while True:
-            study, trials = _look(client, study_id)
-            view.show(study, trials, time.monotonic() - started)
+            study, trials, rejections = _look(client, study_id)
+            view.show(study, trials, rejections, time.monotonic() - started)
             if study.state not in _UNFINISHED:
                 return study
             if worker.keep_alive():
@@ -165,9 +166,9 @@ def _watch(client: ServiceClient, worker: LocalWorker, study_id: str) -> Study:
             time.sleep(_POLL_S)
 
 
-def _look(client: ServiceClient, study_id: str) -> tuple[Study, list[Trial]]:
+def _look(client: ServiceClient, study_id: str) -> tuple[Study, list[Trial], list[Rejection]]:
     try:
-        return client.study(study_id), client.trials(study_id)
+        return client.study(study_id), client.trials(study_id), client.rejections(study_id)
     except (ServiceUnreachable, ServiceRefused) as error:
         raise PlatformFailure(
             f"the service stopped answering: {error}; see logs/service.log in the state directory"
@@ -181,7 +182,16 @@ def _finish(client: ServiceClient, study: Study, options: TuneOptions) -> None:
     if options.as_json:
         print(json.dumps(summary.as_json(study, study.result, paths)))
     else:
-        print(summary.as_text(study, study.result, paths, f"{options.out / 'launch.sh'} --steps 10"))
+        why_not = wording.why_not(client.trials(study.study_id), client.rejections(study.study_id))
+        print(summary.as_text(study, study.result, why_not, paths, _how_to_run(options.out)))
+
+
+def _how_to_run(out: Path) -> str:
+    """The launch line, with our interpreter where another one would be found first."""
+    found = shutil.which("python")
+    ours = found is not None and Path(found).parent == Path(sys.executable).parent
+    script = str(Path(os.path.relpath(out)) / "launch.sh")
+    return f"{script} --steps 10" if ours else f"PYTHON={sys.executable} {script} --steps 10"
 
 
 def _no_result(study: Study, trials: Sequence[Trial]) -> NothingFeasible | PlatformFailure:
@@ -191,8 +201,8 @@ def _no_result(study: Study, trials: Sequence[Trial]) -> NothingFeasible | Platf
     )
     infeasible = study.trials.get("infeasible", 0) + study.rejected
     if infeasible and not study.trials.get("complete", 0) and not study.trials.get("failed", 0):
-        remedy = "give each rank more memory, shard over more ranks, or shorten the sequence"
-        return NothingFeasible(f"no configuration is feasible: {why}; {remedy}", *reasons)
+        nothing = "no configuration is feasible"
+        return NothingFeasible(why if why.startswith(nothing) else f"{nothing}: {why}", *reasons)
     return PlatformFailure(f"the study ended without a result: {why}", *reasons)
 
 
@@ -202,14 +212,15 @@ def _how_to_resume(options: TuneOptions) -> str:
 
 
 @contextmanager
-def _sigterm_interrupts() -> Iterator[None]:
-    """SIGTERM ends the command as Ctrl-C does: ranks stopped, results kept."""
+def _signals_interrupt() -> Iterator[None]:
+    """SIGTERM ends the command as Ctrl-C does: ranks stopped, results kept. Also where a shell ignores Ctrl-C for us."""
 
     def interrupt(_signal: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before: Any = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

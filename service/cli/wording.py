@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 from api_schemas.measurements import Progress
 from api_schemas.studies import Study, StudyPhase
-from api_schemas.trials import Run, Trial, TrialState
+from api_schemas.trials import Rejection, Run, Trial, TrialState
 
 _TERMINAL = {TrialState.COMPLETE, TrialState.INFEASIBLE, TrialState.PRUNED, TrialState.FAILED, TrialState.CANCELLED}
 CONFIRM_RUNS = 10
+_MOST_REASONS = 5
 DEFAULT_TRIALS = 40
 """Upper limit of the search when the budget names none; it usually ends earlier."""
 
@@ -47,6 +48,34 @@ def reason(trial: Trial) -> str:
     if trial.failure is None:
         return ""
     return f"{trial.failure.kind.value}: {' '.join(trial.failure.message.split())}"
+
+
+def refusal(rejection: Rejection) -> str:
+    """Why the memory gate refused a configuration."""
+    what, reason = rejection.config.describe(), " ".join(rejection.reason.split())
+    return reason if reason.startswith(what) else f"{what}: {reason}"
+
+
+def closest_refusals(rejections: Sequence[Rejection]) -> list[str]:
+    """Of each backend the refused configuration that was nearest to fitting."""
+    nearest: dict[str, Rejection] = {}
+    for rejection in rejections:
+        known = nearest.get(rejection.config.backend)
+        if known is None or rejection.needed_gib < known.needed_gib:
+            nearest[rejection.config.backend] = rejection
+    return [refusal(rejection) for rejection in nearest.values()]
+
+
+def why_not(trials: Sequence[Trial], rejections: Sequence[Rejection]) -> list[tuple[str, str]]:
+    """Infeasible and failed trials, and of each backend the closest refusal, as rows of the summary."""
+    rows = [
+        (trial.state.value, f"{trial.description}: {reason(trial)}") for trial in trials if trial.failure is not None
+    ]
+    if len(rows) > _MOST_REASONS:
+        rows[_MOST_REASONS:] = [
+            ("", f"and {len(rows) - _MOST_REASONS} more; `shardtune serve` has them under /v1/studies")
+        ]
+    return rows + [("refused", text) for text in closest_refusals(rejections)]
 
 
 def activity(study: Study, trials: Sequence[Trial]) -> str:

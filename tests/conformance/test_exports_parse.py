@@ -10,8 +10,8 @@ from accelerate.commands.launch import _validate_launch_command, launch_command_
 from accelerate.parallelism_config import ParallelismConfig
 from accelerate.utils import DeepSpeedPlugin, FullyShardedDataParallelPlugin
 from accelerate.utils.launch import prepare_multi_gpu_env
-from conftest import contender_of, study_of
 from deepspeed.runtime.config import DeepSpeedConfig
+from made_up_studies import contender_of, study_of
 
 from api_schemas.hardware import Cluster
 from api_schemas.leases import TrialTask

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import contender_of, study_of
+from made_up_studies import contender_of, study_of
 
 from api_schemas.strategies import DdpConfig, Fsdp2Config, Offload, TrialConfig, ZeroConfig
 from tuner.export import files

@@ -1,0 +1,180 @@
+"""What a person and a program see of a study: the JSON object, the summary, the lines and the table."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from api_schemas.failures import Failure, FailureKind
+from api_schemas.hardware import Cluster
+from api_schemas.measurements import Progress
+from api_schemas.models import preset
+from api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
+from api_schemas.studies import (
+    Budget,
+    Contender,
+    Speedup,
+    Study,
+    StudyPhase,
+    StudyResult,
+    StudySpec,
+    StudyState,
+    Verdict,
+)
+from api_schemas.trials import Rejection, Run, Trial, TrialState
+from api_schemas.workload import Workload
+from service.cli import live, summary, wording
+from service.cli.lines import LineView
+
+CPU = Cluster(device="cpu", gpus_per_node=2, memory_gib=4, host_memory_gib=8)
+DDP, ZERO = TrialConfig(strategy=DdpConfig()), TrialConfig(strategy=ZeroConfig(stage=2), micro_batch=4)
+
+
+def contender(number: int, config: TrialConfig, rate: float) -> Contender:
+    return Contender(
+        trial_number=number, config=config, description=config.describe(), tokens_per_s_per_gpu=rate,
+        peak_allocated_gib=0.41, peak_reserved_gib=None, runs=5,
+    )  # fmt: skip
+
+
+def study(**changes: Any) -> Study:
+    spec = StudySpec(
+        model=preset("llama-tiny"), workload=Workload(sequence_length=64, global_batch=16), budget=Budget(max_trials=8)
+    )
+    values = {
+        "study_id": "study-1", "state": StudyState.RUNNING, "phase": StudyPhase.SEARCH, "spec": spec, "cluster": CPU,
+        "trials": {"complete": 7, "infeasible": 1, "failed": 0}, "rejected": 3, "gpu_seconds": 40,
+        "created_at": datetime(2026, 1, 1, tzinfo=UTC),
+    }  # fmt: skip
+    return Study.model_validate(values | changes)
+
+
+def trial(number: int, state: TrialState, **changes: Any) -> Trial:
+    config = ZERO if number else DDP
+    return Trial(
+        number=number, state=state, origin="default", config=config, description=config.describe(), **changes
+    )  # fmt: skip
+
+
+def refused(config: TrialConfig, needed: float) -> Rejection:
+    return Rejection(config=config, needed_gib=needed, available_gib=4, reason=f"holds at least {needed} GiB")
+
+
+CONFIRMED = StudyResult(
+    best=contender(1, ZERO, 1234.5), baseline=contender(0, DDP, 942.0),
+    speedup=Speedup(value=1.31, ci95=(1.27, 1.35), pairs=5), verdict=Verdict.CONFIRMED,
+)  # fmt: skip
+UNBEATEN = StudyResult(
+    best=contender(0, DDP, 942.0), baseline=contender(0, DDP, 942.0), candidate=contender(1, ZERO, 950.0),
+    speedup=Speedup(value=1.01, ci95=(0.97, 1.05), pairs=5), verdict=Verdict.NO_SIGNIFICANT_IMPROVEMENT,
+)  # fmt: skip
+
+
+def test_the_json_object_has_exactly_the_documented_keys() -> None:
+    answer = summary.as_json(study(), CONFIRMED, ["best/config.json"])
+    assert list(answer) == ["study_id", "best", "baseline", "speedup", "verdict", "trials", "exports"]
+    assert set(answer["best"]) == {"config", "tokens_per_s_per_gpu", "peak_allocated_gib", "peak_reserved_gib"}
+    assert answer["best"].keys() == answer["baseline"].keys()
+    assert TrialConfig.model_validate(answer["best"]["config"]) == ZERO
+    assert answer["speedup"] == {"value": 1.31, "ci95": [1.27, 1.35]}
+    assert (answer["verdict"], answer["trials"]) == ("confirmed", {"complete": 7, "infeasible": 1})
+
+
+def test_an_unconfirmed_challenger_is_the_candidate_and_the_baseline_is_best() -> None:
+    answer = summary.as_json(study(), UNBEATEN)
+    assert (answer["verdict"], answer["best"]) == ("no_significant_improvement", answer["baseline"])
+    assert answer["candidate"]["tokens_per_s_per_gpu"] == 950.0
+    assert "exports" not in answer
+
+
+def test_nothing_to_compare_gives_a_null_speedup() -> None:
+    alone = UNBEATEN.model_copy(update={"speedup": None, "candidate": None})
+    assert summary.as_json(study(), alone)["speedup"] is None
+    assert "nothing to compare" in summary.as_text(study(), alone)
+
+
+def test_the_summary_says_what_won_by_how_much_and_where_it_is() -> None:
+    text = summary.as_text(study(), CONFIRMED, [], ["best/config.json"], "best/launch.sh --steps 10")
+    for words in (
+        "ZeRO-2, micro batch 4: 1,234",
+        "1.31×",
+        "1.27 to 1.35",
+        "confirmed",
+        "3 configurations refused",
+        "best/launch.sh",
+    ):
+        assert words in text
+
+
+def test_lines_tell_each_event_once_with_its_reason() -> None:
+    lines: list[str] = []
+    view = LineView(lines.append)
+    too_much = Failure(kind=FailureKind.OVER_LIMIT, message="took 5.1 GiB\nof 4.0")
+    running = [trial(0, TrialState.RUNNING)]
+    ended = [trial(0, TrialState.INFEASIBLE, failure=too_much)]
+    for trials in (running, running, ended, ended):
+        view.show(study(), trials, [], 5.0)
+    assert len(lines) == 2
+    assert lines[1] == "trial 0 (1 of 8): DDP, micro batch 1: infeasible, over_limit: took 5.1 GiB of 4.0"
+
+
+def test_a_resumed_study_is_summed_up_not_told_again() -> None:
+    lines: list[str] = []
+    trials = [trial(0, TrialState.COMPLETE), trial(1, TrialState.RUNNING)]
+    LineView(lines.append).show(study(), trials, [refused(DDP, 5.0)], 1.0)
+    assert lines == ["1 trials are there already", "trial 1 (2 of 8): ZeRO-2, micro batch 4: running"]
+
+
+def test_the_table_fits_the_screen_and_keeps_the_best() -> None:
+    trials = [trial(number, TrialState.COMPLETE, tokens_per_s_per_gpu=float(number)) for number in range(30)]
+    shown = study(best_so_far=contender(2, ZERO, 99.0), phase=StudyPhase.SEARCH)
+    console = Console(width=120, record=True, file=None, force_terminal=False, quiet=False)
+    with console.capture() as captured:
+        console.print(live.render(shown, trials, [refused(DDP, 5.0)], 12.0, rows=10))
+    text = captured.get()
+    assert len(text.splitlines()) <= 19
+    assert "best so far" in text and "20 earlier" in text and "12 s so far" in text
+
+
+@pytest.mark.parametrize(
+    ("phase", "progress", "words"),
+    [
+        (StudyPhase.PROFILE, None, "counting the model's parameters"),
+        (StudyPhase.SEARCH, Progress(phase="warming_up", step=4), "searching, trial 1: warming up, step 4"),
+        (StudyPhase.CONFIRM, None, "confirming best against baseline, run 1 of 10, trial 1: starting ranks"),
+    ],
+)
+def test_the_activity_is_in_words(phase: StudyPhase, progress: Progress | None, words: str) -> None:
+    purpose = "confirm" if phase is StudyPhase.CONFIRM else "search"
+    run = Run(run_id="r", purpose=purpose, state=TrialState.RUNNING, progress=progress)
+    assert words in wording.activity(study(phase=phase), [trial(1, TrialState.RUNNING, runs=(run,))])
+
+
+def test_the_time_left_counts_trials_and_confirmation_runs() -> None:
+    done = [trial(number, TrialState.COMPLETE) for number in range(4)]
+    # 40 GPU seconds on 2 ranks over 4 runs: 5 s each, for 4 trials and 10 confirmation runs.
+    assert wording.time_left(study(), done, 100.0) == "about 70 s"
+    assert wording.time_left(study(), [], 100.0) == ""
+
+
+def test_what_the_memory_gate_refused_is_told_with_its_reason() -> None:
+    lines: list[str] = []
+    view, rejections = (
+        LineView(lines.append),
+        [refused(DDP, 6.0), refused(DDP, 5.0), refused(ZERO, 4.5), refused(ZERO, 4.6)],
+    )
+    view.show(study(), [], rejections[:1], 1.0)
+    view.show(study(), [], rejections, 1.0)
+    assert lines == [f"refused by the memory gate: {wording.refusal(rejection)}" for rejection in rejections]
+    assert "DDP, micro batch 1: holds at least 6.0 GiB" in lines[0]
+    nearest = ["DDP, micro batch 1: holds at least 5.0 GiB", "ZeRO-2, micro batch 4: holds at least 4.5 GiB"]
+    assert wording.closest_refusals(rejections) == nearest
+
+
+def test_the_summary_says_why_a_configuration_did_not_count() -> None:
+    too_much = Failure(kind=FailureKind.OVER_LIMIT, message="took 5.1 GiB of 4.0")
+    rows = wording.why_not([trial(0, TrialState.INFEASIBLE, failure=too_much)], [refused(ZERO, 6.0)])
+    text = summary.as_text(study(), CONFIRMED, rows)
+    assert "infeasible  DDP, micro batch 1: over_limit: took 5.1 GiB of 4.0" in text
+    assert "refused     ZeRO-2, micro batch 4: holds at least 6.0 GiB" in text

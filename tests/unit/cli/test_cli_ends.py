@@ -1,0 +1,179 @@
+"""How the command line ends: exit codes, messages without tracebacks, processes that never outlive it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from service.cli import main
+from service.cli.errors import PlatformFailure
+from service.cli.files import write_files
+from service.cli.processes import Child, listening_socket, wait_until
+from service.cli.stack import prepare, state_directory
+from service.client import ServiceClient, ServiceRefused, ServiceUnreachable
+
+STUDY = {"model": "llama-tiny", "workload": {"sequence_length": 64, "global_batch": 16}}
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    return int(ended.value.code or 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["tune", "missing.json"], "file (missing.json) cannot be read"),
+        (["tune", "study.json", "--memory-gib", "-1"], "--memory-gib (-1.0) must be above 0"),
+        (["tune", "study.json", "--resume"], "--resume goes on with a stored study"),
+        (["tune"], "STUDY (missing)"),
+        (["tune", "study.json", "--out", "study.json"], "--out (study.json) cannot be written"),
+        (["tune", "study.json", "--ranks", "none"], "--ranks"),
+        (["best", "--state-dir", "nowhere"], "--state-dir (nowhere) does not exist"),
+        (["run-trial", "missing.json"], "file (missing.json) cannot be read"),
+    ],
+)
+def test_bad_input_exits_with_2_and_says_what_to_do(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("study.json").write_text(json.dumps(STUDY))
+    assert run(*arguments) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err and "Traceback" not in captured.err
+    assert captured.out == ""
+
+
+def test_a_service_that_does_not_answer_exits_with_4(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("best", "--service", "http://127.0.0.1:9") == 4
+    assert "no answer from the service at http://127.0.0.1:9" in capsys.readouterr().err
+
+
+def test_the_database_is_migrated_and_named_without_its_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("SHARDTUNE_DATABASE_URL", raising=False)
+    assert run("db", "upgrade", "--state-dir", str(tmp_path), "--json") == 0
+    assert json.loads(capsys.readouterr().out)["migrated"] is True
+    assert (tmp_path / "shardtune.sqlite3").exists()
+    prepare(f"sqlite:///{tmp_path / 'shardtune.sqlite3'}")
+    monkeypatch.setenv("SHARDTUNE_DATABASE_URL", "postgresql://u:secret@127.0.0.1:9/x")
+    assert run("db", "upgrade") == 4
+    assert "secret" not in capsys.readouterr().err
+
+
+def test_a_state_directory_has_one_user_at_a_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with state_directory(tmp_path):
+        assert run("best", "--state-dir", str(tmp_path)) == 2
+    assert "in use by another shardtune" in capsys.readouterr().err
+
+
+def test_exported_files_replace_those_of_an_earlier_winner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_files(Path("best"), {"ds_config.json": "{}", "launch.sh": "true"})
+    assert write_files(Path("best"), {"launch.sh": "true"}) == ["best/launch.sh"]
+    assert [path.name for path in Path("best").iterdir()] == ["launch.sh"]
+    assert os.access("best/launch.sh", os.X_OK)
+
+
+def test_a_child_dies_with_its_parent_even_by_sigkill(tmp_path: Path) -> None:
+    program = (
+        "import sys, time; from pathlib import Path; from service.cli.processes import Child\n"
+        f"child = Child('sleeper', [sys.executable, '-c', 'import time; time.sleep(600)'], Path({str(tmp_path / 'log')!r}))\n"
+        "child.start(); print(child._process.pid, flush=True); time.sleep(600)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = psutil.Process(int(parent.stdout.readline()))
+    # Until it has become its command it may not have asked the kernel yet.
+    while "time.sleep" not in " ".join(child.cmdline()):
+        time.sleep(0.05)
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+    assert not psutil.wait_procs([child], timeout=30)[1]
+
+
+def test_a_child_that_ends_early_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:
+    child = Child("the worker", [sys.executable, "-c", "print('no disk left'); raise SystemExit(7)"], tmp_path / "log")
+    child.start()
+    with pytest.raises(PlatformFailure, match=r"exit code 7 before it was ready[\s\S]*no disk left"):
+        wait_until(lambda: False, child, 60, "ready")
+
+
+def test_a_stubborn_child_is_killed(tmp_path: Path) -> None:
+    stubborn = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
+    )
+    child = Child("stubborn", [sys.executable, "-c", stubborn], tmp_path / "log")
+    child.start()
+    wait_until(lambda: child.log_tail() == ["up"], child, 60, "up")
+    child.stop(patience_s=0.2)
+    assert child.exit_code() == -signal.SIGKILL
+
+
+def test_the_system_chooses_free_ports() -> None:
+    with listening_socket() as first, listening_socket() as second:
+        assert first.getsockname()[1] != second.getsockname()[1]
+
+
+class Answering(httpx.BaseTransport):
+    """A service that gives one answer to everything."""
+
+    def __init__(self, status: int, body: object) -> None:
+        self.status, self.body = status, body
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        return httpx.Response(self.status, json=self.body)
+
+
+def answering(status: int, body: object) -> ServiceClient:
+    return ServiceClient("http://service", transport=Answering(status, body))
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (
+            {"field": "budget.max_trials", "value": 0, "message": "must be 1 or more; use 8"},
+            "budget.max_trials (0): must be",
+        ),
+        (
+            {"field": "workload.global_batch", "value": 7, "message": "global_batch (7) must divide"},
+            "workload.global_batch (7) must",
+        ),
+        ({"field": "a.b", "value": 1, "message": "a.b (1), but c is 2"}, "a.b (1), but c is 2"),
+    ],
+)
+def test_a_problem_is_one_readable_line_per_field(error: dict[str, object], line: str) -> None:
+    with (
+        answering(422, {"code": "x", "detail": "wrong", "errors": [error]}) as client,
+        pytest.raises(ServiceRefused) as refused,
+    ):
+        client.study("s")
+    assert refused.value.is_input_error
+    assert [text[: len(line)] for text in refused.value.lines()] == [line]
+
+
+def test_an_answer_that_is_no_problem_document_still_has_a_message() -> None:
+    with answering(502, "bad gateway") as client, pytest.raises(ServiceRefused, match="HTTP 502"):
+        client.studies()
+
+
+def test_no_answer_is_unreachable_and_not_ready() -> None:
+    with ServiceClient("http://127.0.0.1:9") as client:
+        assert not client.ready()
+        with pytest.raises(ServiceUnreachable):
+            client.workers()

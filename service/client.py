@@ -102,6 +102,11 @@ class ServiceClient:
         """Known studies, in the service's order."""
         return _STUDIES.validate_python(_items(self._call("GET", "/v1/studies"), "studies"))
 
+    def pause(self, study_id: str, paused: bool) -> Study:
+        """Pause a study, or go on with it."""
+        action = "pause" if paused else "resume"
+        return Study.model_validate(self._call("POST", f"/v1/studies/{study_id}:{action}"))
+
     def trials(self, study_id: str) -> list[Trial]:
         """The study's trials by number."""
         return _TRIALS.validate_python(_items(self._call("GET", f"/v1/studies/{study_id}/trials"), "trials"))

@@ -26,7 +26,7 @@ class InputError(CliError):
 
 
 class NothingFeasible(CliError):
-    """The search ended without one configuration that runs."""
+    """The search ended without a configuration to recommend: none fits, or no second backend confirmed one."""
 
     exit_code = NOTHING_FEASIBLE
 

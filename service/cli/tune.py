@@ -23,7 +23,7 @@ from service.cli.files import write_files
 from service.cli.lines import LineView
 from service.cli.live import LiveView
 from service.cli.processes import detect_inventory
-from service.cli.stack import LocalWorker, local_service, state_directory
+from service.cli.stack import DATABASE_VARIABLE, LocalWorker, local_service, state_directory
 from service.client import ServiceClient, ServiceRefused, ServiceUnreachable
 
 _POLL_S = 0.5
@@ -107,6 +107,7 @@ def _run(client: ServiceClient, state_dir: Path, spec: StudySpec | None, options
     study = _last_unfinished(client, options.state_dir) if spec is None else None
     ranks, memory_gib = _worker_options(study.cluster if study else spec.cluster if spec else "local", options)
     worker = LocalWorker(client, state_dir, ranks, memory_gib)
+    _only(client, study)
     try:
         say("starting a worker on this machine")
         worker.start()
@@ -118,6 +119,17 @@ def _run(client: ServiceClient, state_dir: Path, spec: StudySpec | None, options
     finally:
         worker.stop()
     _finish(client, study, options)
+
+
+def _only(client: ServiceClient, study: Study | None) -> None:
+    """Let the worker serve this study alone: the service serves older ones first. A shared database is left as it is."""
+    if DATABASE_VARIABLE not in os.environ:
+        for other in client.studies():
+            if other.state is StudyState.RUNNING and (study is None or other.study_id != study.study_id):
+                client.pause(other.study_id, paused=True)
+                say(f"study {other.study_id} is unfinished and was paused; --resume goes on with the newest")
+    if study is not None and study.state is StudyState.PAUSED:
+        client.pause(study.study_id, paused=False)
 
 
 def _create(client: ServiceClient, spec: StudySpec) -> Study:
@@ -177,7 +189,7 @@ def _look(client: ServiceClient, study_id: str) -> tuple[Study, list[Trial], lis
 
 def _finish(client: ServiceClient, study: Study, options: TuneOptions) -> None:
     if study.result is None:
-        raise _no_result(study, client.trials(study.study_id))
+        raise without_result(study, client.trials(study.study_id))
     paths = write_files(options.out, client.export(study.study_id))
     if options.as_json:
         print(json.dumps(summary.as_json(study, study.result, paths)))
@@ -194,15 +206,15 @@ def _how_to_run(out: Path) -> str:
     return f"{script} --steps 10" if ours else f"PYTHON={sys.executable} {script} --steps 10"
 
 
-def _no_result(study: Study, trials: Sequence[Trial]) -> NothingFeasible | PlatformFailure:
+def without_result(study: Study, trials: Sequence[Trial]) -> NothingFeasible | PlatformFailure:
+    """The error of a study that ended without a result: its own end, or the platform's fault."""
     why = study.reason or f"the study is {study.state.value}"
     reasons = sorted(
         {f"  trial {t.number}, {t.description}: {t.failure.kind}: {t.failure.message}" for t in trials if t.failure}
     )
-    infeasible = study.trials.get("infeasible", 0) + study.rejected
-    if infeasible and not study.trials.get("complete", 0) and not study.trials.get("failed", 0):
-        nothing = "no configuration is feasible"
-        return NothingFeasible(why if why.startswith(nothing) else f"{nothing}: {why}", *reasons)
+    judged = study.trials.get("complete", 0) + study.trials.get("infeasible", 0) + study.rejected
+    if judged and not study.trials.get("failed", 0) and study.state is not StudyState.CANCELLED:
+        return NothingFeasible(why, *reasons)
     return PlatformFailure(f"the study ended without a result: {why}", *reasons)
 
 

@@ -24,7 +24,7 @@ from api_schemas.studies import (
 )
 from api_schemas.trials import Rejection, Run, Trial, TrialState
 from api_schemas.workload import Workload
-from service.cli import live, summary, wording
+from service.cli import live, summary, tune, wording
 from service.cli.lines import LineView
 
 CPU = Cluster(device="cpu", gpus_per_node=2, memory_gib=4, host_memory_gib=8)
@@ -178,3 +178,21 @@ def test_the_summary_says_why_a_configuration_did_not_count() -> None:
     text = summary.as_text(study(), CONFIRMED, rows)
     assert "infeasible  DDP, micro batch 1: over_limit: took 5.1 GiB of 4.0" in text
     assert "refused     ZeRO-2, micro batch 4: holds at least 6.0 GiB" in text
+
+
+@pytest.mark.parametrize(
+    ("trials", "rejected", "state", "code"),
+    [
+        ({"infeasible": 3}, 0, StudyState.FAILED, 3),
+        ({}, 36, StudyState.FAILED, 3),
+        ({"complete": 1}, 0, StudyState.FAILED, 3),
+        ({"infeasible": 1, "failed": 2}, 0, StudyState.FAILED, 4),
+        ({}, 0, StudyState.FAILED, 4),
+        ({"complete": 1}, 0, StudyState.CANCELLED, 4),
+    ],
+)
+def test_an_end_without_a_result_tells_whose_fault_it_is(
+    trials: dict[str, int], rejected: int, state: StudyState, code: int
+) -> None:
+    ended = study(trials=trials, rejected=rejected, state=state, reason="no configuration is feasible: why")
+    assert tune.without_result(ended, []).exit_code == code

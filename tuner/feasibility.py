@@ -7,7 +7,7 @@ from api_schemas.strategies import TrialConfig
 from api_schemas.studies import Objective
 from api_schemas.trials import Rejection
 from api_schemas.workload import Workload
-from tuner.memory import Need, lower_bound
+from tuner.memory import gib, lower_bound
 from tuner.objective import available_gib
 
 
@@ -19,7 +19,7 @@ def gate(
     free = available_gib(cluster, objective)
     if need.device_bytes > free * GIB:
         where = "GPU" if cluster.device == "cuda" else "CPU rank"
-        limit = f"{free:.1f} GiB ({cluster.memory_gib:g} GiB less {objective.memory_headroom:.0%} headroom)"
+        limit = f"{gib(free * GIB)} GiB ({cluster.memory_gib:g} GiB less {objective.memory_headroom:.0%} headroom)"
         return _rejection(
             config, need.device_bytes, free, f"each {where} would hold at least {need.text()}; it has {limit}"
         )
@@ -29,8 +29,8 @@ def gate(
             config,
             on_node,
             cluster.host_memory_gib,
-            f"offloading needs at least {on_node / GIB:.1f} GiB of host memory on each node "
-            f"({cluster.gpus_per_node} ranks × {need.host_bytes / GIB:.1f} GiB); it has {cluster.host_memory_gib:g} GiB",
+            f"offloading needs at least {gib(on_node)} GiB of host memory on each node "
+            f"({cluster.gpus_per_node} ranks × {gib(need.host_bytes)} GiB); it has {cluster.host_memory_gib:g} GiB",
         )
     return None
 
@@ -39,6 +39,3 @@ def _rejection(config: TrialConfig, needed_bytes: float, free: float, reason: st
     return Rejection(
         config=config, needed_gib=needed_bytes / GIB, available_gib=free, reason=f"{config.describe()}: {reason}"
     )
-
-
-__all__ = ["Need", "gate"]

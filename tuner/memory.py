@@ -32,7 +32,12 @@ class Need:
     def text(self) -> str:
         """The sum and its parts in GiB, the largest first."""
         shown = sorted(((size, label) for label, size in self.parts.items() if size > 0), reverse=True)
-        return f"{self.device_bytes / GIB:.1f} GiB: " + ", ".join(f"{label} {size / GIB:.2f}" for size, label in shown)
+        return f"{gib(self.device_bytes)} GiB: " + ", ".join(f"{label} {gib(size)}" for size, label in shown)
+
+
+def gib(size: float) -> str:
+    """Bytes as GiB with digits enough for a tiny model and few enough for a large one."""
+    return f"{size / GIB:.1f}" if size >= 10 * GIB else f"{size / GIB:.3f}"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,109 @@
+"""The four moments at which a training step can peak, and the largest of them, term by term."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from api_schemas.base import GIB
+from tuner.memory.activations import block_bytes, logits_bytes
+from tuner.memory.candidates import FSDP1, NONE, Array, Candidates, Dtypes, Implementation
+from tuner.memory.states import states
+from tuner.model_shape import ModelShape
+
+TERMS = (
+    "parameters", "masters", "gradients", "optimizer", "gathered", "buckets", "activations", "recomputation", "logits",
+    "step",
+)  # fmt: skip
+MOMENTS = ("loss", "first block of backward", "last block of backward", "optimizer step")
+
+CONTEXT_GIB = 0.8
+"""CUDA context and library workspaces: 0.5-1.8 GiB by torch version (shared reference, README constants)."""
+COMMUNICATION_GIB = 1.2
+"""NCCL's buffers and channels once ranks communicate: 1-2 GiB (same source)."""
+
+
+@dataclass(frozen=True)
+class MemoryTable:
+    """Bytes per candidate; `terms` are those of the peak moment and add up to `allocated`."""
+
+    terms: dict[str, Array]
+    moment: Array
+    """Index into MOMENTS."""
+    allocated: Array
+    """Tensors alive at the peak (torch's max_memory_allocated)."""
+    fragmentation: Array
+    """Held by the caching allocator beyond that."""
+    context: Array
+    communication: Array
+    host: Array
+    """In host memory, per rank."""
+
+    @property
+    def reserved(self) -> Array:
+        """torch's max_memory_reserved."""
+        return self.allocated + self.fragmentation
+
+    @property
+    def device(self) -> Array:
+        """What the device reports in use."""
+        return self.reserved + self.context + self.communication
+
+
+def peak_memory(
+    shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, device: str = "cuda"
+) -> MemoryTable:
+    """Memory of one rank for every candidate."""
+    block, state = block_bytes(shape, c, dtypes, impl), states(shape, c, dtypes, impl)
+    logits = logits_bytes(shape, c, dtypes, impl)
+    zero = logits * 0.0
+    stored = block.stored * shape.layers
+    # Recomputation brings back what checkpointing dropped; without it a block's backward adds gradients only.
+    dropped = np.where(c.checkpointing == NONE, 0.0, np.maximum(block.everything - block.stored, 0.0))
+    working = dropped + block.flowing
+    rows = [
+        # parameters, masters, gradients, optimizer, gathered, buckets, activations, recomputation, logits, step
+        (state.gradients_early, state.gathered_loss, state.buckets_loss, stored, zero, logits, zero),
+        (state.gradients_early, state.gathered_backward, state.buckets, stored, working, zero, zero),
+        (state.gradients_late, state.gathered_backward, state.buckets, block.stored, working, zero, zero),
+        (state.gradients_late, zero, state.buckets_loss, zero, zero, zero, state.step),
+    ]
+    shared = (state.parameters, state.masters, state.optimizer)
+    table = np.stack(
+        [np.stack(np.broadcast_arrays(shared[0], shared[1], row[0], shared[2], *row[1:])) for row in rows]
+    )
+    totals = table.sum(axis=1)
+    moment = totals.argmax(axis=0)
+    at_peak = np.take_along_axis(table, moment[None, None, :], axis=0)[0]
+    allocated = np.take_along_axis(totals, moment[None, :], axis=0)[0]
+    is_cuda = device == "cuda"
+    return MemoryTable(
+        terms=dict(zip(TERMS, at_peak, strict=True)),
+        moment=moment.astype(float),
+        allocated=allocated,
+        fragmentation=_fragmentation(c, state.gathered_backward - state.gathered_loss, state.buckets, working, moment)
+        if is_cuda
+        else zero,
+        context=zero + (CONTEXT_GIB * GIB if is_cuda else 0.0),
+        communication=np.where(c.ranks > 1, COMMUNICATION_GIB * GIB, 0.0) if is_cuda else zero,
+        host=_host_bytes(shape, c, dtypes, impl),
+    )
+
+
+def _fragmentation(c: Candidates, gathered: Array, buckets: Array, working: Array, moment: Array) -> Array:
+    """Pools that the peak cannot reuse.
+
+    The caching allocator keeps one pool per stream, and a large block is never assembled from small free ones. Where
+    the peak is the loss, the working set of a block's backward and the communication streams' buffers come on top.
+    """
+    at_loss = moment == 0
+    pools = np.where(at_loss, np.maximum(gathered, 0.0) + buckets, 0.0)
+    # FSDP1 frees gathered parameters through record_stream: the next gather cannot reuse them at once.
+    pools = pools + np.where(c.backend == FSDP1, np.maximum(gathered, 0.0), 0.0)
+    return np.where(at_loss, working, 0.0) + pools
+
+
+def _host_bytes(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) -> Array:
+    trained = shape.parameters * impl.trainable
+    optimizer = (d.moments + d.master + d.reduce) * trained / c.shard * c.offload_optimizer
+    parameters = d.compute * shape.parameters / c.shard * c.offload_parameters
+    return optimizer + parameters

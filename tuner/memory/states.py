@@ -1,0 +1,174 @@
+"""Parameters, gradients, optimizer state, masters, gathered copies and buckets of one rank, as each backend keeps them.
+
+Sources: ZeRO, Rajbhandari et al. (arXiv:1910.02054, section 3.1 and 5); torch 2.13 `distributed/fsdp/_fully_shard`
+(`_fsdp_collectives.py`, `_fsdp_param_group.py`) and `nn/parallel/distributed.py`; DeepSpeed 0.19.8 `runtime/bf16_optimizer.py`,
+`runtime/zero/stage_1_and_2.py`, `runtime/zero/stage3.py`.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuner.memory.candidates import DDP, FSDP1, FSDP2, SINGLE, ZERO, Array, Candidates, Dtypes, Implementation
+from tuner.model_shape import ModelShape
+
+
+@dataclass(frozen=True)
+class States:
+    """Bytes of one rank. What offloading puts into host memory is already taken out."""
+
+    parameters: Array
+    masters: Array
+    optimizer: Array
+    gradients_early: Array
+    """When backward begins: those of earlier micro batches, and buffers that always exist."""
+    gradients_late: Array
+    """When backward ends."""
+    gathered_loss: Array
+    gathered_backward: Array
+    buckets: Array
+    """Communication buffers that exist in backward; ZeRO's also at the loss."""
+    buckets_loss: Array
+    step: Array
+    """Temporaries of the optimizer step."""
+
+
+def states(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation) -> States:
+    """Bytes per candidate."""
+    kinds = (
+        ((c.backend == SINGLE) | (c.backend == DDP), _replicated),
+        ((c.backend == FSDP1) | (c.backend == FSDP2), _fully_sharded),
+        ((c.backend == ZERO) & (c.stage < 3), _zero12),
+        ((c.backend == ZERO) & (c.stage == 3), _zero3),
+    )
+    present = [(mask, make) for mask, make in kinds if np.any(mask)]
+    parts = [(mask, make(shape, c, dtypes, impl)) for mask, make in present]
+    if len(parts) == 1:
+        return parts[0][1]
+    return States(
+        **{
+            name: np.select([mask for mask, _ in parts], [getattr(part, name) for _, part in parts])
+            for name in States.__dataclass_fields__
+        }
+    )
+
+
+def _replicated(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) -> States:
+    """DDP and a single device: whole parameters; gradients in the parameters' dtype, and once more in DDP's buckets."""
+    zero, count = c.tokens * 0.0, float(shape.parameters)
+    trained = count * impl.trainable
+    mixed = impl.autocast and d.compute != d.master
+    gradients = zero + d.master * trained
+    copies = zero + (d.compute * count if mixed else 0.0)
+    is_ddp = c.backend == DDP
+    # gradient_as_bucket_view=False: Reducer allocates buckets for all gradients when it is built.
+    buckets = np.where(is_ddp & (c.bucket_view == 0), d.master * trained, 0.0)
+    grown = 0.0 if impl.optimizer_in_backward else 1.0
+    early = np.where((c.accumulation > 1) | (is_ddp & (c.bucket_view > 0)), gradients, 0.0)
+    return States(
+        parameters=zero + d.master * count,
+        masters=zero,
+        optimizer=zero + d.moments * trained,
+        gradients_early=early * grown,
+        gradients_late=gradients * grown,
+        gathered_loss=copies,
+        gathered_backward=copies,
+        buckets=buckets,
+        buckets_loss=buckets,
+        step=zero + (0.0 if impl.fused_optimizer else d.master * trained),
+    )
+
+
+def _fully_sharded(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) -> States:
+    """FSDP1 and FSDP2: fp32 shards; compute copies gathered per unit; the root unit stays gathered."""
+    zero, count = c.tokens * 0.0, float(shape.parameters)
+    trained = count * impl.trainable
+    on_device = 1.0 - c.offload_parameters
+    unit = np.minimum(c.blocks_per_unit, shape.layers) * shape.block_parameters
+    root = float(shape.outside_parameters)
+    shards = d.master * trained / c.shard
+    kept = np.where(c.regather < c.shard, d.compute * (count - root) / c.regather, 0.0)
+    # One unit in use, one arriving: its all-gather output, and its parameters after the copy out of it.
+    arriving = d.compute * unit
+    accumulates = c.accumulation > 1
+    unsharded = np.where(accumulates & (c.sync_last > 0), d.reduce * trained, 0.0)
+    partial = np.where(accumulates & (c.sync_shard_only > 0), d.reduce * trained / c.shard, 0.0)
+    # Reduce-scatter inputs: the current unit's and the previous one's, which FSDP holds until its event has passed.
+    unit_trained = unit * impl.trainable
+    buckets = 2 * d.reduce * unit_trained + d.compute * unit_trained + d.reduce * unit_trained / c.shard
+    early = np.where(accumulates & (c.sync_last == 0), shards, 0.0) * on_device + unsharded + partial
+    whole = c.regather < 2
+    return States(
+        parameters=d.master * count / c.shard * on_device,
+        masters=zero,
+        optimizer=d.moments * trained / c.shard * (1.0 - c.offload_optimizer),
+        gradients_early=early,
+        gradients_late=np.where(unsharded > 0, unsharded, 0.0) + shards * on_device + partial,
+        gathered_loss=d.compute * root + kept,
+        gathered_backward=np.where(
+            whole, d.compute * count, d.compute * root + kept + arriving * (2.0 + c.backward_prefetch)
+        ),
+        buckets=buckets,
+        buckets_loss=zero,
+        step=np.where(c.offload_optimizer > 0, 0.0, 0.0 if impl.fused_optimizer else shards),
+    )
+
+
+def _zero12(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) -> States:
+    """ZeRO-1/2: whole compute-dtype parameters, sharded fp32 masters and moments."""
+    zero, count = c.tokens * 0.0, float(shape.parameters)
+    trained = count * impl.trainable
+    on_device = 1.0 - c.offload_optimizer
+    masters = d.master * trained / c.shard * on_device if d.master != d.compute else zero
+    # bf16 with fp32 accumulation in stage 1 is DeepSpeed's BF16_Optimizer: unsharded fp32 gradients for the whole step,
+    # and bf16 gradients that are zeroed, not freed.
+    bf16_optimizer = (c.stage == 1) & (d.reduce != d.compute) & (c.offload_optimizer == 0)
+    stage1 = np.where(bf16_optimizer, (d.reduce + d.compute) * trained, d.compute * trained)
+    accumulator = np.where(c.offload_optimizer > 0, 0.0, d.reduce * trained / c.shard)
+    late = np.where(c.stage == 1, stage1, accumulator)
+    early = np.where(bf16_optimizer, stage1, np.where(c.accumulation > 1, late, 0.0))
+    buffers = np.where(c.contiguous > 0, 1.0 + c.double_buffer, 1.0) * np.minimum(c.reduce_bucket, trained)
+    # The buffer is allocated whole (reduce_bucket_size elements), however small the model.
+    whole = np.where(c.contiguous > 0, (1.0 + c.double_buffer) * c.reduce_bucket, buffers) * d.compute
+    buckets = np.where(bf16_optimizer, np.minimum(c.reduce_bucket, trained) * d.compute, whole)
+    fp32_gradient = np.where(c.offload_optimizer > 0, 0.0, 4.0 * trained / c.shard)
+    return States(
+        parameters=zero + d.compute * count,
+        masters=zero + masters,
+        optimizer=d.moments * trained / c.shard * on_device,
+        gradients_early=early,
+        gradients_late=late,
+        gathered_loss=zero,
+        gathered_backward=zero,
+        buckets=buckets,
+        buckets_loss=np.where(c.accumulation > 1, buckets, 0.0),
+        step=fp32_gradient + np.minimum(c.gather_bucket, count) * d.compute,
+    )
+
+
+def _zero3(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) -> States:
+    """ZeRO-3: sharded compute-dtype parameters and fp32 masters; gradients in one flat fp32 partition; gathered
+    parameters up to max_live, and small ones always."""
+    zero, count = c.tokens * 0.0, float(shape.parameters)
+    trained = count * impl.trainable
+    on_device = 1.0 - c.offload_optimizer
+    masters = d.master * trained / c.shard * on_device if d.master != d.compute else zero
+    largest = float(shape.largest_parameter)
+    in_use = np.maximum(float(shape.block_parameters), largest)
+    live = np.minimum(np.minimum(c.max_live, count), in_use + np.minimum(c.prefetch_bucket, count))
+    live = np.maximum(live, np.minimum(in_use, count))
+    secondary = np.where(c.secondary > 1, d.compute * count / c.secondary, 0.0)
+    gradients = np.where(c.offload_optimizer > 0, 0.0, d.reduce * trained / c.shard)
+    buckets = c.reduce_bucket * d.compute + np.minimum(c.reduce_bucket, trained) * d.reduce
+    return States(
+        parameters=d.compute * count / c.shard * (1.0 - c.offload_parameters),
+        masters=zero + masters,
+        optimizer=d.moments * trained / c.shard * on_device,
+        gradients_early=gradients,
+        gradients_late=gradients,
+        gathered_loss=d.compute * np.minimum(live, count) + secondary,
+        gathered_backward=d.compute * live + secondary,
+        buckets=buckets,
+        buckets_loss=c.reduce_bucket * d.compute,
+        step=np.where(c.offload_optimizer > 0, 0.0, 4.0 * trained / c.shard),
+    )

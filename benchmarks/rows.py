@@ -10,8 +10,8 @@ from pathlib import Path
 
 from tuner import catalogue
 from tuner.catalogue import Gpu
-from tuner.memory import Dtypes, Implementation
-from tuner.memory.candidates import DDP, FSDP1, FSDP2, FULL, NONE, SELECTIVE, SINGLE, ZERO
+from tuner.footprint import Dtypes, Implementation
+from tuner.footprint.candidates import DDP, FSDP1, FSDP2, FULL, NONE, SELECTIVE, SINGLE, ZERO
 from tuner.model_shape import ModelShape
 from tuner.throughput.rates import Network, Rates, network_of, rates_of
 
@@ -164,8 +164,11 @@ def _dtypes(row: Row) -> Dtypes:
 
 
 def _implementation(row: Row) -> Implementation:
-    notes, generation = row["notes"], row["gpu"]
-    eager = "eager attention" in notes or generation.startswith("V100")  # FlashAttention needs Ampere or newer
+    notes, name = row["notes"], row["model_name"]
+    # FlashAttention needs Ampere or newer. A note "eager attention" (ds-sdma) is not taken at its word: that script sets
+    # an attribute that transformers ignores, and SDPA ran.
+    eager = row["gpu"].startswith("V100")
+    megatron = bool(re.search("megatron", name, re.IGNORECASE))
     titan_pr165 = "torchtrain" in notes
     selective = "second_matmuls"
     if re.search(r"every-?(2nd|second)", notes):
@@ -178,15 +181,34 @@ def _implementation(row: Row) -> Implementation:
     return Implementation(
         attention="eager" if eager else "flash",
         selective=selective,  # type: ignore[arg-type]
-        autocast=row["backend"] in ("ddp", "none") and row["precision"] in ("fp16", "bf16") and "pure bf16" not in notes,
+        autocast=_autocast(row),
         # The model of that repository returned fp32 logits, which stay alive beside the loss's own three copies.
-        fp32_logit_copies=4.0 if titan_pr165 else 3.0,
+        # Megatron's vocab-parallel cross entropy works in place: the fp32 copy, and the copy less its maximum.
+        # transformers before 4.46 upcast the logits and copied them shifted; atorch's example loop also keeps the last
+        # pass's: logits, shifted copy, log-softmax, last logits, all fp32 and no bf16 any more.
+        fp32_logit_copies=4.0 if titan_pr165 else 2.0 if megatron else 3.5 if "atorch" in row["source"] else 3.0,
+        # That loop (examples/llama2/fsdp_llama2.py) wraps checkpointing itself and leaves `use_cache` on.
+        kept_caches=2 if "atorch" in row["source"] else 0,
+        fused_optimizer="torchtune" in row["source"] or megatron,
         loss_chunks=8 if _ladder_after(notes, "chunked cross-entropy") else 1,
         optimizer_in_backward=_ladder_after(notes, "optimizer in backward"),
         offload_activations="activations" in row["offload"],
         trainable=trainable,
-        dropout=0.1 if re.search(r"gpt2|bert", row["model_name"], re.IGNORECASE) and eager else 0.0,
+        # The fine-tuning runs of BERT models are classifiers (GLUE), without a head over the vocabulary.
+        language_head=not re.search(r"bert", name, re.IGNORECASE),
+        # MPT's attention was a Triton kernel of the first FlashAttention, about half of FlashAttention-2's rate.
+        attention_rate=0.5 if name.startswith("MPT") else 1.0,
+        dropout=0.1 if re.search(r"gpt2|bert|megatron", name, re.IGNORECASE) and eager else 0.0,
     )
+
+
+def _autocast(row: Row) -> bool:
+    """Composer's `mp_mode=DEFAULT` gathers fp32 parameters and casts inside each operation."""
+    if "pure bf16" in row["notes"] or row["precision"] == "fp32":
+        return False
+    if "mp_mode=DEFAULT" in row["notes"]:
+        return True
+    return row["backend"] in ("ddp", "none") and "fwd+bwd" not in row["notes"]
 
 
 _LADDER = ("baseline", "packed dataset", "compile", "chunked cross-entropy", "activation checkpointing", "optimizer in backward")

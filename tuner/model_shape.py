@@ -1,7 +1,7 @@
 """Dimensions of a model, read from its `config.json`, and what follows from them in closed form: parameters and FLOPs.
 
 Covers the decoder families below exactly (tested against `transformers` on the meta device). Any other architecture
-needs a worker's trace; activations live in tuner.memory, times in tuner.throughput.
+needs a worker's trace; activations live in tuner.footprint, times in tuner.throughput.
 """
 
 from collections.abc import Mapping

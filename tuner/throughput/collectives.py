@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tuner.memory.candidates import DDP, FSDP1, FSDP2, ZERO, Array, Candidates, Dtypes, Implementation
+from tuner.footprint.candidates import DDP, FSDP1, FSDP2, ZERO, Array, Candidates, Dtypes, Implementation
 from tuner.model_shape import ModelShape
 from tuner.throughput.rates import Network
 
@@ -59,9 +59,11 @@ def traffic(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementati
     sharded = fsdp | zero3
     # ZeRO-3 gathers parameter by parameter (about nine calls a block), coalesced by the prefetch bucket.
     calls = np.where(zero3, np.maximum(count / np.maximum(c.prefetch_bucket, 1.0), units), units)
-    gather = ring_seconds(zero + dtypes.compute * count, calls, c.shard, network)
+    # Under autocast nothing tells FSDP to cast before it gathers.
+    size = dtypes.master if impl.autocast else dtypes.compute
+    gather = ring_seconds(zero + size * count, calls, c.shard, network)
     backward_group = np.where(zero3 & (c.secondary > 1), c.secondary, c.regather)
-    gather_again = ring_seconds(zero + dtypes.compute * count, calls, backward_group, network)
+    gather_again = ring_seconds(zero + size * count, calls, backward_group, network)
     whole = c.regather < 2
     reduce_calls = np.where(zero3, np.ceil(trained / c.reduce_bucket), units)
     scatter = ring_seconds(zero + dtypes.reduce * trained, reduce_calls, c.shard, network)

@@ -69,7 +69,7 @@ _LINK = 0.77
 _WIRE = 0.85
 
 
-def rates_of(gpu: Gpu, half_peak_fp32: bool = False) -> Rates:
+def rates_of(gpu: Gpu) -> Rates:
     """The rates of a catalogued GPU.
 
     Raises:
@@ -78,12 +78,21 @@ def rates_of(gpu: Gpu, half_peak_fp32: bool = False) -> Rates:
     if gpu.peak_flops is None or gpu.memory_bytes_per_s is None:
         missing = "peak_bf16_tflops" if gpu.peak_flops is None else "memory_gb_per_s"
         raise ValueError(f"gpu ({gpu.name!r}) has no {missing} in the catalogue; enter it or let a worker measure it")
+    power = _power_share(gpu.name)
     return Rates(
-        matmul_flops=gpu.peak_flops * _MATMUL[gpu.architecture],
-        attention_flops=gpu.peak_flops * _ATTENTION[gpu.architecture],
+        matmul_flops=gpu.peak_flops * _MATMUL[gpu.architecture] * power,
+        attention_flops=gpu.peak_flops * _ATTENTION[gpu.architecture] * power,
         memory_bytes=gpu.memory_bytes_per_s * _MEMORY,
         launch_s=_HOST_S.get(gpu.architecture, 8e-6),
     )
+
+
+def _power_share(name: str) -> float:
+    """Sustained clock under a lower power limit than the family's SXM card: A100 PCIe (300 of 400 W) reaches 0.93 of
+    SXM's best product in matmul.csv, which is the fourth root of the power ratio; sustained loads fall further."""
+    limits = {"500W": 500 / 700, "H100-PCIe": 350 / 700, "A100-PCIe": 300 / 400, "H100-NVL": 400 / 700}
+    ratio = next((value for mark, value in limits.items() if mark in name), 1.0)
+    return float(ratio**0.4)
 
 
 def network_of(gpu: Gpu, gpus_per_node: int) -> Network:

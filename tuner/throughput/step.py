@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tuner.memory.candidates import FSDP2, ZERO, Array, Candidates, Dtypes, Implementation
+from tuner.footprint.candidates import FSDP2, ZERO, Array, Candidates, Dtypes, Implementation
 from tuner.model_shape import ModelShape
 from tuner.throughput.collectives import traffic
 from tuner.throughput.compute import ComputeTimes, compute_times
@@ -19,6 +19,9 @@ class StepTable:
     """Seconds of one optimizer step on one rank, and what follows."""
 
     compute: Array
+    parts: dict[str, Array]
+    """Of the total: matrix products, attention, elementwise kernels and loss, host launches, exposed communication, and
+    what a step costs once; they add up to it. Calibration scales them."""
     launch_bound: Array
     """1 where the host's launches, not the GPU, set the pace."""
     memory_share: Array
@@ -52,13 +55,22 @@ def step_times(
     hidden = np.maximum(communication - shown, 0.0)
     optimizer = _optimizer(shape, c, dtypes, impl, rates)
     host = _host_transfers(shape, c, dtypes, impl, network)
-    total = c.accumulation * micro + shown + rates.contention * hidden + optimizer + host
+    exposed = shown + rates.contention * hidden
+    total = c.accumulation * micro + exposed + optimizer + host
     return StepTable(
         compute=c.accumulation * micro,
+        parts={
+            "matmul": c.accumulation * compute.matmul,
+            "attention": c.accumulation * compute.attention,
+            "elementwise": c.accumulation * (compute.elementwise + compute.loss),
+            "launch": c.accumulation * (micro - compute.device),
+            "communication": exposed,
+            "step": optimizer + host,
+        },
         launch_bound=(compute.launch_floor > compute.device) * 1.0,
         memory_share=_memory_share(compute),
         communication=communication,
-        exposed=shown + rates.contention * hidden,
+        exposed=exposed,
         optimizer=optimizer,
         host_link=host,
         total=total,

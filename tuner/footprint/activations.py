@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tuner.memory.candidates import FULL, SELECTIVE, Array, Candidates, Dtypes, Implementation
+from tuner.footprint.candidates import FULL, SELECTIVE, Array, Candidates, Dtypes, Implementation
 from tuner.model_shape import ModelShape
 
 
@@ -135,5 +135,7 @@ def _selective_bytes(
 
 def logits_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation) -> Array:
     """The output head's logits, and the fp32 values of log-softmax and its gradients, at their peak."""
+    if not impl.language_head:
+        return c.tokens * 0.0
     fp32 = 4.0 * impl.fp32_logit_copies / impl.loss_chunks
     return c.tokens * (shape.vocab * (dtypes.compute + fp32))

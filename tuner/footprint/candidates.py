@@ -70,9 +70,14 @@ class Implementation:
     trainable: float = 1.0
     """Share of parameters with gradients and optimizer state; the rest is frozen."""
     dropout: float = 0.0
-    sharded_blocks_only: bool = False
-    """torchtitan shards the embedding and the head as units of their own."""
     offload_activations: bool = False
+    language_head: bool = True
+    """False for a classifier: no logits over the vocabulary."""
+    kept_caches: int = 0
+    """Passes whose key-value caches stay alive in the program's outputs: transformers returns one unless `use_cache` is
+    off, and a loop that holds `outputs` over the next forward has two."""
+    attention_rate: float = 1.0
+    """Of the attention kernel, relative to FlashAttention-2."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tuner.memory.candidates import DDP, FSDP1, FSDP2, SINGLE, ZERO, Array, Candidates, Dtypes, Implementation
+from tuner.footprint.candidates import DDP, FSDP1, FSDP2, NONE, SINGLE, ZERO, Array, Candidates, Dtypes, Implementation
 from tuner.model_shape import ModelShape
 
 
@@ -57,9 +57,10 @@ def _replicated(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementatio
     """DDP and a single device: whole parameters; gradients in the parameters' dtype, and once more in DDP's buckets."""
     zero, count = c.tokens * 0.0, float(shape.parameters)
     trained = count * impl.trainable
-    mixed = impl.autocast and d.compute != d.master
     gradients = zero + d.master * trained
-    copies = zero + (d.compute * count if mixed else 0.0)
+    # The cast copy of each weight is saved by its matrix product; recomputation makes it again, block by block.
+    blocks = np.where(c.checkpointing == NONE, float(shape.layers), 1.0) * shape.block_parameters
+    copies = d.compute * (blocks + shape.outside_parameters) if d.compute != d.master else zero
     is_ddp = c.backend == DDP
     # gradient_as_bucket_view=False: Reducer allocates buckets for all gradients when it is built.
     buckets = np.where(is_ddp & (c.bucket_view == 0), d.master * trained, 0.0)
@@ -86,16 +87,17 @@ def _fully_sharded(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementa
     on_device = 1.0 - c.offload_parameters
     unit = np.minimum(c.blocks_per_unit, shape.layers) * shape.block_parameters
     root = float(shape.outside_parameters)
+    size = d.master if impl.autocast else d.compute  # autocast does not tell FSDP to cast before it gathers
     shards = d.master * trained / c.shard
-    kept = np.where(c.regather < c.shard, d.compute * (count - root) / c.regather, 0.0)
+    kept = np.where(c.regather < c.shard, size * (count - root) / c.regather, 0.0)
     # One unit in use, one arriving: its all-gather output, and its parameters after the copy out of it.
-    arriving = d.compute * unit
+    arriving = size * unit
     accumulates = c.accumulation > 1
     unsharded = np.where(accumulates & (c.sync_last > 0), d.reduce * trained, 0.0)
     partial = np.where(accumulates & (c.sync_shard_only > 0), d.reduce * trained / c.shard, 0.0)
     # Reduce-scatter inputs: the current unit's and the previous one's, which FSDP holds until its event has passed.
     unit_trained = unit * impl.trainable
-    buckets = 2 * d.reduce * unit_trained + d.compute * unit_trained + d.reduce * unit_trained / c.shard
+    buckets = 2 * d.reduce * unit_trained + size * unit_trained + d.reduce * unit_trained / c.shard
     early = np.where(accumulates & (c.sync_last == 0), shards, 0.0) * on_device + unsharded + partial
     whole = c.regather < 2
     return States(
@@ -104,9 +106,9 @@ def _fully_sharded(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementa
         optimizer=d.moments * trained / c.shard * (1.0 - c.offload_optimizer),
         gradients_early=early,
         gradients_late=np.where(unsharded > 0, unsharded, 0.0) + shards * on_device + partial,
-        gathered_loss=d.compute * root + kept,
+        gathered_loss=size * root + kept,
         gathered_backward=np.where(
-            whole, d.compute * count, d.compute * root + kept + arriving * (2.0 + c.backward_prefetch)
+            whole, size * count, size * root + kept + arriving * (2.0 + c.backward_prefetch)
         ),
         buckets=buckets,
         buckets_loss=zero,

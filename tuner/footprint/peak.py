@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from api_schemas.base import GIB
-from tuner.memory.activations import block_bytes, logits_bytes
-from tuner.memory.candidates import FSDP1, NONE, Array, Candidates, Dtypes, Implementation
-from tuner.memory.states import states
+from tuner.footprint.activations import block_bytes, logits_bytes
+from tuner.footprint.candidates import FSDP1, NONE, Array, Candidates, Dtypes, Implementation
+from tuner.footprint.states import states
 from tuner.model_shape import ModelShape
 
 TERMS = (
@@ -56,7 +56,8 @@ def peak_memory(
     block, state = block_bytes(shape, c, dtypes, impl), states(shape, c, dtypes, impl)
     logits = logits_bytes(shape, c, dtypes, impl)
     zero = logits * 0.0
-    stored = block.stored * shape.layers
+    caches = impl.kept_caches * c.tokens * (2.0 * shape.kv * dtypes.compute * shape.layers)
+    stored = block.stored * shape.layers + caches
     # Recomputation brings back what checkpointing dropped; without it a block's backward adds gradients only.
     dropped = np.where(c.checkpointing == NONE, 0.0, np.maximum(block.everything - block.stored, 0.0))
     working = dropped + block.flowing
@@ -64,7 +65,7 @@ def peak_memory(
         # parameters, masters, gradients, optimizer, gathered, buckets, activations, recomputation, logits, step
         (state.gradients_early, state.gathered_loss, state.buckets_loss, stored, zero, logits, zero),
         (state.gradients_early, state.gathered_backward, state.buckets, stored, working, zero, zero),
-        (state.gradients_late, state.gathered_backward, state.buckets, block.stored, working, zero, zero),
+        (state.gradients_late, state.gathered_backward, state.buckets, block.stored + caches, working, zero, zero),
         (state.gradients_late, zero, state.buckets_loss, zero, zero, zero, state.step),
     ]
     shared = (state.parameters, state.masters, state.optimizer)

@@ -158,8 +158,10 @@ def _dtypes(row: Row) -> Dtypes:
         return Dtypes(master=4, compute=4, reduce=4, linear_bits=32)
     if "pure bf16" in notes:
         return Dtypes(master=2, compute=2, reduce=2, moments=4.0)
-    # DeepSpeed accumulates and reduces in the parameters' dtype unless told otherwise; FSDP shards stay fp32.
-    reduce = 2 if row["backend"].startswith("zero") else 4
+    # DeepSpeed accumulates and reduces in the parameters' dtype unless told otherwise; so do the FSDP1 programs here
+    # (Composer's DEFAULT, fms-fsdp's bfSixteen). torchtitan reduces in fp32. Shards and masters are fp32 in all.
+    low = row["backend"].startswith("zero") or _BACKENDS.get(row["backend"], (0,))[0] == FSDP1
+    reduce = 2 if low and "fp32 reduce" not in notes else 4
     return Dtypes(reduce=reduce, linear_bits=8 if precision in ("fp8", "mxfp8") else 16)
 
 

@@ -14,6 +14,8 @@ from typing import Any
 from api_schemas.hardware import Cluster
 
 GB = 1e9
+HOST_GIB_PER_GPU = 256
+"""Assumed where a cluster is named in short: 2 TiB per 8 GPUs, as in DGX H100."""
 
 
 @dataclass(frozen=True)
@@ -153,4 +155,10 @@ def parse_cluster(text: str) -> Cluster:
         nodes, per_node = per_node // 8, 8
     gpu = find(name)
     assert gpu.memory_gib is not None
-    return Cluster(gpu=gpu.name, nodes=nodes, gpus_per_node=per_node, memory_gib=gpu.memory_gib, host_memory_gib=1024)
+    return Cluster(
+        gpu=gpu.name,
+        nodes=nodes,
+        gpus_per_node=per_node,
+        memory_gib=gpu.memory_gib,
+        host_memory_gib=per_node * HOST_GIB_PER_GPU,
+    )

@@ -4,6 +4,7 @@ Covers the decoder families below exactly (tested against `transformers` on the 
 needs a worker's trace; activations live in tuner.footprint, times in tuner.throughput.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -37,9 +38,6 @@ class ModelShape:
     qk_norm: bool = False
     learned_positions: int = 0
     max_positions: int | None = None
-    dropout: float = 0.0
-    shared_norm: bool = False
-    """One norm feeds attention and MLP in parallel; no family here shares the weights, GPT-NeoX keeps two."""
 
     @property
     def query(self) -> int:
@@ -158,6 +156,17 @@ def from_config(config: Mapping[str, Any], name: str = "") -> ModelShape:
     return shape
 
 
+def text(config: Mapping[str, Any]) -> str:
+    """The configuration as text, for caches keyed by it."""
+    return json.dumps(config, sort_keys=True)
+
+
+def parse(config: str) -> dict[str, Any]:
+    """The configuration that `text` wrote."""
+    loaded: dict[str, Any] = json.loads(config)
+    return loaded
+
+
 def _whole(config: Mapping[str, Any], field: str, default: int | None = None) -> int:
     value = config.get(field)
     if value is None:
@@ -190,7 +199,6 @@ def _llama_like(config: Mapping[str, Any], name: str) -> ModelShape:
         qkv_bias=kind == "qwen2" or bool(config.get("attention_bias", False)),
         qk_norm=kind in ("qwen3", "qwen3_moe"),
         max_positions=config.get("max_position_embeddings"),
-        dropout=float(config.get("attention_dropout") or 0.0),
     )
 
 
@@ -213,7 +221,6 @@ def _gpt2(config: Mapping[str, Any], name: str) -> ModelShape:
         biases=True,
         learned_positions=positions,
         max_positions=positions,
-        dropout=float(config.get("attn_pdrop", 0.1)),
     )
 
 

@@ -16,6 +16,23 @@ TERMS = (
 )  # fmt: skip
 MOMENTS = ("loss", "first block of backward", "last block of backward", "optimizer step")
 
+_STATES = "ZeRO (arXiv:1910.02054), section 3.1; as torch 2.13 and DeepSpeed 0.19.8 keep them"
+SOURCES = {
+    "parameters": _STATES,
+    "masters": _STATES,
+    "gradients": _STATES,
+    "optimizer": _STATES + "; Adam's two moments",
+    "gathered": "torch 2.13 _fsdp_param_group.py, DeepSpeed 0.19.8 partitioned_param_coordinator.py; DDP: cast copies",
+    "buckets": "torch 2.13 _fsdp_collectives.py and reducer.cpp, DeepSpeed 0.19.8 stage_1_and_2.py and stage3.py",
+    "activations": "counted in transformers 5's blocks after Korthikanti et al. (arXiv:2205.05198), equations 1-2",
+    "recomputation": "one block's saved tensors and gradients, same source",
+    "logits": "logits and three fp32 values each: log-softmax, its gradient, the loss's gradient",
+    "step": "temporaries of torch's AdamW; DeepSpeed's fp32 gradient partition",
+    "fragmentation": "pools of other streams and of blocks too small for the logits (docs/prediction.md)",
+    "device context": "0.5-1.8 GiB by torch version; published constants",
+    "communication library": "NCCL, 1-2 GiB; published constants",
+}
+
 CONTEXT_GIB = 0.8
 """CUDA context and library workspaces: 0.5-1.8 GiB by torch version (shared reference, README constants)."""
 COMMUNICATION_GIB = 1.2

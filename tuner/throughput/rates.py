@@ -4,7 +4,7 @@ Each is physical (a rate or a cost per launch); `tuner.calibration` scales them 
 how well they hold on sources that were left out: docs/measurements/predictor.md.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from api_schemas.hardware import Cluster
 from tuner.catalogue import Gpu
@@ -33,6 +33,11 @@ class Rates:
     optimizer_host_s: float = 0.012
     """Host time of an optimizer step: clipping, foreach lists, logging, the data loader."""
 
+    def in_fp32(self, architecture: str) -> "Rates":
+        """Rates of fp32 products without TF32: the vector units' share of the bf16 peak."""
+        share = 0.2 if architecture in ("volta", "turing") else 0.0725
+        return replace(self, matmul_flops=self.matmul_flops * share, attention_flops=self.attention_flops * share)
+
 
 @dataclass(frozen=True)
 class Network:
@@ -53,7 +58,7 @@ class Network:
 # (stas00/ml-engineering, compute/accelerator/README.md, in shared reference matmul.csv). Second: sustained over
 # the shapes of a training step at the power limit.
 _MATMUL = {
-    "volta": 0.75 * 0.72, "turing": 0.75 * 0.72, "ampere": 0.869 * 0.94, "ada": 0.80 * 0.85, "hopper": 0.803 * 0.84,
+    "volta": 0.75 * 0.72, "turing": 0.75 * 0.72, "ampere": 0.869 * 0.90, "ada": 0.80 * 0.85, "hopper": 0.803 * 0.79,
     "blackwell": 0.776 * 0.85, "cdna2": 0.60 * 0.90, "cdna3": 0.514 * 0.95,
 }  # fmt: skip
 # FlashAttention-2 forward: 60-70 % of peak on A100, 35-40 % on H100 (arXiv:2307.08691, figures 5 and 6).
@@ -103,6 +108,17 @@ def network_of(gpu: Gpu, gpus_per_node: int) -> Network:
         gpus_per_node=gpus_per_node,
         host_link=gpu.host_link_bytes_per_s,
     )
+
+
+CPU_RATES = Rates(
+    matmul_flops=5e10, attention_flops=2e10, memory_bytes=5e9, launch_s=6e-6, overlap=0.0, contention=0.0,
+    optimizer_host_s=2e-3,
+)  # fmt: skip
+"""One core; a starting point that trials calibrate."""
+CPU_NETWORK = Network(
+    intra=1e9, inter=1e8, gpus_per_node=1, host_link=5e9, intra_latency_s=2e-4, inter_latency_s=1e-3, half_bytes=1e5
+)
+"""gloo on one machine, and over a slow link."""
 
 
 def cluster_network(gpu: Gpu, cluster: Cluster) -> Network:

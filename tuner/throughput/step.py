@@ -56,11 +56,15 @@ def step_times(
     optimizer = _optimizer(shape, c, dtypes, impl, rates)
     host = _host_transfers(shape, c, dtypes, impl, network)
     exposed = shown + rates.contention * hidden
+    # fp32 products without TF32 run on other units than bf16's, with a rate of their own.
+    matmul, none = c.accumulation * compute.matmul, c.tokens * 0.0
+    vector = dtypes.linear_bits == 32
     total = c.accumulation * micro + exposed + optimizer + host
     return StepTable(
         compute=c.accumulation * micro,
         parts={
-            "matmul": c.accumulation * compute.matmul,
+            "matmul": none if vector else matmul,
+            "vector_matmul": matmul if vector else none,
             "attention": c.accumulation * compute.attention,
             "elementwise": c.accumulation * (compute.elementwise + compute.loss),
             "launch": c.accumulation * (micro - compute.device),

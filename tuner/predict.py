@@ -72,7 +72,10 @@ def machine(cluster: Cluster, recipe_is_fp32: bool = False) -> Machine:
 def implementation(workload: Workload) -> Implementation:
     """How Shardtune's own ranks train (workers/rank): fused AdamW, no dropout, checkpointing as `api_schemas` says."""
     return Implementation(
-        attention="eager" if workload.attention == "eager" else "flash", selective="matmuls", fused_optimizer=True
+        attention="eager" if workload.attention == "eager" else "flash",
+        selective="matmuls",
+        fused_optimizer=True,
+        keeps_logits=False,
     )
 
 
@@ -145,18 +148,19 @@ def predict(
     calibrations: dict[str, Any] = {"memory_calibration": memory_calibration, "speed_calibration": speed_calibration}
     candidates = from_configs([config], workload.sequence_length, cluster.world_size, workload.global_batch)
     result = evaluate(shape, candidates, workload, cluster, **calibrations)
-    memory = _memory(result, cluster, 0)
-    longest = largest = 0
-    change = None
     if limits:
-        longest = _largest(shape, candidates, workload, cluster, "sequence", _SEQUENCES, memory_calibration)
-        largest = _largest(shape, candidates, workload, cluster, "micro_batch", _MICRO_BATCHES, memory_calibration)
-        if memory.verdict == "does not fit":
-            change = _cheapest(shape, workload, cluster, config, calibrations)
+        wider = _with_other_sizes(candidates)
+        memory = peak_memory(shape, wider, Dtypes.of(workload.recipe), implementation(workload), cluster.device)
+        result = replace(result, memory=memory)
+    memory_of = _memory(result, cluster, 0)
+    longest, largest = _limits(shape, result) if limits else (0, 0)
+    change = None
+    if limits and memory_of.verdict == "does not fit":
+        change = _cheapest(shape, workload, cluster, config, calibrations)
     return Prediction(
         config=config,
         description=config.describe(),
-        memory=memory,
+        memory=memory_of,
         speed=_speed(shape, result, workload, cluster, 0),
         longest_sequence=longest,
         largest_micro_batch=largest,
@@ -206,7 +210,7 @@ def _memory(result: Evaluation, cluster: Cluster, index: int) -> MemoryPredictio
 
 
 def _at(values: NDArray[np.float64], index: int) -> float:
-    return float(np.broadcast_to(values, (max(values.size, index + 1),))[index]) if values.ndim else float(values)
+    return float(values[index] if values.ndim and values.size > 1 else values.flat[0])
 
 
 def _speed(
@@ -248,27 +252,27 @@ def _bound(step: StepTable, parts: dict[str, float], index: int) -> Bound:
     return max(shares, key=lambda name: shares[name])
 
 
-def _largest(
-    shape: ModelShape,
-    candidates: Candidates,
-    workload: Workload,
-    cluster: Cluster,
-    field: str,
-    values: NDArray[np.float64],
-    calibration: MemoryCalibration | None,
-) -> int:
-    """The largest of rising values with which the candidate still fits; 0 where none does."""
-    many = candidates.with_values(**{field: values})
-    memory = peak_memory(shape, many, Dtypes.of(workload.recipe), implementation(workload), cluster.device)
-    fits = Evaluation(
-        many, memory, None, cluster.memory_gib * GIB, calibration or MemoryCalibration(), UNCALIBRATED
-    ).fits
-    fits = np.broadcast_to(fits, values.shape)
-    count = int(np.argmin(fits)) if not fits.all() else len(values)
-    found = int(values[count - 1]) if count else 0
-    if field == "sequence" and shape.learned_positions:
-        found = min(found, shape.learned_positions)
-    return found
+def _with_other_sizes(one: Candidates) -> Candidates:
+    """The candidate, then at rising sequence lengths, then at rising micro batches: one call answers all."""
+    sequence, micro_batch = one.sequence.ravel(), one.micro_batch.ravel()
+    return one.with_values(
+        sequence=np.concatenate([sequence, _SEQUENCES, np.repeat(sequence, len(_MICRO_BATCHES))]),
+        micro_batch=np.concatenate([micro_batch, np.repeat(micro_batch, len(_SEQUENCES)), _MICRO_BATCHES]),
+    )
+
+
+def _limits(shape: ModelShape, result: Evaluation) -> tuple[int, int]:
+    """The longest sequence and the largest micro batch before the first that does not fit; 0 where none does."""
+    fits = result.fits[1:]
+    longest = _last_fitting(fits[: len(_SEQUENCES)], _SEQUENCES)
+    if shape.learned_positions:
+        longest = min(longest, shape.learned_positions)
+    return longest, _last_fitting(fits[len(_SEQUENCES) :], _MICRO_BATCHES)
+
+
+def _last_fitting(fits: NDArray[np.bool_], values: NDArray[np.float64]) -> int:
+    count = len(values) if fits.all() else int(np.argmin(fits))
+    return int(values[count - 1]) if count else 0
 
 
 def _cheapest(

@@ -38,7 +38,9 @@ def block_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implemen
     )
     if impl.offload_activations:
         stored = stored * 0.0
-    width = shape.experts_per_token * shape.ffn * (3 if shape.mlp == "gated" else 2) + 2 * shape.hidden
+    # Tensors of the MLP's width alive at once in its backward, from traces; experts split one fused projection.
+    wide = 2 if shape.mlp != "gated" or shape.experts > 1 else 3
+    width = wide * shape.experts_per_token * shape.ffn + 2 * shape.hidden
     flowing = c.tokens * dtypes.compute * width + _scores_bytes(shape, c, dtypes, impl)
     return BlockBytes(stored, everything, flowing)
 
@@ -53,10 +55,7 @@ def _norm_bytes(shape: ModelShape, dtypes: Dtypes, impl: Implementation) -> floa
     else:
         one = stream * shape.hidden + 8
     linear_input = size * shape.hidden
-    total = 2.0 * (one + linear_input)
-    if shape.qk_norm:
-        total += (4 + size) * (shape.query + shape.kv)
-    return total
+    return 2.0 * (one + linear_input)
 
 
 def _mlp_bytes(shape: ModelShape, dtypes: Dtypes, impl: Implementation) -> float:
@@ -77,9 +76,11 @@ def _attention_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Imp
     """q, k, v, the output and what the kernel saves."""
     size = dtypes.compute
     per_token = size * (2 * shape.query + 2 * shape.kv)
+    if shape.qk_norm:
+        per_token += (4 + size) * (shape.query + shape.kv)
     if impl.attention == "eager":
         # repeat_kv materialises the keys and values of every query head.
-        per_token = size * 4 * shape.query
+        per_token += size * (2 * shape.query - 2 * shape.kv)
     return c.tokens * per_token + _attention_extra(shape, c, dtypes, impl)
 
 
@@ -137,5 +138,7 @@ def logits_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Impleme
     """The output head's logits, and the fp32 values of log-softmax and its gradients, at their peak."""
     if not impl.language_head:
         return c.tokens * 0.0
+    # In forward the head's output stands beside its fp32 copy and log-softmax; in backward it may be gone.
+    kept = dtypes.compute if impl.keeps_logits else 0
     fp32 = 4.0 * impl.fp32_logit_copies / impl.loss_chunks
-    return c.tokens * (shape.vocab * (dtypes.compute + fp32))
+    return c.tokens * (shape.vocab * (kept + fp32) + _norm_bytes(shape, dtypes, impl) / 2)

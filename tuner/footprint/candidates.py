@@ -62,6 +62,8 @@ class Implementation:
     """DDP and single-device mixed precision: fp32 residual stream, cast copies of weights and of linear inputs."""
     fp32_logit_copies: float = 3.0
     """fp32 values per logit at the loss: log-softmax, gradient of the loss, gradient of log-softmax."""
+    keeps_logits: bool = True
+    """The program holds the head's output through backward; Shardtune's ranks hold only the loss."""
     loss_chunks: int = 1
     """The loss over slices of the sequence; only one slice has fp32 values."""
     fused_optimizer: bool = False

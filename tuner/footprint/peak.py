@@ -1,5 +1,6 @@
-"""The four moments at which a training step can peak, and the largest of them, term by term."""
+"""The moments at which a training step can peak, and the largest of them, term by term."""
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,8 @@ TERMS = (
     "parameters", "masters", "gradients", "optimizer", "gathered", "buckets", "activations", "recomputation", "logits",
     "step",
 )  # fmt: skip
-MOMENTS = ("loss", "first block of backward", "last block of backward", "optimizer step")
+MOMENTS = ("loss", "first block of backward", "second block of backward",
+    "last block but one of backward", "last block of backward", "end of backward", "optimizer step")
 
 _STATES = "ZeRO (arXiv:1910.02054), section 3.1; as torch 2.13 and DeepSpeed 0.19.8 keep them"
 SOURCES = {
@@ -78,24 +80,30 @@ def peak_memory(
     # Recomputation brings back what checkpointing dropped; without it a block's backward adds gradients only.
     dropped = np.where(c.checkpointing == NONE, 0.0, np.maximum(block.everything - block.stored, 0.0))
     working = dropped + block.flowing
-    rows = [
-        # parameters, masters, gradients, optimizer, gathered, buckets, activations, recomputation, logits, step
+    names = ("gradients", "gathered", "buckets", "activations", "recomputation", "logits", "step")
+    rest = np.where(shape.layers > 1, stored - block.stored, stored)
+    reducing = np.maximum(working, state.unit_gradients)
+    last = block.stored + caches
+    last_two = np.minimum(2.0 * block.stored + caches, stored)
+    moments = (
         (state.gradients_early, state.gathered_loss, state.buckets_loss, stored, zero, logits, zero),
-        (state.gradients_early, state.gathered_backward, state.buckets, stored, working, zero, zero),
-        (state.gradients_late, state.gathered_backward, state.buckets, block.stored + caches, working, zero, zero),
+        (state.gradients_early, state.gathered_backward, state.buckets_first, stored, working, zero, zero),
+        (state.gradients_second, state.gathered_backward, state.buckets, rest, reducing, zero, zero),
+        (state.gradients_next, state.gathered_backward, state.buckets, last_two, reducing, zero, zero),
+        (state.gradients_last, state.gathered_last, state.buckets, last, reducing, zero, zero),
+        (state.gradients_late, zero, state.end, zero, zero, zero, zero),
         (state.gradients_late, zero, state.buckets_loss, zero, zero, zero, state.step),
-    ]
-    shared = (state.parameters, state.masters, state.optimizer)
-    table = np.stack(
-        [np.stack(np.broadcast_arrays(shared[0], shared[1], row[0], shared[2], *row[1:])) for row in rows]
     )
-    totals = table.sum(axis=1)
-    moment = totals.argmax(axis=0)
-    at_peak = np.take_along_axis(table, moment[None, None, :], axis=0)[0]
-    allocated = np.take_along_axis(totals, moment[None, :], axis=0)[0]
+    always = state.parameters + state.masters + state.optimizer
+    totals = [always + sum(parts) for parts in moments]
+    allocated = functools.reduce(np.maximum, totals)
+    moment = np.select([total >= allocated for total in totals], range(len(totals)))
+    terms = {"parameters": state.parameters, "masters": state.masters, "optimizer": state.optimizer} | {
+        name: np.choose(moment, [parts[i] for parts in moments]) for i, name in enumerate(names)
+    }
     is_cuda = device == "cuda"
     return MemoryTable(
-        terms=dict(zip(TERMS, at_peak, strict=True)),
+        terms={name: terms[name] for name in TERMS},
         moment=moment.astype(float),
         allocated=allocated,
         fragmentation=_fragmentation(c, state.gathered_backward - state.gathered_loss, state.buckets, working, moment)

@@ -22,13 +22,27 @@ class States:
     optimizer: Array
     gradients_early: Array
     """When backward begins: those of earlier micro batches, and buffers that always exist."""
+    gradients_second: Array
+    """When the second block of backward runs: the first one's are there."""
+    gradients_next: Array
+    """When the last block but one of backward runs."""
+    gradients_last: Array
+    """When the last block of backward runs."""
     gradients_late: Array
     """When backward ends."""
     gathered_loss: Array
     gathered_backward: Array
+    gathered_last: Array
+    """When the last block of backward runs: nothing arrives any more."""
     buckets: Array
-    """Communication buffers that exist in backward; ZeRO's also at the loss."""
+    """Communication buffers that exist in backward once a block has been reduced."""
     buckets_loss: Array
+    buckets_first: Array
+    """While the first block of backward runs."""
+    unit_gradients: Array
+    """Whole gradients of the unit in work, as they stand before its reduction."""
+    end: Array
+    """FSDP: what the root unit's reduction needs when backward ends, gathered parameters included."""
     step: Array
     """Temporaries of the optimizer step."""
 
@@ -71,11 +85,18 @@ def _replicated(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementatio
         masters=zero,
         optimizer=zero + d.moments * trained,
         gradients_early=early * grown,
+        gradients_second=early * grown,
+        gradients_next=gradients * grown,
+        gradients_last=gradients * grown,
         gradients_late=gradients * grown,
         gathered_loss=copies,
         gathered_backward=copies,
         buckets=buckets,
         buckets_loss=buckets,
+        gathered_last=copies,
+        buckets_first=buckets,
+        unit_gradients=zero,
+        end=zero,
         step=zero + (0.0 if impl.fused_optimizer else d.master * trained),
     )
 
@@ -90,29 +111,38 @@ def _fully_sharded(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementa
     size = d.master if impl.autocast else d.compute  # autocast does not tell FSDP to cast before it gathers
     shards = d.master * trained / c.shard
     kept = np.where(c.regather < c.shard, size * (count - root) / c.regather, 0.0)
-    # One unit in use, one arriving: its all-gather output, and its parameters after the copy out of it.
     arriving = size * unit
     accumulates = c.accumulation > 1
     unsharded = np.where(accumulates & (c.sync_last > 0), d.reduce * trained, 0.0)
     partial = np.where(accumulates & (c.sync_shard_only > 0), d.reduce * trained / c.shard, 0.0)
-    # Reduce-scatter inputs: the current unit's and the previous one's, which FSDP holds until its event has passed.
-    unit_trained = unit * impl.trainable
-    buckets = 2 * d.reduce * unit_trained + size * unit_trained + d.reduce * unit_trained / c.shard
+    # Reduce-scatter's input lives until the next unit's begins; the root's gradients wait for the end of backward.
+    unit_trained, root_trained = unit * impl.trainable, root * impl.trainable
+    head = root_trained if shape.tied else root_trained / 2
     early = np.where(accumulates & (c.sync_last == 0), shards, 0.0) * on_device + unsharded + partial
     whole = c.regather < 2
+    held = size * root + kept
     return States(
         parameters=d.master * count / c.shard * on_device,
         masters=zero,
         optimizer=d.moments * trained / c.shard * (1.0 - c.offload_optimizer),
         gradients_early=early,
-        gradients_late=np.where(unsharded > 0, unsharded, 0.0) + shards * on_device + partial,
-        gathered_loss=size * root + kept,
-        gathered_backward=np.where(
-            whole, size * count, size * root + kept + arriving * (2.0 + c.backward_prefetch)
-        ),
-        buckets=buckets,
+        gradients_second=early + np.where(early > 0, 0.0, d.master * unit_trained / c.shard * on_device),
+        gradients_next=np.maximum(early, shards * on_device * np.maximum(1.0 - (root + 2 * unit) / count, 0.0)),
+        gradients_last=np.maximum(early, shards * on_device * (1.0 - (root + unit) / count)),
+        # The root's own gradients are still whole: they are in `end`.
+        gradients_late=np.where(unsharded > 0, unsharded, 0.0) + shards * on_device * (1.0 - root / count) + partial,
+        # The last all-gather's output is still held when the loss is computed.
+        gathered_loss=np.where(whole, size * count, held) + arriving,
+        # One unit in use, one arriving.
+        gathered_backward=np.where(whole, size * count, held + arriving * (1.0 + np.maximum(c.backward_prefetch, 1.0))),
+        gathered_last=np.where(whole, size * count, held + arriving),
+        buckets=d.reduce * unit_trained + size * head,
         buckets_loss=zero,
-        step=np.where(c.offload_optimizer > 0, 0.0, 0.0 if impl.fused_optimizer else shards),
+        buckets_first=zero + size * head,
+        unit_gradients=size * unit_trained,
+        # The root is reduced last, after its parameters are freed: whole gradients and the reduce-scatter's input.
+        end=size * root_trained + d.reduce * root_trained,
+        step=shards * root / count * on_device + np.where(c.offload_optimizer > 0, 0.0, 0.0 if impl.fused_optimizer else shards),
     )
 
 
@@ -139,11 +169,18 @@ def _zero12(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) -
         masters=zero + masters,
         optimizer=d.moments * trained / c.shard * on_device,
         gradients_early=early,
+        gradients_second=early,
+        gradients_next=late,
+        gradients_last=late,
         gradients_late=late,
         gathered_loss=zero,
         gathered_backward=zero,
         buckets=buckets,
         buckets_loss=np.where(c.accumulation > 1, buckets, 0.0),
+        gathered_last=zero,
+        buckets_first=buckets,
+        unit_gradients=zero,
+        end=zero,
         step=fp32_gradient + np.minimum(c.gather_bucket, count) * d.compute,
     )
 
@@ -167,10 +204,17 @@ def _zero3(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) ->
         masters=zero + masters,
         optimizer=d.moments * trained / c.shard * on_device,
         gradients_early=gradients,
+        gradients_second=gradients,
+        gradients_next=gradients,
+        gradients_last=gradients,
         gradients_late=gradients,
         gathered_loss=d.compute * np.minimum(live, count) + secondary,
         gathered_backward=d.compute * live + secondary,
         buckets=buckets,
         buckets_loss=c.reduce_bucket * d.compute,
+        gathered_last=d.compute * live + secondary,
+        buckets_first=buckets,
+        unit_gradients=zero,
+        end=zero,
         step=np.where(c.offload_optimizer > 0, 0.0, 4.0 * trained / c.shard),
     )

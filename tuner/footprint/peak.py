@@ -13,7 +13,7 @@ from tuner.model_shape import ModelShape
 
 TERMS = (
     "parameters", "masters", "gradients", "optimizer", "gathered", "buckets", "activations", "recomputation", "logits",
-    "step",
+    "step", "offloaded",
 )  # fmt: skip
 MOMENTS = ("loss", "first block of backward", "second block of backward",
     "last block but one of backward", "last block of backward", "end of backward", "optimizer step")
@@ -30,6 +30,7 @@ SOURCES = {
     "recomputation": "one block's saved tensors and gradients, same source",
     "logits": "logits and three fp32 values each: log-softmax, its gradient, the loss's gradient",
     "step": "temporaries of torch's AdamW; DeepSpeed's fp32 gradient partition",
+    "offloaded": "CPU ranks only: there the host is the device",
     "fragmentation": "pools of other streams and of blocks too small for the logits (docs/prediction.md)",
     "device context": "0.5-1.8 GiB by torch version; published constants",
     "communication library": "NCCL, 1-2 GiB; published constants",
@@ -94,11 +95,15 @@ def peak_memory(
         (state.gradients_late, zero, state.end, zero, zero, zero, zero),
         (state.gradients_late, zero, state.buckets_loss, zero, zero, zero, state.step),
     )
+    host = _host_bytes(shape, c, dtypes, impl)
     always = state.parameters + state.masters + state.optimizer
     totals = [always + sum(parts) for parts in moments]
+    if device != "cuda":
+        # The host is the device: what is offloaded stays in the rank's own memory.
+        totals = [total + host for total in totals]
     allocated = functools.reduce(np.maximum, totals)
     moment = np.select([total >= allocated for total in totals], range(len(totals)))
-    terms = {"parameters": state.parameters, "masters": state.masters, "optimizer": state.optimizer} | {
+    terms = {"offloaded": host if device != "cuda" else zero, "parameters": state.parameters, "masters": state.masters, "optimizer": state.optimizer} | {
         name: np.choose(moment, [parts[i] for parts in moments]) for i, name in enumerate(names)
     }
     is_cuda = device == "cuda"
@@ -111,7 +116,7 @@ def peak_memory(
         else zero,
         context=zero + (CONTEXT_GIB * GIB if is_cuda else 0.0),
         communication=np.where(c.ranks > 1, COMMUNICATION_GIB * GIB, 0.0) if is_cuda else zero,
-        host=_host_bytes(shape, c, dtypes, impl),
+        host=host,
     )
 
 

@@ -160,10 +160,12 @@ def _zero12(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) -
     late = np.where(c.stage == 1, stage1, accumulator)
     early = np.where(bf16_optimizer, stage1, np.where(c.accumulation > 1, late, 0.0))
     buffers = np.where(c.contiguous > 0, 1.0 + c.double_buffer, 1.0) * np.minimum(c.reduce_bucket, trained)
-    # The buffer is allocated whole (reduce_bucket_size elements), however small the model.
-    whole = np.where(c.contiguous > 0, (1.0 + c.double_buffer) * c.reduce_bucket, buffers) * d.compute
-    buckets = np.where(bf16_optimizer, np.minimum(c.reduce_bucket, trained) * d.compute, whole)
-    fp32_gradient = np.where(c.offload_optimizer > 0, 0.0, 4.0 * trained / c.shard)
+    # The buffer is allocated whole (reduce_bucket_size elements), however small the model; stage 1 stages what it
+    # accumulates, stage 2 low-precision gradients.
+    element = np.where(c.stage == 1, d.reduce, d.compute)
+    whole = np.where(c.contiguous > 0, (1.0 + c.double_buffer) * c.reduce_bucket, buffers) * element
+    buckets = np.where(bf16_optimizer, 0.0, whole)
+    fp32_gradient = np.where((c.offload_optimizer > 0) | bf16_optimizer, 0.0, 4.0 * trained / c.shard)
     return States(
         parameters=zero + d.compute * count,
         masters=zero + masters,
@@ -181,7 +183,7 @@ def _zero12(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) -
         buckets_first=buckets,
         unit_gradients=zero,
         end=zero,
-        step=fp32_gradient + np.minimum(c.gather_bucket, count) * d.compute,
+        step=fp32_gradient,
     )
 
 
@@ -198,7 +200,9 @@ def _zero3(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) ->
     live = np.maximum(live, np.minimum(in_use, count))
     secondary = np.where(c.secondary > 1, d.compute * count / c.secondary, 0.0)
     gradients = np.where(c.offload_optimizer > 0, 0.0, d.reduce * trained / c.shard)
-    buckets = c.reduce_bucket * d.compute + np.minimum(c.reduce_bucket, trained) * d.reduce
+    # One flat buffer from the start; what does not fit into it is copied once more on its way to the partition.
+    bucket = c.reduce_bucket * d.reduce
+    buckets = bucket + np.minimum(float(shape.block_parameters), c.reduce_bucket) * d.compute
     return States(
         parameters=d.compute * count / c.shard * (1.0 - c.offload_parameters),
         masters=zero + masters,
@@ -211,7 +215,7 @@ def _zero3(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) ->
         gathered_loss=d.compute * np.minimum(live, count) + secondary,
         gathered_backward=d.compute * live + secondary,
         buckets=buckets,
-        buckets_loss=c.reduce_bucket * d.compute,
+        buckets_loss=bucket,
         gathered_last=d.compute * live + secondary,
         buckets_first=buckets,
         unit_gradients=zero,

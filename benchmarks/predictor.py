@@ -43,24 +43,29 @@ class Scored:
 
     @property
     def id(self) -> str:
+        """The row's."""
         return self.case.row["id"]
 
     @property
     def group(self) -> tuple[str, str]:
+        """Rows that are calibrated together."""
         return self.case.row["source"], self.case.gpu.name
 
     @property
     def measured_s(self) -> float | None:
+        """Seconds of an optimizer step."""
         rate = self.case.row["tokens_per_s_per_gpu"]
         return self.tokens_per_step / float(rate) if rate else None
 
     @property
     def measured_gib(self) -> float | None:
+        """Peak memory, of the row's kind."""
         value = self.case.row["peak_mem_gib"]
         return float(value) if value else None
 
     @property
     def memory_error(self) -> float | None:
+        """Predicted over measured, less 1."""
         if self.measured_gib is None or self.predicted_gib is None:
             return None
         return self.predicted_gib / self.measured_gib - 1
@@ -121,7 +126,9 @@ def mark_contradictions(rows: Sequence[Scored]) -> list[list[str]]:
         case = row.case
         if row.measured_gib is None or row.contradicts or case.candidate["offload_optimizer"]:
             continue
-        masters = case.dtypes.compute if case.candidate["backend"] == ZERO and case.dtypes.compute < case.dtypes.master else 0
+        masters = (
+            case.dtypes.compute if case.candidate["backend"] == ZERO and case.dtypes.compute < case.dtypes.master else 0
+        )
         per_parameter = case.dtypes.master + masters + case.implementation.trainable * case.dtypes.moments
         shards = per_parameter * case.shape.parameters / case.candidate["shard"] / GIB
         if row.measured_gib < 0.95 * shards:
@@ -244,7 +251,7 @@ def _worst(rows: Sequence[Scored], count: int = 10) -> list[dict[str, Any]]:
         )
         if error is not None and predicted is not None
     ]  # fmt: skip
-    return sorted(errors, key=lambda entry: -abs(np.log1p(float(entry["error"]))))[:count]
+    return sorted(errors, key=lambda entry: -abs(np.log1p(float(str(entry["error"])))))[:count]
 
 
 def score(path: Path, hardware: Path = DATA / "hardware.csv") -> dict[str, Any]:
@@ -289,7 +296,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     for path in (options.data, options.hardware):
         if not path.is_file():
-            print(f"file ({path}) does not exist; give a CSV in the format of {DATA / 'published.csv'}", file=sys.stderr)
+            print(
+                f"file ({path}) does not exist; give a CSV in the format of {DATA / 'published.csv'}", file=sys.stderr
+            )
             return 2
     try:
         result = score(options.data, options.hardware)

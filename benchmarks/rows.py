@@ -213,7 +213,14 @@ def _autocast(row: Row) -> bool:
     return row["backend"] in ("ddp", "none") and "fwd+bwd" not in row["notes"]
 
 
-_LADDER = ("baseline", "packed dataset", "compile", "chunked cross-entropy", "activation checkpointing", "optimizer in backward")
+_LADDER = (
+    "baseline",
+    "packed dataset",
+    "compile",
+    "chunked cross-entropy",
+    "activation checkpointing",
+    "optimizer in backward",
+)
 
 
 def _ladder_after(notes: str, technique: str) -> bool:

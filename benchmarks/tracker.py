@@ -77,7 +77,9 @@ def traced(case: Case) -> dict[str, float]:
         blocks = _blocks(model)
         for block in blocks:
             if case.checkpointing == "full":
-                block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)
+                block.forward = functools.partial(
+                    checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False
+                )
             fully_shard(block, mesh=mesh, mp_policy=policy)
         fully_shard(model, mesh=mesh, mp_policy=policy)
         optimizer = torch.optim.AdamW(model.parameters(), fused=True)
@@ -116,8 +118,8 @@ def _build(case: Case, dtype: torch.dtype = torch.float32) -> torch.nn.Module:
 
 
 def _blocks(model: torch.nn.Module) -> list[torch.nn.Module]:
-    lists = [module for module in model.modules() if isinstance(module, torch.nn.ModuleList)]
-    return list(max(lists, key=lambda modules: sum(p.numel() for p in modules.parameters())))
+    lists = [list(module) for module in model.modules() if isinstance(module, torch.nn.ModuleList)]
+    return max(lists, key=lambda blocks: sum(p.numel() for block in blocks for p in block.parameters()))
 
 
 def predicted(case: Case) -> dict[str, float]:
@@ -131,7 +133,9 @@ def predicted(case: Case) -> dict[str, float]:
             }
         ]
     )  # fmt: skip
-    table = peak_memory(shape, candidate, Dtypes(), Implementation(fused_optimizer=True, keeps_logits=False), device="cpu")
+    table = peak_memory(
+        shape, candidate, Dtypes(), Implementation(fused_optimizer=True, keeps_logits=False), device="cpu"
+    )
     terms = {name: float(values[0]) for name, values in table.terms.items()}
     return {**terms, "total": float(table.allocated[0]), "moment": float(table.moment[0])}
 

@@ -47,7 +47,9 @@ def fit_speed(parts: Sequence[Mapping[str, float]], measured_s: Sequence[float])
         ValueError: nothing to fit on, or a time that is not positive.
     """
     if not parts or len(parts) != len(measured_s):
-        raise ValueError(f"measured_s ({len(measured_s)} values) must match parts ({len(parts)}); give at least one row")
+        raise ValueError(
+            f"measured_s ({len(measured_s)} values) must match parts ({len(parts)}); give at least one row"
+        )
     if min(measured_s) <= 0:
         raise ValueError(f"measured_s ({min(measured_s)}) must be positive; drop rows without a measurement")
     table = np.array([[max(row[name], 0.0) for name in PARTS] for row in parts])
@@ -87,7 +89,9 @@ class MemoryCalibration:
 def fit_memory(predicted: Sequence[float], measured: Sequence[float]) -> MemoryCalibration:
     """Median ratio, shrunk towards 1, and the robust spread around it."""
     if not predicted or len(predicted) != len(measured):
-        raise ValueError(f"measured ({len(measured)} values) must match predicted ({len(predicted)}); give at least one")
+        raise ValueError(
+            f"measured ({len(measured)} values) must match predicted ({len(predicted)}); give at least one"
+        )
     ratios = np.log(np.asarray(measured, dtype=float) / np.asarray(predicted, dtype=float))
     count, prior = len(ratios), MemoryCalibration()
     centre = float(np.median(ratios)) * count / (count + 2.0)

@@ -110,7 +110,7 @@ def _fold(name: str) -> str:
 def _by_product_name(name: str, gpus: dict[str, Gpu]) -> Gpu | None:
     """NVML writes `NVIDIA A100-SXM4-80GB`, `Tesla V100-SXM2-32GB`, `NVIDIA H100 80GB HBM3`, `NVIDIA H200`."""
     words = re.findall(r"[a-z]*\d+[a-z]*|pcie|nvl|sxm\d?", name.lower())
-    ranked = [(sum(word in gpu.name.lower() for word in words), gpu) for gpu in gpus.values()]
+    ranked = [(float(sum(word in gpu.name.lower() for word in words)), gpu) for gpu in gpus.values()]
     model = next((word for word in words if re.fullmatch(r"(gh|gb|mi|[a-z])\d{1,3}[a-z]?", word)), None)
     if model is None:
         return None

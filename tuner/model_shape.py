@@ -112,9 +112,7 @@ class ModelShape:
     def block_matmul_flops_per_token(self) -> float:
         """Forward FLOPs of one block's matrix products with weights; a multiply-add is two."""
         router = self.experts * self.hidden if self.experts > 1 else 0
-        return 2.0 * (
-            self.attention_matrix_parameters + self.experts_per_token * self.mlp_matrix_parameters + router
-        )
+        return 2.0 * (self.attention_matrix_parameters + self.experts_per_token * self.mlp_matrix_parameters + router)
 
     def attention_flops_per_token(self, sequence: float) -> float:
         """Forward FLOPs of one block's attention scores and weighted sum, in full (a causal kernel skips half)."""

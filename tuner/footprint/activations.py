@@ -33,9 +33,7 @@ def block_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implemen
     everything = np.where(c.compiled > 0, np.minimum(fused, eager), eager)
     boundary = c.tokens * shape.hidden * (4 if impl.autocast else dtypes.compute)
     selective = boundary + _selective_bytes(shape, c, dtypes, impl, everything - boundary)
-    stored = np.where(
-        c.checkpointing == FULL, boundary, np.where(c.checkpointing == SELECTIVE, selective, everything)
-    )
+    stored = np.where(c.checkpointing == FULL, boundary, np.where(c.checkpointing == SELECTIVE, selective, everything))
     if impl.offload_activations:
         stored = stored * 0.0
     # Tensors of the MLP's width alive at once in its backward, from traces; experts split one fused projection.
@@ -126,8 +124,10 @@ def _selective_bytes(
     gated = shape.mlp == "gated"
     if impl.selective == "second_matmuls":
         # Of q, k, v, o, gate, up, down every odd one; of qkv, o, up, down the first and third.
-        width = shape.query + shape.kv + k * shape.ffn + shape.hidden if gated else (
-            shape.query + 2 * shape.kv + k * shape.ffn
+        width = (
+            shape.query + shape.kv + k * shape.ffn + shape.hidden
+            if gated
+            else (shape.query + 2 * shape.kv + k * shape.ffn)
         )
     else:
         width = shape.query + 2 * shape.kv + shape.hidden + k * (shape.ffn * (2 if gated else 1) + shape.hidden)

@@ -233,4 +233,3 @@ def _zero_row(strategy: ZeroConfig, world_size: int) -> dict[str, float]:
         "offload_optimizer": share,
         "offload_parameters": strategy.offload_param is not None,
     }
-

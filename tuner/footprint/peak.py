@@ -15,8 +15,15 @@ TERMS = (
     "parameters", "masters", "gradients", "optimizer", "gathered", "buckets", "activations", "recomputation", "logits",
     "step", "offloaded",
 )  # fmt: skip
-MOMENTS = ("loss", "first block of backward", "second block of backward",
-    "last block but one of backward", "last block of backward", "end of backward", "optimizer step")
+MOMENTS = (
+    "loss",
+    "first block of backward",
+    "second block of backward",
+    "last block but one of backward",
+    "last block of backward",
+    "end of backward",
+    "optimizer step",
+)
 
 _STATES = "ZeRO (arXiv:1910.02054), section 3.1; as torch 2.13 and DeepSpeed 0.19.8 keep them"
 SOURCES = {
@@ -89,8 +96,8 @@ def peak_memory(
     moments = (
         (state.gradients_early, state.gathered_loss, state.buckets_loss, stored, zero, logits, zero),
         (state.gradients_early, state.gathered_backward, state.buckets_first, stored, working, zero, zero),
-        (state.gradients_second, state.gathered_backward, state.buckets, rest, reducing, zero, zero),
-        (state.gradients_next, state.gathered_backward, state.buckets, last_two, reducing, zero, zero),
+        (state.gradients_second, state.gathered_middle, state.buckets, rest, reducing, zero, zero),
+        (state.gradients_next, state.gathered_middle, state.buckets, last_two, reducing, zero, zero),
         (state.gradients_last, state.gathered_last, state.buckets, last, reducing, zero, zero),
         (state.gradients_late, zero, state.end, zero, zero, zero, zero),
         (state.gradients_late, zero, state.buckets_loss, zero, zero, zero, state.step),
@@ -103,9 +110,12 @@ def peak_memory(
         totals = [total + host for total in totals]
     allocated = functools.reduce(np.maximum, totals)
     moment = np.select([total >= allocated for total in totals], range(len(totals)))
-    terms = {"offloaded": host if device != "cuda" else zero, "parameters": state.parameters, "masters": state.masters, "optimizer": state.optimizer} | {
-        name: np.choose(moment, [parts[i] for parts in moments]) for i, name in enumerate(names)
-    }
+    terms = {
+        "offloaded": host if device != "cuda" else zero,
+        "parameters": state.parameters,
+        "masters": state.masters,
+        "optimizer": state.optimizer,
+    } | {name: np.choose(moment, [parts[i] for parts in moments]) for i, name in enumerate(names)}
     is_cuda = device == "cuda"
     return MemoryTable(
         terms={name: terms[name] for name in TERMS},

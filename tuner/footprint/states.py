@@ -32,6 +32,8 @@ class States:
     """When backward ends."""
     gathered_loss: Array
     gathered_backward: Array
+    gathered_middle: Array
+    """While a block runs that is neither backward's first nor its last."""
     gathered_last: Array
     """When the last block of backward runs: nothing arrives any more."""
     buckets: Array
@@ -93,6 +95,7 @@ def _replicated(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementatio
         gathered_backward=copies,
         buckets=buckets,
         buckets_loss=buckets,
+        gathered_middle=copies,
         gathered_last=copies,
         buckets_first=buckets,
         unit_gradients=zero,
@@ -101,12 +104,27 @@ def _replicated(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementatio
     )
 
 
+def expert_padding(shape: ModelShape, c: Candidates) -> Array:
+    """Elements of stacked experts as FSDP2 gathers them, over those there are.
+
+    transformers 5 keeps the experts of a layer in one tensor of (experts, …), which `fully_shard` splits along the
+    experts: more ranks than experts leave ranks empty, and the gathered buffer is padded to one expert per rank.
+    """
+    if shape.experts == 1:
+        return np.ones_like(c.shard)
+    padded = np.ceil(shape.experts / c.shard) * c.shard / shape.experts
+    return np.where(c.backend == FSDP2, padded, 1.0)
+
+
 def _fully_sharded(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) -> States:
     """FSDP1 and FSDP2: fp32 shards; compute copies gathered per unit; the root unit stays gathered."""
-    zero, count = c.tokens * 0.0, float(shape.parameters)
+    zero, plain = c.tokens * 0.0, float(shape.parameters)
+    extra = (expert_padding(shape, c) - 1.0) * shape.experts * shape.mlp_matrix_parameters
+    count = plain + shape.layers * extra
     trained = count * impl.trainable
     on_device = 1.0 - c.offload_parameters
-    unit = np.minimum(c.blocks_per_unit, shape.layers) * shape.block_parameters
+    blocks = np.minimum(c.blocks_per_unit, shape.layers)
+    unit = blocks * (shape.block_parameters + extra)
     root = float(shape.outside_parameters)
     size = d.master if impl.autocast else d.compute  # autocast does not tell FSDP to cast before it gathers
     shards = d.master * trained / c.shard
@@ -121,6 +139,7 @@ def _fully_sharded(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementa
     early = np.where(accumulates & (c.sync_last == 0), shards, 0.0) * on_device + unsharded + partial
     whole = c.regather < 2
     held = size * root + kept
+    units, ahead = np.ceil(shape.layers / c.blocks_per_unit), np.maximum(c.backward_prefetch, 1.0)
     return States(
         parameters=d.master * count / c.shard * on_device,
         masters=zero,
@@ -134,15 +153,17 @@ def _fully_sharded(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementa
         # The last all-gather's output is still held when the loss is computed.
         gathered_loss=np.where(whole, size * count, held) + arriving,
         # One unit in use, one arriving.
-        gathered_backward=np.where(whole, size * count, held + arriving * (1.0 + np.maximum(c.backward_prefetch, 1.0))),
+        gathered_backward=np.where(whole, size * count, held + arriving * (1.0 + ahead * (units > 1))),
+        gathered_middle=np.where(whole, size * count, held + arriving * (1.0 + ahead * (units > 2))),
         gathered_last=np.where(whole, size * count, held + arriving),
         buckets=d.reduce * unit_trained + size * head,
         buckets_loss=zero,
         buckets_first=zero + size * head,
-        unit_gradients=size * unit_trained,
+        unit_gradients=size * blocks * (shape.block_parameters * impl.trainable),
         # The root is reduced last, after its parameters are freed: whole gradients and the reduce-scatter's input.
-        end=size * root_trained + d.reduce * root_trained,
-        step=shards * root / count * on_device + np.where(c.offload_optimizer > 0, 0.0, 0.0 if impl.fused_optimizer else shards),
+        end=zero + size * root_trained + d.reduce * root_trained,
+        step=shards * root / count * on_device
+        + np.where(c.offload_optimizer > 0, 0.0, 0.0 if impl.fused_optimizer else shards),
     )
 
 
@@ -179,6 +200,7 @@ def _zero12(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) -
         gathered_backward=zero,
         buckets=buckets,
         buckets_loss=np.where(c.accumulation > 1, buckets, 0.0),
+        gathered_middle=zero,
         gathered_last=zero,
         buckets_first=buckets,
         unit_gradients=zero,
@@ -216,6 +238,7 @@ def _zero3(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) ->
         gathered_backward=d.compute * live + secondary,
         buckets=buckets,
         buckets_loss=bucket,
+        gathered_middle=d.compute * live + secondary,
         gathered_last=d.compute * live + secondary,
         buckets_first=buckets,
         unit_gradients=zero,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tuner.footprint.candidates import DDP, FSDP1, FSDP2, ZERO, Array, Candidates, Dtypes, Implementation
+from tuner.footprint.states import expert_padding
 from tuner.model_shape import ModelShape
 from tuner.throughput.rates import Network
 
@@ -51,7 +52,9 @@ class Traffic:
 def traffic(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, network: Network) -> Traffic:
     """Communication of every candidate."""
     zero = c.tokens * 0.0
-    count, trained = float(shape.parameters), shape.parameters * impl.trainable
+    padding = (expert_padding(shape, c) - 1.0) * shape.experts * shape.mlp_matrix_parameters * shape.layers
+    count = shape.parameters + padding
+    trained = count * impl.trainable
     units = np.ceil(shape.layers / c.blocks_per_unit) + 1.0
     fsdp = (c.backend == FSDP1) | (c.backend == FSDP2)
     zero3 = (c.backend == ZERO) & (c.stage == 3)
@@ -77,7 +80,9 @@ def traffic(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementati
         sharded, (scatter + np.where(c.sync_shard_only > 0, 0.0, across)) * every,
         np.where(zero12, zero_reduce * (c.stage >= 2), np.where(c.backend == DDP, all_reduce * every, 0.0)),
     )  # fmt: skip
-    reduce_last = np.where(sharded, scatter + across, np.where(zero12, zero_reduce, np.where(c.backend == DDP, all_reduce, 0.0)))
+    reduce_last = np.where(
+        sharded, scatter + across, np.where(zero12, zero_reduce, np.where(c.backend == DDP, all_reduce, 0.0))
+    )
     gather_back = np.where(sharded & ~whole, gather_again, 0.0)
     # Without resharding, parameters are gathered once per step (FSDP keeps them over the accumulation steps).
     forward = np.where(sharded, np.where(whole, gather / np.maximum(c.accumulation, 1.0), gather), 0.0)
@@ -86,8 +91,10 @@ def traffic(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementati
         backward=gather_back + reduce_middle,
         last_backward=gather_back + reduce_last,
         after_step=np.where(
-            zero12, ring_seconds(zero + dtypes.compute * count, np.maximum(count / c.gather_bucket, 1.0), c.shard, network), 0.0
+            zero12,
+            ring_seconds(zero + dtypes.compute * count, np.maximum(count / c.gather_bucket, 1.0), c.shard, network),
+            0.0,
         ),
         unhidden=np.where(sharded, (forward + reduce_last) / units, np.where(c.backend == DDP, 0.1 * all_reduce, 0.0)),
-        network_bound=(np.where(sharded, c.shard, c.ranks) > network.gpus_per_node) * 1.0,
+        network_bound=np.where(np.where(sharded, c.shard, c.ranks) > network.gpus_per_node, 1.0, 0.0),
     )

@@ -33,9 +33,7 @@ class ComputeTimes:
         return (self.device**4 + self.launch_floor**4) ** 0.25
 
 
-def compute_times(
-    shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, rates: Rates
-) -> ComputeTimes:
+def compute_times(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, rates: Rates) -> ComputeTimes:
     """Seconds per micro batch for every candidate."""
     blocks = shape.layers * c.tokens
     again = recomputed(c, impl)
@@ -141,4 +139,5 @@ def _kernels(shape: ModelShape, c: Candidates, impl: Implementation, again: Reco
     # Sharding hooks, gathers and reductions of a unit cost host time as well.
     # ZeRO-3's coordinator works in Python per parameter and gather: 5 ms a block (GPT-2 XL on V100 took 17, stage 2 none).
     sharded = np.where(c.shard > 1, 30.0, 0.0) + np.where((c.backend == ZERO) & (c.stage == 3), 500.0, 0.0)
-    return shape.layers * (per_block + sharded) + 60.0
+    kernels: Array = shape.layers * (per_block + sharded) + 60.0
+    return kernels

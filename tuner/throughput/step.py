@@ -49,7 +49,9 @@ def step_times(
     overlaps = np.where(c.backend == ZERO, np.where(c.double_buffer > 0, 1.0, 0.0), 1.0) * rates.overlap
     shown_forward = np.maximum(comm.forward - forward * overlaps, comm.unhidden * 0.5)
     shown_middle = np.maximum(comm.backward - backward * overlaps, np.minimum(comm.unhidden * 0.5, comm.backward))
-    shown_last = np.maximum(comm.last_backward - backward * overlaps, np.minimum(comm.unhidden * 0.5, comm.last_backward))
+    shown_last = np.maximum(
+        comm.last_backward - backward * overlaps, np.minimum(comm.unhidden * 0.5, comm.last_backward)
+    )
     communication = c.accumulation * comm.forward + middle * comm.backward + comm.last_backward + comm.after_step
     shown = c.accumulation * shown_forward + middle * shown_middle + shown_last + comm.after_step
     hidden = np.maximum(communication - shown, 0.0)
@@ -71,7 +73,7 @@ def step_times(
             "communication": exposed,
             "step": optimizer + host,
         },
-        launch_bound=(compute.launch_floor > compute.device) * 1.0,
+        launch_bound=np.where(compute.launch_floor > compute.device, 1.0, 0.0),
         memory_share=_memory_share(compute),
         communication=communication,
         exposed=exposed,

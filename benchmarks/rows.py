@@ -32,6 +32,7 @@ _BACKENDS: dict[str, tuple[int, int]] = {
     "hsdp": (FSDP1, 0),
     "yafsdp": (FSDP2, 0),
 }
+_CHECKPOINTING = {"none": NONE, "selective": SELECTIVE, "full": FULL}
 _REQUIRED = (
     "n_layers", "hidden_size", "n_heads", "ffn_hidden", "vocab", "seq_len", "gpu", "n_gpus", "micro_batch", "backend",
     "act_ckpt",
@@ -88,7 +89,16 @@ def read(row: Row, aliases: dict[str, str]) -> Case:
         raise Skipped(f"status {status[1]}")
     if not row["tokens_per_s_per_gpu"] and not row["peak_mem_gib"]:
         raise Skipped("no measurement")
-    shape, implementation = _shape(row), _implementation(row)
+    if row["act_ckpt"] not in _CHECKPOINTING:
+        raise Skipped(f"checkpointing {row['act_ckpt']}")
+    try:
+        shape, candidate = _shape(row), _candidate(row)
+    except (ValueError, ZeroDivisionError) as error:
+        raise Skipped("a number that cannot be read") from error
+    stated = float(row["n_params_b"] or 0) * 1e9
+    if stated and not 0.7 < shape.parameters / stated < 1.4:
+        raise Skipped("dimensions do not give the stated parameter count")
+    implementation = _implementation(row)
     if re.search(r"\bQLoRA\b|8-bit Adam", row["notes"]):
         raise Skipped("quantised weights or optimizer")
     gpu = catalogue.find(aliases[row["gpu"]])
@@ -101,7 +111,7 @@ def read(row: Row, aliases: dict[str, str]) -> Case:
     return Case(
         row=row,
         shape=shape,
-        candidate=_candidate(row),
+        candidate=candidate,
         dtypes=dtypes,
         implementation=implementation,
         gpu=gpu,
@@ -238,7 +248,14 @@ def _candidate(row: Row) -> dict[str, float]:
     backend, stage = _BACKENDS[row["backend"]]
     ranks = _number(row, "n_gpus", 1)
     sharded = backend in (ZERO, FSDP1, FSDP2)
-    shard = _number(row, "shard_size", ranks) if sharded else 1
+    whole = min(ranks, _number(row, "gpus_per_node", 8)) if row["backend"] == "hsdp" else ranks
+    shard = _number(row, "shard_size", whole) if sharded else 1
+    if (
+        backend == FSDP1
+        and re.search("titan|FSDP2|fully_shard", row["source"] + row["notes"])
+        and row["backend"] == "hsdp"
+    ):
+        backend = FSDP2
     keeps = row["backend"] in ("fsdp1_shard_grad_op", "fsdp2_zero2")
     return {
         "backend": backend,
@@ -249,7 +266,7 @@ def _candidate(row: Row) -> dict[str, float]:
         "sequence": _number(row, "seq_len", 1),
         "micro_batch": _number(row, "micro_batch", 1),
         "accumulation": _number(row, "grad_accum", 1),
-        "checkpointing": {"none": NONE, "selective": SELECTIVE, "full": FULL}[row["act_ckpt"]],
+        "checkpointing": _CHECKPOINTING[row["act_ckpt"]],
         "compiled": row["compile"] == "1",
         "offload_optimizer": "optimizer" in row["offload"],
         "offload_parameters": "param" in row["offload"],

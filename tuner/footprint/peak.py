@@ -7,7 +7,7 @@ import numpy as np
 
 from api_schemas.base import GIB
 from tuner.footprint.activations import block_bytes, logits_bytes
-from tuner.footprint.candidates import FSDP1, NONE, Array, Candidates, Dtypes, Implementation
+from tuner.footprint.candidates import FSDP1, NONE, ZERO, Array, Candidates, Dtypes, Implementation
 from tuner.footprint.states import states
 from tuner.model_shape import ModelShape
 
@@ -100,7 +100,7 @@ def peak_memory(
         (state.gradients_next, state.gathered_middle, state.buckets, last_two, reducing, zero, zero),
         (state.gradients_last, state.gathered_last, state.buckets, last, reducing, zero, zero),
         (state.gradients_late, zero, state.end, zero, zero, zero, zero),
-        (state.gradients_late, zero, state.buckets_loss, zero, zero, zero, state.step),
+        (state.gradients_late, zero, state.buckets_step, zero, zero, zero, state.step),
     )
     host = _host_bytes(shape, c, dtypes, impl)
     always = state.parameters + state.masters + state.optimizer
@@ -144,7 +144,9 @@ def _fragmentation(c: Candidates, gathered: Array, buckets: Array, working: Arra
 
 
 def _host_bytes(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) -> Array:
+    """ZeRO keeps masters, moments and gradients there, and low-precision parameters of their own; FSDP2's fp32 shards
+    are its masters."""
     trained = shape.parameters * impl.trainable
     optimizer = (d.moments + d.master + d.reduce) * trained / c.shard * c.offload_optimizer
-    parameters = d.compute * shape.parameters / c.shard * c.offload_parameters
+    parameters = np.where(c.backend == ZERO, d.compute * shape.parameters / c.shard * c.offload_parameters, 0.0)
     return optimizer + parameters

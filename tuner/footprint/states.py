@@ -39,6 +39,8 @@ class States:
     buckets: Array
     """Communication buffers that exist in backward once a block has been reduced."""
     buckets_loss: Array
+    buckets_step: Array
+    """While the optimizer steps."""
     buckets_first: Array
     """While the first block of backward runs."""
     unit_gradients: Array
@@ -97,6 +99,7 @@ def _replicated(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementatio
         buckets_loss=buckets,
         gathered_middle=copies,
         gathered_last=copies,
+        buckets_step=buckets,
         buckets_first=buckets,
         unit_gradients=zero,
         end=zero,
@@ -137,6 +140,8 @@ def _fully_sharded(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementa
     unit_trained, root_trained = unit * impl.trainable, root * impl.trainable
     head = root_trained if shape.tied else root_trained / 2
     early = np.where(accumulates & (c.sync_last == 0), shards, 0.0) * on_device + unsharded + partial
+    # `set_is_last_backward(False)` keeps the root's reduce-scatter input until the next micro batch reduces a unit.
+    lingering = np.where(accumulates & (c.sync_last == 0) & (c.backend == FSDP2), d.reduce * root_trained, 0.0)
     whole = c.regather < 2
     held = size * root + kept
     units, ahead = np.ceil(shape.layers / c.blocks_per_unit), np.maximum(c.backward_prefetch, 1.0)
@@ -149,7 +154,7 @@ def _fully_sharded(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementa
         gradients_next=np.maximum(early, shards * on_device * np.maximum(1.0 - (root + 2 * unit) / count, 0.0)),
         gradients_last=np.maximum(early, shards * on_device * (1.0 - (root + unit) / count)),
         # The root's own gradients are still whole: they are in `end`.
-        gradients_late=np.where(unsharded > 0, unsharded, 0.0) + shards * on_device * (1.0 - root / count) + partial,
+        gradients_late=np.where(unsharded > 0, unsharded, shards * on_device * (1.0 - root / count)) + partial,
         # The last all-gather's output is still held when the loss is computed.
         gathered_loss=np.where(whole, size * count, held) + arriving,
         # One unit in use, one arriving.
@@ -157,11 +162,17 @@ def _fully_sharded(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementa
         gathered_middle=np.where(whole, size * count, held + arriving * (1.0 + ahead * (units > 2))),
         gathered_last=np.where(whole, size * count, held + arriving),
         buckets=d.reduce * unit_trained + size * head,
-        buckets_loss=zero,
-        buckets_first=zero + size * head,
+        buckets_loss=lingering,
+        buckets_step=zero,
+        buckets_first=lingering + size * head,
         unit_gradients=size * blocks * (shape.block_parameters * impl.trainable),
-        # The root is reduced last, after its parameters are freed: whole gradients and the reduce-scatter's input.
-        end=zero + size * root_trained + d.reduce * root_trained,
+        # The root is reduced last, after its parameters are freed: whole gradients and the reduce-scatter's input. Before
+        # that, a tied table's two gradients stand beside their sum.
+        end=np.maximum(
+            size * root_trained + d.reduce * root_trained,
+            size * root + (3.0 if shape.tied else 1.0) * size * root_trained + d.reduce * unit_trained,
+        )
+        + zero,
         step=shards * root / count * on_device
         + np.where(c.offload_optimizer > 0, 0.0, 0.0 if impl.fused_optimizer else shards),
     )
@@ -202,6 +213,7 @@ def _zero12(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) -
         buckets_loss=np.where(c.accumulation > 1, buckets, 0.0),
         gathered_middle=zero,
         gathered_last=zero,
+        buckets_step=np.where(c.accumulation > 1, buckets, 0.0),
         buckets_first=buckets,
         unit_gradients=zero,
         end=zero,
@@ -240,6 +252,7 @@ def _zero3(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) ->
         buckets_loss=bucket,
         gathered_middle=d.compute * live + secondary,
         gathered_last=d.compute * live + secondary,
+        buckets_step=bucket,
         buckets_first=buckets,
         unit_gradients=zero,
         end=zero,

@@ -1,0 +1,134 @@
+"""What a configuration is predicted to need and to do, before a GPU-second is spent on it."""
+
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from api_schemas.base import Schema
+from api_schemas.hardware import Cluster
+from api_schemas.models import ModelSpec
+from api_schemas.strategies import TrialConfig
+from api_schemas.workload import RECIPES, Recipe
+
+Verdict = Literal["fits", "tight", "does not fit"]
+"""`tight`: tensors, context and communication library fit, but not with the allocator's fragmentation on top."""
+
+Bound = Literal["compute", "memory bandwidth", "intra-node link", "network", "host link", "host launches"]
+
+
+class MemoryTerm(Schema):
+    """One kind of memory of one rank at the moment its memory peaks."""
+
+    name: str
+    gib: float
+    source: str
+    """Where the formula comes from."""
+
+
+class MemoryPrediction(Schema):
+    """Peak memory of one rank; GiB."""
+
+    terms: tuple[MemoryTerm, ...]
+    """Add up to `total_gib`."""
+    moment: str
+    """Of the step at which it peaks."""
+    allocated_gib: float
+    """Tensors (torch's `max_memory_allocated`)."""
+    reserved_gib: float
+    """What the caching allocator holds for them."""
+    total_gib: float
+    """What the device reports in use: reserved, context and communication library."""
+    low_gib: float
+    high_gib: float
+    """90 % interval of the total."""
+    capacity_gib: float
+    verdict: Verdict
+    margin_gib: float
+    """Capacity less total; negative: by how much it does not fit."""
+    host_gib_per_node: float
+    """Offloaded to host memory."""
+
+
+class SpeedPrediction(Schema):
+    """Speed of a step; seconds and tokens of one rank."""
+
+    tokens_per_s_per_gpu: float
+    low_tokens_per_s_per_gpu: float
+    high_tokens_per_s_per_gpu: float
+    """90 % interval."""
+    step_time_s: float
+    mfu: float | None
+    """Model FLOPs (attention in full, nothing recomputed) over the vendor's peak; None where that is unknown."""
+    exposed_communication_share: float
+    """Of the step's time, communication that nothing hides."""
+    bound_by: Bound
+    parts_s: dict[str, float]
+    """Seconds of matrix products, attention, elementwise kernels, launches, communication and the optimizer step."""
+    calibrated_on: int = 0
+    """Measured trials behind the rates; 0: the catalogue's."""
+
+
+class Change(Schema):
+    """A configuration that fits, near one that does not."""
+
+    description: str
+    config: TrialConfig
+    total_gib: float
+    tokens_per_s_per_gpu: float | None
+
+
+class Prediction(Schema):
+    """Everything said about one configuration."""
+
+    config: TrialConfig
+    description: str
+    memory: MemoryPrediction
+    speed: SpeedPrediction | None
+    """None where the catalogue lacks the GPU's rates."""
+    longest_sequence: int
+    """Tokens per sample that fit with this configuration; 0: none."""
+    largest_micro_batch: int
+    """Samples that fit at the workload's sequence; 0: none."""
+    cheapest_change: Change | None
+    """For a configuration that does not fit: the fewest changes that make it fit, the fastest of these."""
+
+
+class PredictionRequest(Schema):
+    """What to predict. Without configurations, one of each strategy."""
+
+    model: ModelSpec
+    cluster: Cluster | str
+    """A cluster, or its short form: `8xh100`, `4x8xa100-80gb`."""
+    sequence_length: int | None = Field(default=None, ge=8, le=4_194_304)
+    """None: the model's own length, up to 4096."""
+    micro_batch: int = Field(default=1, ge=1)
+    gradient_accumulation: int = Field(default=1, ge=1)
+    recipe: Recipe = RECIPES["bf16-mixed"]
+    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+    configs: tuple[TrialConfig, ...] = Field(default=(), max_length=1000)
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _known_preset(cls, value: object) -> object:
+        """Validate a preset's name here, so that the error names this field."""
+        return ModelSpec.model_validate(value) if isinstance(value, str) else value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_recipe_name(cls, value: object) -> object:
+        if isinstance(value, dict) and isinstance(value.get("recipe"), str):
+            if value["recipe"] not in RECIPES:
+                raise ValueError(f"recipe ({value['recipe']!r}) is unknown; use one of {', '.join(RECIPES)}")
+            return {**value, "recipe": RECIPES[value["recipe"]]}
+        return value
+
+
+class PredictionTable(Schema):
+    """The answer to a request: one prediction per configuration."""
+
+    model: str
+    parameters: int
+    cluster: Cluster
+    sequence_length: int
+    recipe: str
+    predictions: tuple[Prediction, ...]

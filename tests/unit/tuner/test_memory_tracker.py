@@ -1,0 +1,21 @@
+"""Predicted peaks against PyTorch's FSDP2 tracker on fake tensors; all of the issue's cases run in benchmarks.tracker."""
+
+import pytest
+
+pytest.importorskip("torch")
+
+from benchmarks.tracker import Case, compare
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("gpt2-large", 1024, 8, 4, "none", 2),
+        Case("qwen3-8b", 2048, 64, 1, "full", 2),
+        Case("mixtral-8x7b", 2048, 8, 4, "none", 3),
+        Case("mixtral-8x7b", 2048, 64, 1, "full", 3),
+    ],
+    ids=lambda case: f"{case.model}-{case.checkpointing}",
+)
+def test_total_is_within_five_percent_of_the_trace(case: Case) -> None:
+    assert abs(compare(case)["error"]) <= 0.05

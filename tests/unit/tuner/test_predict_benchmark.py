@@ -1,0 +1,59 @@
+"""The scoring command: its format, its targets on the published rows, and bad input."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import predictor
+
+PUBLISHED = predictor.DATA / "published.csv"
+
+
+@pytest.fixture(scope="module")
+def scored() -> dict[str, object]:
+    return predictor.score(PUBLISHED)
+
+
+def test_targets_hold_on_the_published_rows(scored: dict) -> None:
+    overall = scored["overall"]
+    assert overall["memory_median_ape"] <= 0.10
+    assert overall["memory_within_20pct"] >= 0.90
+    assert overall["throughput_median_ape"] <= 0.20
+    assert overall["throughput_median_ape_calibrated"] <= 0.10
+    assert overall["rank_correlation"] >= 0.9
+
+
+def test_sources_left_out_of_the_fit_are_predicted_too(scored: dict) -> None:
+    assert scored["leave_one_source_out"]["throughput_median_ape"] <= 0.20
+
+
+def test_contradictory_rows_are_listed_and_left_out(scored: dict) -> None:
+    listed = {name for pair in scored["contradictory"] for name in pair}
+    assert {"titan-pr808-001", "torchao-tut-001"} <= listed
+    assert scored["overall"]["memory_rows"] < 50
+
+
+def test_every_row_is_scored_or_skipped_with_a_reason(scored: dict) -> None:
+    overall = scored["overall"]
+    with PUBLISHED.open() as lines:
+        rows = sum(1 for _ in lines) - 1
+    assert overall["rows"] + sum(overall["skipped"].values()) == rows
+    assert len(scored["worst"]) == 10
+
+
+def test_prints_one_object(capsys: pytest.CaptureFixture[str]) -> None:
+    assert predictor.main(["--data", str(PUBLISHED), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["overall"]["rows"] > 400
+
+
+def test_missing_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert predictor.main(["--data", "/nowhere.csv", "--json"]) == 2
+    assert "/nowhere.csv" in capsys.readouterr().err
+
+
+def test_file_of_another_format_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = tmp_path / "other.csv"
+    other.write_text("a,b\n1,2\n")
+    assert predictor.main(["--data", str(other), "--json"]) == 2
+    assert "header" in capsys.readouterr().err

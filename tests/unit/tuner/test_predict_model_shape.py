@@ -1,0 +1,59 @@
+"""Closed-form parameter counts against transformers, and what a config must contain."""
+
+import pytest
+
+from api_schemas.models import preset
+from tuner.model_shape import from_config
+
+SMALL = {
+    "num_hidden_layers": 2,
+    "vocab_size": 1000,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "intermediate_size": 96,
+}
+OTHERS = {
+    "mistral": {**SMALL, "model_type": "mistral", "num_key_value_heads": 2},
+    "qwen2": {**SMALL, "model_type": "qwen2", "num_key_value_heads": 2},
+    "qwen3_moe": {**SMALL, "model_type": "qwen3_moe", "num_key_value_heads": 2, "head_dim": 16, "num_experts": 4,
+                  "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+    "gpt_neox": {**SMALL, "model_type": "gpt_neox"},
+    "mpt": {"model_type": "mpt", "d_model": 64, "n_heads": 4, "n_layers": 2, "vocab_size": 1000},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*OTHERS, "gpt2", "llama-tiny", "mixtral-tiny", "llama-3.2-1b", "qwen3-8b"])
+def test_parameter_count_equals_transformers(name: str) -> None:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = dict(OTHERS.get(name) or preset(name).config)
+    expected = from_config(config).parameters
+    made = AutoConfig.for_model(config.pop("model_type"), **config)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(made, trust_remote_code=False)
+    assert sum(parameter.numel() for parameter in model.parameters()) == expected
+
+
+def test_known_sizes() -> None:
+    counts = {name: from_config(preset(name).config).parameters for name in ("llama-2-70b", "mixtral-8x7b")}
+    assert counts == {"llama-2-70b": 68_976_648_192, "mixtral-8x7b": 46_702_792_704}
+    assert from_config(preset("mixtral-8x7b").config).active_parameters == pytest.approx(12.9e9, rel=0.01)
+
+
+def test_missing_field_is_named() -> None:
+    config = {**preset("llama-2-7b").config}
+    del config["intermediate_size"]
+    with pytest.raises(ValueError, match="intermediate_size is missing"):
+        from_config(config)
+
+
+def test_heads_that_do_not_divide_are_refused() -> None:
+    config = {**preset("llama-2-7b").config, "num_key_value_heads": 5}
+    with pytest.raises(ValueError, match="num_key_value_heads"):
+        from_config(config)
+
+
+def test_unknown_family_points_to_the_trace() -> None:
+    with pytest.raises(ValueError, match="profile"):
+        from_config({"model_type": "mamba"})

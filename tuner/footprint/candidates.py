@@ -1,0 +1,235 @@
+"""What the memory and speed models are asked about: many configurations as one structure of arrays.
+
+Trial configurations and published measurements both become `Candidates`, so both are judged by the same formulas.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from api_schemas.base import DTYPE_BYTES
+from api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
+from api_schemas.workload import Recipe
+
+Array = NDArray[np.float64]
+
+# Backend codes. SINGLE is a plain model on one device; FSDP1 appears only in published measurements.
+SINGLE, DDP, ZERO, FSDP1, FSDP2 = range(5)
+NONE, SELECTIVE, FULL = range(3)
+_CHECKPOINTING = {"none": NONE, "selective": SELECTIVE, "full": FULL}
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Dtypes:
+    """Bytes per element of each kind of value, from the workload's recipe."""
+
+    master: int = 4
+    compute: int = 2
+    reduce: int = 4
+    moments: float = 8.0
+    """Optimizer state per trainable parameter: Adam's two moments."""
+    linear_bits: int = 16
+    """Precision of matrix products: 8 for fp8 (sets their peak rate)."""
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> "Dtypes":
+        """The recipe's dtypes; Adam keeps two moments in the masters' dtype."""
+        master = DTYPE_BYTES[recipe.master_dtype]
+        compute = DTYPE_BYTES[recipe.compute_dtype]
+        return cls(
+            master=master,
+            compute=compute,
+            reduce=DTYPE_BYTES[recipe.reduce_dtype],
+            moments=2.0 * master,
+            linear_bits=8 * compute,
+        )
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """Facts about the training program that its configuration does not show, each of which moves memory or speed."""
+
+    attention: Literal["flash", "eager"] = "flash"
+    """`flash` saves q, k, v, output and one fp32 per head and token; `eager` saves the score matrices."""
+    selective: Literal["matmuls", "second_matmuls", "alternate_blocks", "attention"] = "matmuls"
+    """What selective checkpointing keeps: all matrix products and attention (Shardtune); every second product and
+    attention (torchtitan's `op`); every second block whole; all but the attention scores (Megatron)."""
+    autocast: bool = False
+    """DDP and single-device mixed precision: fp32 residual stream, cast copies of weights and of linear inputs."""
+    fp32_logit_copies: float = 3.0
+    """fp32 values per logit at the loss: log-softmax, gradient of the loss, gradient of log-softmax."""
+    keeps_logits: bool = True
+    """The program holds the head's output through backward; Shardtune's ranks hold only the loss."""
+    loss_chunks: int = 1
+    """The loss over slices of the sequence; only one slice has fp32 values."""
+    fused_optimizer: bool = False
+    """torch's foreach AdamW keeps one temporary of the shard's size; a fused kernel none."""
+    optimizer_in_backward: bool = False
+    trainable: float = 1.0
+    """Share of parameters with gradients and optimizer state; the rest is frozen."""
+    dropout: float = 0.0
+    offload_activations: bool = False
+    language_head: bool = True
+    """False for a classifier: no logits over the vocabulary."""
+    kept_caches: int = 0
+    """Passes whose key-value caches stay alive in the program's outputs: transformers returns one unless `use_cache` is
+    off, and a loop that holds `outputs` over the next forward has two."""
+    attention_rate: float = 1.0
+    """Of the attention kernel, relative to FlashAttention-2."""
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Arrays of one length n (or broadcastable to it), one entry per configuration."""
+
+    backend: Array
+    stage: Array
+    shard: Array
+    """Ranks that share one copy of what the backend shards."""
+    replicate: Array
+    sequence: Array
+    micro_batch: Array
+    accumulation: Array
+    checkpointing: Array
+    compiled: Array
+    regather: Array
+    """FSDP: ranks that hold one copy between forward and backward; `shard` frees most, 1 keeps whole parameters."""
+    forward_prefetch: Array
+    backward_prefetch: Array
+    blocks_per_unit: Array
+    sync_last: Array
+    """Unsharded gradients are held until the last micro batch."""
+    sync_shard_only: Array
+    """HSDP reduces within the shard group every micro batch and across groups once."""
+    offload_optimizer: Array
+    """Share of optimizer state (and masters) in host memory."""
+    offload_parameters: Array
+    ddp_bucket: Array
+    """Bytes."""
+    bucket_view: Array
+    reduce_bucket: Array
+    """Elements, as for the other ZeRO sizes."""
+    gather_bucket: Array
+    double_buffer: Array
+    contiguous: Array
+    prefetch_bucket: Array
+    persistence: Array
+    max_live: Array
+    secondary: Array
+    """ZeRO++ hpZ group size; 1 is off."""
+
+    @property
+    def size(self) -> int:
+        """Number of configurations."""
+        return int(np.broadcast(*(getattr(self, f.name) for f in fields(self))).size)
+
+    @property
+    def ranks(self) -> Array:
+        """Data-parallel ranks."""
+        return self.shard * self.replicate
+
+    @property
+    def tokens(self) -> Array:
+        """Tokens of one micro batch on one rank."""
+        return self.sequence * self.micro_batch
+
+    def with_values(self, **values: Any) -> "Candidates":
+        """A copy with some fields replaced by arrays or numbers."""
+        return replace(self, **{name: np.asarray(value, dtype=float) for name, value in values.items()})
+
+    def take(self, index: NDArray[np.intp]) -> "Candidates":
+        """The configurations at these positions."""
+        return Candidates(**{f.name: _at(getattr(self, f.name), index) for f in fields(self)})
+
+
+def _at(values: Array, index: NDArray[np.intp]) -> Array:
+    return values[index] if values.ndim and values.size > 1 else values
+
+
+_DEFAULTS: dict[str, float] = {
+    "backend": SINGLE, "stage": 0, "shard": 1, "replicate": 1, "sequence": 1, "micro_batch": 1, "accumulation": 1,
+    "checkpointing": NONE, "compiled": 0, "regather": 1, "forward_prefetch": 1, "backward_prefetch": 1,
+    "blocks_per_unit": 1, "sync_last": 0, "sync_shard_only": 0, "offload_optimizer": 0, "offload_parameters": 0,
+    "ddp_bucket": 25 * MIB, "bucket_view": 0, "reduce_bucket": 5e8, "gather_bucket": 5e8, "double_buffer": 1,
+    "contiguous": 1, "prefetch_bucket": 5e7, "persistence": 1e5, "max_live": 1e9, "secondary": 1,
+}  # fmt: skip
+
+
+def from_rows(rows: Sequence[dict[str, float]]) -> Candidates:
+    """Candidates from one mapping each; fields that are not named take the backend's documented default."""
+    unknown = {name for row in rows for name in row} - set(_DEFAULTS)
+    assert not unknown, unknown
+    return Candidates(
+        **{name: np.array([row.get(name, default) for row in rows], dtype=float) for name, default in _DEFAULTS.items()}
+    )
+
+
+def from_configs(
+    configs: Sequence[TrialConfig], sequence: int, world_size: int, global_batch: int | None = None
+) -> Candidates:
+    """Candidates of trial configurations on `world_size` ranks; without a global batch, no accumulation."""
+    return from_rows([_row(config, sequence, world_size, global_batch) for config in configs])
+
+
+def _row(config: TrialConfig, sequence: int, world_size: int, global_batch: int | None) -> dict[str, float]:
+    row: dict[str, float] = {
+        "sequence": sequence,
+        "micro_batch": config.micro_batch,
+        "checkpointing": _CHECKPOINTING[config.activation_checkpointing],
+        "compiled": config.compile,
+        "sync_last": config.strategy.sync_policy == "last",
+        "sync_shard_only": config.strategy.sync_policy == "reduce_scatter",
+        "accumulation": max(1, (global_batch or 0) // (config.micro_batch * world_size)),
+    }
+    strategy = config.strategy
+    if isinstance(strategy, DdpConfig):
+        return row | {
+            "backend": DDP,
+            "replicate": world_size,
+            "ddp_bucket": strategy.bucket_cap_mb * MIB,
+            "bucket_view": strategy.gradient_as_bucket_view,
+        }
+    if isinstance(strategy, Fsdp2Config):
+        return row | _fsdp2_row(strategy)
+    return row | _zero_row(strategy, world_size)
+
+
+def _fsdp2_row(strategy: Fsdp2Config) -> dict[str, float]:
+    reshard = strategy.reshard_after_forward
+    regather = strategy.dp_shard if reshard is True else 1 if reshard is False else reshard
+    return {
+        "backend": FSDP2,
+        "shard": strategy.dp_shard,
+        "replicate": strategy.dp_replicate,
+        "regather": regather,
+        "forward_prefetch": 1 + strategy.forward_prefetch,
+        "backward_prefetch": strategy.backward_prefetch,
+        "blocks_per_unit": strategy.blocks_per_unit,
+        "offload_optimizer": strategy.cpu_offload,
+        "offload_parameters": strategy.cpu_offload,
+    }
+
+
+def _zero_row(strategy: ZeroConfig, world_size: int) -> dict[str, float]:
+    optimizer = strategy.offload_optimizer
+    share = 0.0 if optimizer is None else optimizer.ratio if strategy.stage == 3 else 1.0
+    return {
+        "backend": ZERO,
+        "stage": strategy.stage,
+        "shard": world_size,
+        "regather": world_size,
+        "reduce_bucket": strategy.reduce_bucket_size,
+        "gather_bucket": strategy.allgather_bucket_size,
+        "double_buffer": strategy.overlap_comm,
+        "contiguous": strategy.contiguous_gradients,
+        "prefetch_bucket": strategy.stage3_prefetch_bucket_size,
+        "persistence": strategy.stage3_param_persistence_threshold,
+        "max_live": strategy.stage3_max_live_parameters,
+        "secondary": strategy.zero_hpz_partition_size,
+        "offload_optimizer": share,
+        "offload_parameters": strategy.offload_param is not None,
+    }

@@ -1,0 +1,111 @@
+"""One optimizer step: micro batches, communication that overlaps or not, the optimizer, offloading."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuner.footprint.candidates import FSDP2, ZERO, Array, Candidates, Dtypes, Implementation
+from tuner.model_shape import ModelShape
+from tuner.throughput.collectives import traffic
+from tuner.throughput.compute import ComputeTimes, compute_times
+from tuner.throughput.rates import Network, Rates
+
+HOST_ADAM_BYTES_PER_S = 15e9
+"""Memory traffic of one rank's share of a node's CPU Adam (a node streams 100-200 GB/s for eight ranks)."""
+
+
+@dataclass(frozen=True)
+class StepTable:
+    """Seconds of one optimizer step on one rank, and what follows."""
+
+    compute: Array
+    parts: dict[str, Array]
+    """Of the total: matrix products, attention, elementwise kernels and loss, host launches, exposed communication, and
+    what a step costs once; they add up to it. Calibration scales them."""
+    launch_bound: Array
+    """1 where the host's launches, not the GPU, set the pace."""
+    memory_share: Array
+    """Of the compute time, in elementwise kernels and the loss."""
+    communication: Array
+    """If nothing hid it."""
+    exposed: Array
+    optimizer: Array
+    host_link: Array
+    """Exposed transfers to and from host memory, and the CPU's optimizer."""
+    total: Array
+    tokens_per_s_per_gpu: Array
+    network_bound: Array
+
+
+def step_times(
+    shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, rates: Rates, network: Network
+) -> StepTable:
+    """Times of every candidate."""
+    compute = compute_times(shape, c, dtypes, impl, rates)
+    comm = traffic(shape, c, dtypes, impl, network)
+    micro = compute.total
+    forward, backward = micro * compute.forward_share, micro * (1.0 - compute.forward_share)
+    middle = np.maximum(c.accumulation - 1.0, 0.0)
+    overlaps = np.where(c.backend == ZERO, np.where(c.double_buffer > 0, 1.0, 0.0), 1.0) * rates.overlap
+    shown_forward = np.maximum(comm.forward - forward * overlaps, comm.unhidden * 0.5)
+    shown_middle = np.maximum(comm.backward - backward * overlaps, np.minimum(comm.unhidden * 0.5, comm.backward))
+    shown_last = np.maximum(
+        comm.last_backward - backward * overlaps, np.minimum(comm.unhidden * 0.5, comm.last_backward)
+    )
+    communication = c.accumulation * comm.forward + middle * comm.backward + comm.last_backward + comm.after_step
+    shown = c.accumulation * shown_forward + middle * shown_middle + shown_last + comm.after_step
+    hidden = np.maximum(communication - shown, 0.0)
+    optimizer = _optimizer(shape, c, dtypes, impl, rates)
+    host = _host_transfers(shape, c, dtypes, impl, network)
+    exposed = shown + rates.contention * hidden
+    # fp32 products without TF32 run on other units than bf16's, with a rate of their own.
+    matmul, none = c.accumulation * compute.matmul, c.tokens * 0.0
+    vector = dtypes.linear_bits == 32
+    total = c.accumulation * micro + exposed + optimizer + host
+    return StepTable(
+        compute=c.accumulation * micro,
+        parts={
+            "matmul": none if vector else matmul,
+            "vector_matmul": matmul if vector else none,
+            "attention": c.accumulation * compute.attention,
+            "elementwise": c.accumulation * (compute.elementwise + compute.loss),
+            "launch": c.accumulation * (micro - compute.device),
+            "communication": exposed,
+            "step": optimizer + host,
+        },
+        launch_bound=np.where(compute.launch_floor > compute.device, 1.0, 0.0),
+        memory_share=_memory_share(compute),
+        communication=communication,
+        exposed=exposed,
+        optimizer=optimizer,
+        host_link=host,
+        total=total,
+        tokens_per_s_per_gpu=c.tokens * c.accumulation / total,
+        network_bound=comm.network_bound,
+    )
+
+
+def _memory_share(compute: ComputeTimes) -> Array:
+    return (compute.elementwise + compute.loss) / np.maximum(compute.device, 1e-12)
+
+
+def _optimizer(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, rates: Rates) -> Array:
+    """AdamW over this rank's shard, gradient norm and clipping, host overhead."""
+    trained = shape.parameters * impl.trainable / np.where(c.backend == 1, 1.0, c.shard)
+    # A fused kernel reads and writes parameter, gradient and moments once; foreach passes over them about three times.
+    fused = 3.0 * dtypes.master + 2.0 * dtypes.moments
+    traffic = fused if impl.fused_optimizer else 2.6 * fused
+    on_device = np.where(c.offload_optimizer > 0, 1.0 - c.offload_optimizer, 1.0)
+    return trained * on_device * (traffic + 3.0 * dtypes.master) / rates.memory_bytes + rates.optimizer_host_s
+
+
+def _host_transfers(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, network: Network) -> Array:
+    trained = shape.parameters * impl.trainable
+    shard = trained / c.shard
+    adam = c.offload_optimizer * shard * (3.0 * dtypes.master + 2.0 * dtypes.moments) / HOST_ADAM_BYTES_PER_S
+    gradients = c.offload_optimizer * shard * dtypes.reduce / network.host_link
+    updated = c.offload_optimizer * shard * dtypes.compute / network.host_link
+    # Parameters in host memory come up for forward and for backward of every micro batch, master-sized under FSDP2.
+    size = np.where(c.backend == FSDP2, dtypes.master, dtypes.compute)
+    parameters = c.offload_parameters * 2.0 * c.accumulation * shape.parameters / c.shard * size / network.host_link
+    return adam + gradients + updated + parameters

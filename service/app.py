@@ -12,7 +12,7 @@ from db.session import Database, is_current, upgrade
 from service import errors, expiry
 from service.body_limit import BodyLimit
 from service.context import Context
-from service.routes import health, leases, studies, workers
+from service.routes import health, leases, predictions, studies, workers
 from service.settings import Settings
 
 
@@ -47,7 +47,7 @@ def create_app(settings: Settings | None = None, context: Context | None = None,
     app.state.context = context
     errors.install(app)
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
-    for routes in (studies, workers, leases, health):
+    for routes in (studies, predictions, workers, leases, health):
         app.include_router(routes.router)
     return app
 

@@ -17,6 +17,7 @@ from api_schemas.studies import Study
 from db.session import parse_url, upgrade
 from service import logs
 from service.app import create_app
+from service.cli import predict as predicting
 from service.cli import study_file, summary, wording
 from service.cli.errors import PLATFORM_FAILURE, InputError, PlatformFailure
 from service.cli.files import write_files
@@ -136,6 +137,25 @@ def run_trial(
     code = subprocess.run(command, check=False).returncode
     # The worker's 1 means that it could not work at all.
     raise typer.Exit(PLATFORM_FAILURE if code == 1 else code)
+
+
+@app.command()
+def predict(
+    model: Annotated[str, typer.Argument(help="A preset such as llama-2-70b, or the path of a config.json.")],
+    cluster: Annotated[str, typer.Option(help="Nodes × GPUs per node × model, such as 8xh100 or 4x8xa100-80gb.")],
+    seq_len: Annotated[int | None, typer.Option(min=8, help="Tokens per sample; the model's own up to 4096.")] = None,
+    micro_batch: Annotated[int, typer.Option(min=1, help="Samples per forward pass and GPU.")] = 1,
+    gradient_accumulation: Annotated[int, typer.Option(min=1, help="Micro batches per step.")] = 1,
+    recipe: Annotated[str, typer.Option(help="Dtypes: bf16-mixed or fp32.")] = "bf16-mixed",
+    as_json: AsJson = False,
+) -> None:
+    """Predict memory and speed of one configuration of each strategy, without running anything."""
+    options = predicting.PredictOptions(model, cluster, seq_len, micro_batch, gradient_accumulation, recipe)
+    table = predicting.predict(options)
+    if as_json:
+        print(table.model_dump_json())
+    else:
+        predicting.show(table)
 
 
 @db_app.command("upgrade")

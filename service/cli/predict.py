@@ -1,0 +1,121 @@
+"""`shardtune predict`: what fits, how fast it should be and why, before a GPU-second is spent."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from rich.console import Console
+from rich.table import Table
+
+from api_schemas.models import ModelSpec, preset_names
+from api_schemas.predictions import Prediction, PredictionRequest, PredictionTable
+from service.cli import study_file
+from service.cli.errors import InputError
+from tuner.predict import predictions
+
+_WIDTH = 150
+"""Of a table that is not on a terminal."""
+
+
+@dataclass(frozen=True)
+class PredictOptions:
+    """The command line of `predict`."""
+
+    model: str
+    cluster: str
+    sequence_length: int | None
+    micro_batch: int
+    gradient_accumulation: int
+    recipe: str
+
+
+def predict(options: PredictOptions) -> PredictionTable:
+    """The predictions for one of each strategy.
+
+    Raises:
+        InputError: an unknown model, GPU or recipe, or values that contradict each other.
+    """
+    values: dict[str, Any] = {
+        "model": _model(options.model),
+        "cluster": options.cluster,
+        "sequence_length": options.sequence_length,
+        "micro_batch": options.micro_batch,
+        "gradient_accumulation": options.gradient_accumulation,
+        "recipe": options.recipe,
+    }
+    try:
+        return predictions(PredictionRequest.model_validate(values))
+    except ValidationError as error:
+        raise InputError(*(entry["msg"].removeprefix("Value error, ") for entry in error.errors())) from None
+    except ValueError as error:
+        raise InputError(str(error)) from None
+
+
+def show(table: PredictionTable) -> None:
+    """Print the table and, per strategy, where its memory goes."""
+    console = Console(width=None if Console().is_terminal else _WIDTH, highlight=False)
+    cluster = table.cluster
+    console.print(
+        f"{table.model}: {table.parameters / 1e9:.2f} billion parameters, sequence {table.sequence_length}, {table.recipe}, "
+        f"{cluster.nodes} × {cluster.gpus_per_node} {cluster.gpu} of {cluster.memory_gib:.1f} GiB"
+    )
+    console.print("Predicted, not measured. Memory of the fullest rank in GiB; intervals of 90 %.")
+    console.print(_overview(table))
+    for prediction in table.predictions:
+        _explain(console, prediction)
+
+
+def _overview(table: PredictionTable) -> Table:
+    shown = Table(box=None, pad_edge=False)
+    for heading in (
+        "configuration",
+        "fits",
+        "GiB",
+        "of",
+        "tokens/s/GPU",
+        "MFU",
+        "exposed comm",
+        "bound by",
+        "longest",
+        "micro",
+    ):
+        shown.add_column(heading, justify="left" if heading in ("configuration", "fits", "bound by") else "right")
+    for one in table.predictions:
+        memory, speed = one.memory, one.speed
+        fits = memory.verdict if memory.margin_gib >= 0 else f"{memory.verdict} by {-memory.margin_gib:.1f}"
+        row = [one.description, fits, f"{memory.total_gib:.1f}", f"{memory.capacity_gib:.1f}"]
+        if speed is None:
+            row += ["unknown GPU rates", "", "", ""]
+        else:
+            low, high = speed.low_tokens_per_s_per_gpu, speed.high_tokens_per_s_per_gpu
+            row.append(f"{speed.tokens_per_s_per_gpu:,.0f} ({low:,.0f}–{high:,.0f})")
+            row.append("" if speed.mfu is None else f"{speed.mfu:.0%}")
+            row += [f"{speed.exposed_communication_share:.0%}", speed.bound_by]
+        shown.add_row(*row, f"{one.longest_sequence:,}", f"{one.largest_micro_batch:,}")
+    return shown
+
+
+def _explain(console: Console, one: Prediction) -> None:
+    memory = one.memory
+    terms = ", ".join(f"{term.name} {term.gib:.1f}" for term in memory.terms if term.gib >= 0.05)
+    console.print(f"\n{one.description} (peak at {memory.moment}; {memory.low_gib:.1f} to {memory.high_gib:.1f} GiB)")
+    console.print(f"  {terms}")
+    if memory.host_gib_per_node:
+        console.print(f"  host memory per node: {memory.host_gib_per_node:.0f} GiB")
+    if one.cheapest_change is not None:
+        change = one.cheapest_change
+        console.print(f"  fits with: {change.description} ({change.total_gib:.1f} GiB)")
+
+
+def _model(name: str) -> Any:
+    """A preset by name, else the content of a config.json."""
+    if name in preset_names():
+        return name
+    path = Path(name)
+    if path.suffix != ".json" and not path.exists():
+        raise InputError(f"model ({name!r}) is not a preset; use one of {', '.join(preset_names())}, or a config.json")
+    try:
+        return ModelSpec.model_validate(study_file.read_json_object(path)).model_dump()
+    except ValidationError as error:
+        raise InputError(*(entry["msg"].removeprefix("Value error, ") for entry in error.errors())) from None

@@ -1,0 +1,48 @@
+"""`shardtune tune` as its user runs it: one command, one JSON object, files that run."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from real_parts import study
+
+pytestmark = pytest.mark.ranks
+
+CONTENDER = {"config", "tokens_per_s_per_gpu", "peak_allocated_gib", "peak_reserved_gib"}
+
+
+def shardtune(*arguments: str, folder: Path) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "service.cli", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280)
+
+
+def test_one_command_gives_one_answer_and_files_that_run(tmp_path: Path) -> None:
+    (tmp_path / "study.json").write_text(json.dumps(study(space={})))
+    done = shardtune("tune", "study.json", "--max-trials", "4", "--json", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    assert answer["verdict"] in ("confirmed", "no_significant_improvement")
+    assert sum(answer["trials"].values()) == 4
+    for contender in (answer["best"], answer["baseline"]):
+        assert set(contender) == CONTENDER
+        assert contender["tokens_per_s_per_gpu"] > 0 and contender["peak_reserved_gib"] is None
+    low, high = answer["speedup"]["ci95"]
+    assert low <= answer["speedup"]["value"] <= high
+    assert (answer["verdict"] == "confirmed") == (low > 1)
+    assert "best/config.json" in answer["exports"]
+    assert all((tmp_path / path).is_file() for path in answer["exports"])
+
+    again = shardtune("run-trial", "best/config.json", "--json", folder=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["tokens_per_s_per_gpu"] > 0
+
+
+def test_a_global_batch_that_nothing_divides_starts_nothing(tmp_path: Path) -> None:
+    wrong = study(workload={"sequence_length": 32, "global_batch": 7, "recipe": "fp32"})
+    (tmp_path / "study.json").write_text(json.dumps(wrong))
+    done = shardtune("tune", "study.json", folder=tmp_path)
+    assert done.returncode == 2
+    assert "global_batch" in done.stderr and "(7)" in done.stderr and "Traceback" not in done.stderr

@@ -95,6 +95,9 @@ def find(name: str) -> Gpu:
             return gpu
     found = _by_product_name(name, gpus) or _by_short_name(wanted, gpus)
     if found is None:
+        sizes = [gpu.name for gpu in gpus.values() if _fold(gpu.name).startswith(wanted)] if wanted else []
+        if sizes:
+            raise ValueError(f"gpu ({name!r}) can be any of {', '.join(sizes)}; name one of them")
         close = difflib.get_close_matches(name, [n for g in gpus.values() for n in (g.name, *g.aliases)], 3, 0.3)
         raise ValueError(
             f"gpu ({name!r}) is not in the catalogue; use {' or '.join(close) or ', '.join(gpus)}, "

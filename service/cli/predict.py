@@ -57,13 +57,20 @@ def show(table: PredictionTable) -> None:
     console = Console(width=None if Console().is_terminal else _WIDTH, highlight=False)
     cluster = table.cluster
     console.print(
-        f"{table.model}: {table.parameters / 1e9:.2f} billion parameters, sequence {table.sequence_length}, {table.recipe}, "
+        f"{table.model}: {_count(table.parameters)} parameters, sequence {table.sequence_length}, {table.recipe}, "
         f"{cluster.nodes} × {cluster.gpus_per_node} {cluster.gpu} of {cluster.memory_gib:.1f} GiB"
     )
-    console.print("Predicted, not measured. Memory of the fullest rank in GiB; intervals of 90 %.")
+    console.print(
+        "Predicted, not measured. Memory of the fullest rank in GiB; intervals of 90 %; speed as if it fitted."
+    )
+    console.print("longest: tokens per sample that still fit; micro: largest micro batch that still fits.")
     console.print(_overview(table))
     for prediction in table.predictions:
         _explain(console, prediction)
+
+
+def _count(parameters: int) -> str:
+    return f"{parameters / 1e9:.2f} billion" if parameters >= 1e8 else f"{parameters / 1e6:.2f} million"
 
 
 def _overview(table: PredictionTable) -> Table:

@@ -6,6 +6,9 @@ from typing import Any
 from api_schemas.studies import Contender, Study, StudyResult, Verdict
 from service.cli import wording
 
+_STARTING_TRIALS = 4
+"""The baseline and the backends' defaults, which every search begins with (docs/search-space.md)."""
+
 
 def as_json(study: Study, result: StudyResult, exports: Sequence[str] | None = None) -> dict[str, Any]:
     """The object of `--json`; docs/cli.md describes it."""
@@ -81,11 +84,15 @@ def _speedup(result: StudyResult) -> str:
         return f"nothing to compare, {verdict}"
     low, high = result.speedup.ci95
     pairs = f"95 % interval {low:.2f} to {high:.2f}, {result.speedup.pairs} pairs"
-    return f"{result.speedup.value:.2f}× ({pairs}), {verdict}"
+    who = "best" if result.verdict is Verdict.CONFIRMED else "candidate"
+    return f"{result.speedup.value:.2f}×, {who} over baseline in paired runs ({pairs}), {verdict}"
 
 
 def _counts(study: Study) -> str:
     counts = ", ".join(f"{count} {state}" for state, count in trial_counts(study.trials).items())
     if study.rejected:
         counts += f", and {study.rejected} configurations refused before they ran"
-    return counts + (f"; search ended: {study.reason}" if study.reason else "")
+    counts += f"; search ended: {study.reason}" if study.reason else ""
+    if sum(study.trials.values()) <= _STARTING_TRIALS:
+        counts += "; these are the starting configurations, nothing was searched yet: allow 12 trials or more"
+    return counts

@@ -95,7 +95,7 @@ def test_many_candidates_agree_with_one_by_one() -> None:
 
 @pytest.mark.parametrize(
     ("cluster", "message"),
-    [("8xfoo", "not in the catalogue"), ("8xa100", "not in the catalogue"), ("h100", "must read like")],
+    [("8xfoo", "not in the catalogue"), ("8xa100", "A100-SXM4-40GB, A100-SXM4-80GB"), ("h100", "must read like")],
     ids=["unknown", "two sizes of memory", "no count"],
 )
 def test_bad_cluster_is_named_with_a_remedy(cluster: str, message: str) -> None:

@@ -81,6 +81,8 @@ def serve(
     # Its own log configuration would replace ours.
     config = uvicorn.Config(create_app(settings), host=host, port=port, timeout_graceful_shutdown=5, log_config=None)
     with socket.socket(fileno=fd) if fd is not None else listening_socket(host, port) as listener:
+        address = "http://{}:{}".format(*listener.getsockname()[:2])
+        typer.echo(f"listening on {address}; the API is described at {address}/openapi.json", err=True)
         uvicorn.Server(config).run(sockets=[listener])
 
 

@@ -17,6 +17,8 @@ pytestmark = pytest.mark.ranks
 
 _STEP = re.compile(r"step (\d+): loss ([\d.]+), gradient norm ([\d.]+)")
 ACCELERATE_SCRIPT = """
+import os
+import sys
 import torch
 from accelerate import Accelerator
 accelerator = Accelerator()
@@ -31,6 +33,9 @@ for micro in range(accelerator.gradient_accumulation_steps):
 weight = accelerator.unwrap_model(model).weight
 spread = (accelerator.gather(weight.detach().sum()[None]).std()).item()
 print(accelerator.distributed_type, accelerator.num_processes, accelerator.mixed_precision, type(model).__name__, spread)
+sys.stdout.flush()
+accelerator.wait_for_everyone()
+os._exit(0)  # gloo's threads still alive while the interpreter winds down can abort the process
 """
 
 

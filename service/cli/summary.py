@@ -6,9 +6,6 @@ from typing import Any
 from api_schemas.studies import Contender, Study, StudyResult, Verdict
 from service.cli import wording
 
-_STARTING_TRIALS = 4
-"""The baseline and the backends' defaults, which every search begins with (docs/search-space.md)."""
-
 
 def as_json(study: Study, result: StudyResult, exports: Sequence[str] | None = None) -> dict[str, Any]:
     """The object of `--json`; docs/cli.md describes it."""
@@ -93,6 +90,4 @@ def _counts(study: Study) -> str:
     if study.rejected:
         counts += f", and {study.rejected} configurations refused before they ran"
     counts += f"; search ended: {study.reason}" if study.reason else ""
-    if sum(study.trials.values()) <= _STARTING_TRIALS:
-        counts += "; these are the starting configurations, nothing was searched yet: allow 12 trials or more"
     return counts

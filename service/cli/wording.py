@@ -67,7 +67,7 @@ def closest_refusals(rejections: Sequence[Rejection]) -> list[str]:
 
 
 def why_not(trials: Sequence[Trial], rejections: Sequence[Rejection]) -> list[tuple[str, str]]:
-    """Infeasible and failed trials, and of each backend the closest refusal, as rows of the summary."""
+    """Infeasible and failed trials, the closest refusal of each backend, and a search that never began, as rows."""
     rows = [
         (trial.state.value, f"{trial.description}: {reason(trial)}") for trial in trials if trial.failure is not None
     ]
@@ -75,7 +75,10 @@ def why_not(trials: Sequence[Trial], rejections: Sequence[Rejection]) -> list[tu
         rows[_MOST_REASONS:] = [
             ("", f"and {len(rows) - _MOST_REASONS} more; `shardtune serve` has them under /v1/studies")
         ]
-    return rows + [("refused", text) for text in closest_refusals(rejections)]
+    rows += [("refused", text) for text in closest_refusals(rejections)]
+    if all(trial.origin != "sampler" for trial in trials):
+        rows.append(("note", "only the starting configurations ran, nothing was searched; allow 12 trials or more"))
+    return rows
 
 
 def activity(study: Study, trials: Sequence[Trial]) -> str:

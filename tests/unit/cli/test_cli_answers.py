@@ -180,6 +180,13 @@ def test_the_summary_says_why_a_configuration_did_not_count() -> None:
     assert "refused     ZeRO-2, micro batch 4: holds at least 6.0 GiB" in text
 
 
+def test_the_summary_says_when_nothing_but_the_starting_configurations_ran() -> None:
+    seed = trial(0, TrialState.COMPLETE)
+    sampled = seed.model_copy(update={"origin": "sampler"})
+    assert "nothing was searched" in str(wording.why_not([seed], []))
+    assert "nothing was searched" not in str(wording.why_not([seed, sampled], []))
+
+
 @pytest.mark.parametrize(
     ("trials", "rejected", "state", "code"),
     [

@@ -53,6 +53,8 @@ def _accelerate(subject: Subject) -> list[str]:
         command += " --multi_gpu"
     if subject.cluster.nodes > 1:
         command += ' --main_process_ip "$MASTER_ADDR" --main_process_port 29500 --machine_rank "${NODE_RANK:?}"'
+    else:
+        command += " --main_process_port 0"  # any free port: another job may hold the default
     if isinstance(strategy, ZeroConfig):
         lines.append('cd "$here" # ds_config.json is named relative to it')
     else:

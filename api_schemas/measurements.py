@@ -50,6 +50,15 @@ class Memory(Schema):
     allocator_retries: int | None = None
 
 
+class RankFigures(Schema):
+    """What one rank measured of itself."""
+
+    rank: int
+    step_time_s: float | None
+    """Median over windows of its own seconds per step, before the slowest rank's is taken; None from older workers."""
+    memory: Memory
+
+
 class Measurement(Schema):
     """The result of one complete run. Time is the slowest rank's, memory the maximum over ranks."""
 
@@ -67,6 +76,10 @@ class Measurement(Schema):
     measured_steps: int
     window_step_times_s: tuple[float, ...]
     """Seconds per step of each timed window, slowest rank."""
+    warmup_step_times_s: tuple[float, ...] = ()
+    """Seconds of each warm-up step, slowest rank; the recorded first steps come before them."""
+    ranks: tuple[RankFigures, ...] = Field(default=(), max_length=64)
+    """Rank by rank; of more than 64 ranks the first 64."""
     trajectory: tuple[StepRecord, ...]
     losses: tuple[float, ...]
     """Loss of every step in order, trajectory steps first."""
@@ -84,7 +97,10 @@ class RankReport(Schema):
     wrap_time_s: float | None = None
     memory: Memory | None = None
     warmup_steps: int = 0
+    warmup_step_times_s: tuple[float, ...] = ()
     window_step_times_s: tuple[float, ...] = ()
+    own_step_times_s: tuple[float, ...] = ()
+    """Of each timed window by this rank's own clock; the windows above are the slowest rank's."""
     measured_steps: int = 0
     trajectory: tuple[StepRecord, ...] = ()
     losses: tuple[float, ...] = ()

@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
 from db.session import Database, is_current, upgrade
-from service import errors, expiry
+from service import errors, expiry, pages
 from service.body_limit import BodyLimit
 from service.context import Context
 from service.routes import health, leases, predictions, studies, workers
@@ -49,6 +49,7 @@ def create_app(settings: Settings | None = None, context: Context | None = None,
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
     for routes in (studies, predictions, workers, leases, health):
         app.include_router(routes.router)
+    pages.install(app)
     return app
 
 

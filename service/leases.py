@@ -4,7 +4,6 @@ Queries live in db.leases; what an end means lives in service.outcomes; what to 
 """
 
 import logging
-from dataclasses import replace
 from datetime import timedelta
 
 from sqlalchemy.exc import IntegrityError
@@ -23,7 +22,7 @@ from api_schemas.studies import StudyState
 from api_schemas.trials import TrialState
 from db import leases, studies, workers
 from db.rows import AttemptRow, RunRow, StudyRow, WorkerRow
-from service import experience, matching, moves, outcomes, search, steps, tasks
+from service import matching, moves, outcomes, search, steps, tasks
 from service.context import Context
 from service.errors import Conflict, NotFound, invalid
 from service.outcomes import Ended
@@ -129,8 +128,7 @@ def _claim(context: Context, study_id: str, worker_session: str) -> Lease | None
             with context.db.read() as session:
                 study = studies.get(session, study_id)
                 assert study is not None
-                known = experience.calibrations(context.askers, session, study)
-                seen = replace(search.view(session, study), calibrations=known)
+                seen = search.view(session, study)
             planned = Wait() if seen.has_waiting_run else steps.plan(context, seen, may_ask=True)
             with context.db.write() as session:
                 study = studies.lock(session, study_id)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from api_schemas.failures import Failure, FailureKind
 from api_schemas.leases import ProfileTask, TrialTask
-from api_schemas.measurements import Measurement, Memory, RankReport
+from api_schemas.measurements import Measurement, Memory, RankFigures, RankReport
 from api_schemas.models import ModelProfile
 from api_schemas.workload import gradient_accumulation
 from workers.launchers.base import RankExit
@@ -24,6 +24,9 @@ _T975 = (
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
     *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
 )
+
+_MOST_RANKS = 64
+"""Whose own figures are kept: more say nothing new, and a measurement stays small."""
 
 _EXPLAINED = {FailureKind.OOM, FailureKind.OVER_LIMIT, FailureKind.ILLEGAL, FailureKind.NUMERICS, FailureKind.SETUP}
 
@@ -80,10 +83,21 @@ def measurement(
         warmup_steps=first.warmup_steps,
         measured_steps=first.measured_steps,
         window_step_times_s=tuple(windows),
+        warmup_step_times_s=first.warmup_step_times_s,
+        ranks=tuple(_figures(report) for report in reports[:_MOST_RANKS] if report.memory is not None),
         trajectory=first.trajectory,
         losses=first.losses,
         gradient_accumulation=gradient_accumulation(task.workload.global_batch, task.config.micro_batch, world_size),
         elapsed_s=elapsed_s,
+    )
+
+
+def _figures(report: RankReport) -> RankFigures:
+    own = report.own_step_times_s
+    return RankFigures(
+        rank=report.rank,
+        step_time_s=statistics.median(own) if own else None,
+        memory=report.memory or Memory(peak_allocated_gib=None),
     )
 
 

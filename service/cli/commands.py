@@ -15,10 +15,10 @@ from pydantic import ValidationError
 
 from api_schemas.studies import Study
 from db.session import parse_url, upgrade
-from service import logs
+from service import logs, wording
 from service.app import create_app
 from service.cli import predict as predicting
-from service.cli import study_file, summary, wording
+from service.cli import study_file, summary
 from service.cli.errors import PLATFORM_FAILURE, InputError, PlatformFailure
 from service.cli.files import write_files
 from service.cli.processes import MODULE, listening_socket

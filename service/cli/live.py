@@ -9,7 +9,7 @@ from rich.text import Text
 
 from api_schemas.studies import Study
 from api_schemas.trials import Rejection, Trial, TrialState
-from service.cli import wording
+from service import wording
 
 _STYLES = {
     TrialState.COMPLETE: "green",

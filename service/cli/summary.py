@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from api_schemas.studies import Contender, Study, StudyResult, Verdict
-from service.cli import wording
+from service import wording
 
 
 def as_json(study: Study, result: StudyResult, exports: Sequence[str] | None = None) -> dict[str, Any]:

@@ -17,7 +17,8 @@ from rich.console import Console
 from api_schemas.hardware import Cluster
 from api_schemas.studies import Study, StudySpec, StudyState
 from api_schemas.trials import Rejection, Trial
-from service.cli import study_file, summary, wording
+from service import wording
+from service.cli import study_file, summary
 from service.cli.errors import InputError, Interrupted, NothingFeasible, PlatformFailure
 from service.cli.files import write_files
 from service.cli.lines import LineView

@@ -29,8 +29,9 @@ class Outcome:
     trajectory: list[StepRecord] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     """Mean over the global batch, of every step in order."""
-    warmup_steps: int = 0
+    warmup_step_times_s: list[float] = field(default_factory=list)
     window_step_times_s: list[float] = field(default_factory=list)
+    own_step_times_s: list[float] = field(default_factory=list)
 
 
 class Loop:
@@ -78,7 +79,7 @@ class Loop:
             seconds, stop = self._agree(seconds)
             times.append(seconds)
             self._note_losses(losses)
-            self.outcome.warmup_steps += 1
+            self.outcome.warmup_step_times_s.append(seconds)
             self._tell("warming_up")
             if stop:
                 return
@@ -89,8 +90,9 @@ class Loop:
         while not throughput.is_enough(times, self._plan):
             # Made beforehand: the trainer's speed is measured, not the data's.
             batches = [self._batches(self._step + i) for i in range(self._plan.window_steps)]
-            losses, seconds = self._timed(batches, self._tell_within_window)
-            seconds, stop = self._agree(seconds)
+            losses, own_seconds = self._timed(batches, self._tell_within_window)
+            self.outcome.own_step_times_s.append(own_seconds / self._plan.window_steps)
+            seconds, stop = self._agree(own_seconds)
             times.append(seconds / self._plan.window_steps)
             self._note_losses(losses)
             self._tell("measuring")

@@ -89,14 +89,16 @@ class Attempt:
 
 def _report(place: Place, loop: Loop, meter: memory.MemoryMeter, wrap_time: float) -> RankReport:
     outcome = loop.outcome
-    timed = len(outcome.losses) - len(outcome.trajectory) - outcome.warmup_steps
+    timed = len(outcome.losses) - len(outcome.trajectory) - len(outcome.warmup_step_times_s)
     return RankReport(
         rank=place.rank,
         status="complete",
         wrap_time_s=wrap_time,
         memory=meter.result(),
-        warmup_steps=outcome.warmup_steps,
+        warmup_steps=len(outcome.warmup_step_times_s),
+        warmup_step_times_s=tuple(outcome.warmup_step_times_s),
         window_step_times_s=tuple(outcome.window_step_times_s),
+        own_step_times_s=tuple(outcome.own_step_times_s),
         measured_steps=timed,
         trajectory=tuple(outcome.trajectory),
         losses=tuple(outcome.losses),

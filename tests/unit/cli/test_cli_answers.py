@@ -24,7 +24,8 @@ from api_schemas.studies import (
 )
 from api_schemas.trials import Rejection, Run, Trial, TrialState
 from api_schemas.workload import Workload
-from service.cli import live, summary, tune, wording
+from service import wording
+from service.cli import live, summary, tune
 from service.cli.lines import LineView
 
 CPU = Cluster(device="cpu", gpus_per_node=2, memory_gib=4, host_memory_gib=8)

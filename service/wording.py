@@ -1,4 +1,4 @@
-"""Studies, trials and figures in words, shared by the live table, the progress lines and the summary."""
+"""Studies, trials and figures in words, shared by the command line and the pages."""
 
 from collections.abc import Sequence
 
@@ -66,15 +66,6 @@ def closest_refusals(rejections: Sequence[Rejection]) -> list[str]:
     return [refusal(rejection) for rejection in nearest.values()]
 
 
-def predicted(trial: Trial) -> str:
-    """What was predicted for a trial, in brackets; empty where nothing was."""
-    made = trial.prediction
-    if made is None:
-        return ""
-    speed = f"{rate(made.tokens_per_s_per_gpu)} tokens/s/GPU, " if made.tokens_per_s_per_gpu is not None else ""
-    return f" (predicted: {speed}{gib(made.memory_gib)} GiB)"
-
-
 def why_not(trials: Sequence[Trial], rejections: Sequence[Rejection]) -> list[tuple[str, str]]:
     """Infeasible and failed trials, the closest refusal of each backend, and a search that never began, as rows."""
     rows = [
@@ -100,7 +91,7 @@ def activity(study: Study, trials: Sequence[Trial]) -> str:
     if not running:
         return what + ", choosing the next configuration" if not confirming else what
     trial, run = running[-1]
-    return f"{what}, trial {trial.number}: {_step(run.progress)}"
+    return f"{what}, trial {trial.number}: {step(run.progress)}"
 
 
 def confirm_position(trials: Sequence[Trial]) -> str:
@@ -114,7 +105,8 @@ def confirm_runs(trials: Sequence[Trial], state: TrialState) -> list[tuple[Trial
     return [(trial, run) for trial in trials for run in trial.runs if run.purpose == "confirm" and run.state is state]
 
 
-def _step(progress: Progress | None) -> str:
+def step(progress: Progress | None) -> str:
+    """Where a run stands."""
     if progress is None:
         return "starting ranks"
     words = {"starting": "starting ranks", "building": "building the model", "warming_up": "warming up"}
@@ -125,7 +117,11 @@ def _step(progress: Progress | None) -> str:
 def time_left(study: Study, trials: Sequence[Trial], elapsed_s: float) -> str:
     """An estimate from the mean time of a run so far; empty before there is one."""
     finished = sum(is_done(trial) for trial in trials)
-    confirmed = len(confirm_runs(trials, TrialState.COMPLETE))
+    return remaining(study, finished, len(confirm_runs(trials, TrialState.COMPLETE)), elapsed_s)
+
+
+def remaining(study: Study, finished: int, confirmed: int, elapsed_s: float) -> str:
+    """The same from the numbers of finished trials and confirmation runs."""
     if not finished or study.phase is StudyPhase.DONE:
         return ""
     # Not from the elapsed time: a resumed study has not spent all of it.

@@ -1,0 +1,57 @@
+"""Puts the pages into the application: routes, static files, and errors as pages where a browser asked."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from service.errors import FieldError, ServiceError, field_error
+from service.pages.assets import Static, folder
+from service.pages.rendering import PageRefused, render
+from service.pages.routes import best, compare, live, new, studies, trials, workers
+
+_API = ("/v1/", "/healthz", "/readyz", "/metrics", "/openapi.json")
+Handler = Callable[[Request, Exception], Response | Awaitable[Response]]
+
+
+def install(app: FastAPI) -> None:
+    """Add the pages to the application, after its own error handlers."""
+    for routes in (best, studies, trials, compare, new, workers, live):
+        app.include_router(routes.router, include_in_schema=False)
+    app.mount("/static", Static(directory=folder()), name="static")
+    for kind in (ServiceError, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, _as_page(app.exception_handlers[kind]))
+    app.add_exception_handler(PageRefused, _refused)
+
+
+def _as_page(otherwise: Any) -> Handler:
+    """The error as a page for browsers; the API keeps its own form."""
+
+    async def handle(request: Request, error: Exception) -> Response:
+        if request.url.path.startswith(_API) or "text/html" not in request.headers.get("accept", ""):
+            answer: Response = otherwise(request, error)
+            return answer
+        return _page(request, error)
+
+    return handle
+
+
+def _page(request: Request, error: Exception) -> Response:
+    mistakes: list[FieldError] = []
+    status, message = 500, "The service failed on this request; its log has the reason."
+    if isinstance(error, ServiceError):
+        status, message, mistakes = error.status, error.detail, error.errors
+    elif isinstance(error, RequestValidationError):
+        status, message = 422, "Some values were not understood."
+        mistakes = [field_error(item) for item in error.errors()]
+    elif isinstance(error, HTTPException):
+        status = error.status_code
+        message = "There is no page at this address." if status == 404 else str(error.detail)
+    return render(request, "error.html", status=status, message=message, mistakes=mistakes)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    return render(request, "error.html", status=403, message=str(error), mistakes=[])

@@ -1,0 +1,35 @@
+"""Static files under names that change with their content, so that browsers keep them for good."""
+
+import hashlib
+from functools import cache
+from pathlib import Path
+
+from starlette.responses import Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+_FOLDER = Path(__file__).parent / "static"
+
+
+def folder() -> Path:
+    """Where the files are."""
+    return _FOLDER
+
+
+@cache
+def url(name: str) -> str:
+    """Address of a file, with a digest of its content."""
+    digest = hashlib.sha256((_FOLDER / name).read_bytes()).hexdigest()[:12]
+    return f"/static/{name}?v={digest}"
+
+
+class Static(StaticFiles):
+    """Files that may be kept: their address names their content."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """The file, with leave to keep it where the address has a digest."""
+        response = await super().get_response(path, scope)
+        lasting = b"v=" in scope.get("query_string", b"")
+        response.headers["Cache-Control"] = "public, max-age=31536000, immutable" if lasting else "no-cache"
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        return response

@@ -1,0 +1,41 @@
+"""Intervals on one line: each pair's ratio and the mean's 95 % interval around the mark of no difference."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from api_schemas.studies import Speedup
+from service.pages.charts.plot import Tick, ticks
+from service.pages.charts.scale import spanning
+
+WIDTH, HEIGHT, SIDE = 460, 92, 16
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The chart, ready to draw."""
+
+    low: float
+    value: float
+    high: float
+    even: float
+    """Where the ratio is 1."""
+    pairs: tuple[tuple[float, str], ...]
+    x_ticks: tuple[Tick, ...]
+    summary: str
+    width: int = WIDTH
+    height: int = HEIGHT
+
+
+def interval(speedup: Speedup, ratios: Sequence[float]) -> Interval:
+    """The verdict's figures on a line."""
+    low, high = speedup.ci95
+    scale = spanning([1.0, low, high, *ratios], SIDE, WIDTH - SIDE, pad=0.08)
+    return Interval(
+        low=scale(low),
+        value=scale(speedup.value),
+        high=scale(high),
+        even=scale(1.0),
+        pairs=tuple((scale(ratio), f"pair {number}: {ratio:.3f}×") for number, ratio in enumerate(ratios, 1)),
+        x_ticks=tuple(Tick(tick.at, f"{tick.label}×") for tick in ticks(scale, 6)),
+        summary=f"Speed-up {speedup.value:.2f}×, 95 % interval {low:.2f} to {high:.2f}, from {speedup.pairs} pairs.",
+    )

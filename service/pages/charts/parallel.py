@@ -1,0 +1,118 @@
+"""Parallel coordinates: one axis per knob that was varied, one line per measured trial."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from db.overview import TrialPoint
+from service.pages.charts.plot import Tick, polyline
+from service.pages.charts.scale import spanning
+from service.pages.figures import backend_name, knob_name, knob_value, rate
+
+WIDTH, HEIGHT, TOP, BOTTOM, SIDE = 1200, 300, 34, 18, 70
+_MOST_AXES = 9
+_MOST_LINES = 150
+"""The fastest; more lines hide each other."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One vertical axis."""
+
+    x: float
+    label: str
+    ticks: tuple[Tick, ...]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One trial across all axes."""
+
+    points: str
+    kind: str
+    title: str
+    href: str
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """The chart, ready to draw."""
+
+    axes: tuple[Axis, ...]
+    traces: tuple[Trace, ...]
+    note: str
+    width: int = WIDTH
+    height: int = HEIGHT
+    top: int = TOP
+    bottom: int = BOTTOM
+
+
+def parallel(
+    points: Sequence[TrialPoint], flat: Sequence[dict[str, Any]], link: str, best: int | None
+) -> Parallel | None:
+    """Knobs of measured feasible trials against their speed; `flat` are their configurations as tables. None below two."""
+    rows = [(p, f) for p, f in zip(points, flat, strict=True) if p.tokens_per_s_per_gpu and p.state == "complete"]
+    rows.sort(key=lambda row: row[0].tokens_per_s_per_gpu or 0.0)
+    rows = rows[-_MOST_LINES:]
+    knobs = _varied([f for _, f in rows])
+    if len(rows) < 2 or not knobs:
+        return None
+    gap = (WIDTH - 2 * SIDE) / len(knobs)
+    speeds = spanning([p.tokens_per_s_per_gpu or 0.0 for p, _ in rows], HEIGHT - BOTTOM, TOP, zero=True, pad=0.02)
+    axes, places = [], []
+    for index, knob in enumerate(knobs):
+        values = _ordered([f.get(knob) for _, f in rows])
+        ticks = _spread(values)
+        axes.append(Axis(SIDE + index * gap, knob_name(knob), tuple(Tick(y, _shown(knob, v)) for v, y in ticks)))
+        places.append({_key(value): y for value, y in ticks})
+    last = WIDTH - SIDE
+    axes.append(Axis(last, "tokens/s/GPU", tuple(Tick(speeds(v), rate(v)) for v in speeds.ticks(5))))
+    traces = []
+    for point, table in rows:
+        own = [(axis.x, place[_key(table.get(knob))]) for axis, place, knob in zip(axes, places, knobs, strict=False)]
+        own.append((last, speeds(point.tokens_per_s_per_gpu or 0.0)))
+        backend = str(table["backend"])
+        kind = "chosen" if point.number == best else f"s-{backend}"
+        title = f"Trial {point.number}: {backend_name(backend)}, {rate(point.tokens_per_s_per_gpu)} tokens/s/GPU"
+        traces.append(Trace(polyline(own), kind, title, f"{link}/{point.number}"))
+    # Drawn last, so that nothing lies over it.
+    traces.sort(key=lambda trace: trace.kind == "chosen")
+    note = f"The {len(rows)} fastest feasible trials." if len(rows) == _MOST_LINES else ""
+    return Parallel(tuple(axes), tuple(traces), note)
+
+
+def _varied(tables: Sequence[dict[str, Any]]) -> list[str]:
+    """Knobs with more than one value: shared ones first, then those most trials have."""
+    names = {name for table in tables for name in table}
+    different = [n for n in names if len({_key(table[n]) for table in tables if n in table}) > 1]
+    first = ("backend", "micro_batch", "activation_checkpointing", "grad_sync", "stage", "dp_shard", "dp_replicate")
+
+    def weight(name: str) -> tuple[int, int, str]:
+        order = first.index(name) if name in first else len(first)
+        return (order, -sum(name in table for table in tables), name)
+
+    return sorted(different, key=weight)[:_MOST_AXES]
+
+
+def _key(value: Any) -> str:
+    return repr(value)
+
+
+def _ordered(values: Sequence[Any]) -> list[Any]:
+    """Distinct values: absent first, then words, then numbers upwards."""
+    distinct = {_key(value): value for value in values}.values()
+    numbers = sorted(v for v in distinct if isinstance(v, int | float) and not isinstance(v, bool))
+    words = sorted((v for v in distinct if isinstance(v, str | bool)), key=str)
+    return [*(v for v in distinct if v is None), *words, *numbers]
+
+
+def _spread(values: Sequence[Any]) -> list[tuple[Any, float]]:
+    """Values at even distances from bottom to top."""
+    low, high = HEIGHT - BOTTOM - 8, TOP + 8
+    if len(values) == 1:
+        return [(values[0], (low + high) / 2)]
+    return [(value, round(low + (high - low) * index / (len(values) - 1), 1)) for index, value in enumerate(values)]
+
+
+def _shown(knob: str, value: Any) -> str:
+    return "–" if value is None else knob_value(knob, value)

@@ -1,0 +1,106 @@
+"""A chart with two axes: what a template needs to draw it, and how to make one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from service.pages.charts.scale import LogScale, Scale, tick_label
+
+WIDTH, HEIGHT = 460, 280
+LEFT, RIGHT, TOP, BOTTOM = 58, 12, 14, 44
+"""Margins of the plotting area; text is set in the margins."""
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A labelled position on an axis."""
+
+    at: float
+    label: str
+
+
+@dataclass(frozen=True)
+class Line:
+    """A polyline."""
+
+    points: str
+    """In SVG's form: `x,y x,y …`."""
+    kind: str
+    """CSS class, which decides colour and dash."""
+    label: str = ""
+    """For the legend; empty: not in it."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One data point."""
+
+    x: float
+    y: float
+    shape: str
+    """`circle`, `square`, `triangle`, `diamond` or `cross`."""
+    kind: str
+    title: str
+    """What a pointer resting on it says."""
+    href: str | None = None
+    radius: float = 4
+
+
+@dataclass(frozen=True)
+class Area:
+    """A shaded rectangle."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    kind: str
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A chart with axes, ready to draw."""
+
+    name: str
+    """For the element's id and for assistive technology."""
+    summary: str
+    """What it shows, in a sentence."""
+    x_label: str
+    y_label: str
+    x_ticks: tuple[Tick, ...]
+    y_ticks: tuple[Tick, ...]
+    lines: tuple[Line, ...] = ()
+    marks: tuple[Mark, ...] = ()
+    areas: tuple[Area, ...] = ()
+    note: str = ""
+    """Below the chart, such as how many points were left out."""
+    width: int = WIDTH
+    height: int = HEIGHT
+    left: int = LEFT
+    right: int = RIGHT
+    top: int = TOP
+    bottom: int = BOTTOM
+
+
+def ticks(scale: Scale | LogScale, about: int) -> tuple[Tick, ...]:
+    """Labelled round positions of a scale."""
+    largest = max(abs(scale.low), abs(scale.high))
+    own = isinstance(scale, LogScale)
+    return tuple(Tick(scale(value), tick_label(value, value if own else largest)) for value in scale.ticks(about))
+
+
+def polyline(points: Sequence[tuple[float, float]]) -> str:
+    """Points in SVG's form."""
+    return " ".join(f"{x:g},{y:g}" for x, y in points)
+
+
+def staircase(points: Sequence[tuple[float, float]], until: float) -> str:
+    """A line that holds each level until the next point, and the last one until `until`."""
+    steps: list[tuple[float, float]] = []
+    for x, y in points:
+        if steps:
+            steps.append((x, steps[-1][1]))
+        steps.append((x, y))
+    if steps:
+        steps.append((max(until, steps[-1][0]), steps[-1][1]))
+    return polyline(steps)

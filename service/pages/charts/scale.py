@@ -1,0 +1,85 @@
+"""Linear scales with round ticks."""
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Maps `low..high` of the data to `start..end` of the drawing."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        """The position of a value, to a tenth of a unit."""
+        share = (value - self.low) / (self.high - self.low)
+        return round(self.start + share * (self.end - self.start), 1)
+
+    def ticks(self, about: int) -> list[float]:
+        """Round values inside the scale, roughly so many."""
+        step = _step(self.high - self.low, about)
+        first = math.ceil(self.low / step - 1e-9)
+        last = math.floor(self.high / step + 1e-9)
+        return [round(index * step, 12) for index in range(first, last + 1)]
+
+
+@dataclass(frozen=True)
+class LogScale:
+    """The same for values above 0 that span orders of magnitude."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        """The position of a value, to a tenth of a unit."""
+        share = math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
+        return round(self.start + share * (self.end - self.start), 1)
+
+    def ticks(self, about: int) -> list[float]:
+        """1, 2 and 5 times powers of ten, or powers alone where these would be too many."""
+        powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
+        wide = len(powers) > about
+        found = [factor * 10.0**power for power in powers for factor in ((1,) if wide else (1, 2, 5))]
+        return [round(value, 12) for value in found if self.low <= value <= self.high]
+
+
+def for_sizes(values: list[float], start: float, end: float) -> "Scale | LogScale":
+    """From 0 where the values are alike in size; logarithmic where they span more than a factor of ten."""
+    low, high = min(values), max(values)
+    if low > 0 and high / low > 10:
+        return LogScale(low / 1.3, high * 1.3, start, end)
+    return spanning(values, start, end, zero=True)
+
+
+def spanning(values: list[float], start: float, end: float, zero: bool = False, pad: float = 0.05) -> Scale:
+    """A scale over all values, widened so that none lies on the frame; `zero` includes 0."""
+    low, high = (min(values), max(values)) if values else (0.0, 1.0)
+    if zero:
+        low, high = min(low, 0.0), max(high, 0.0)
+    room = (high - low) * pad or abs(high) * pad or 0.5
+    return Scale(low if zero and low == 0 else low - room, high + room, start, end)
+
+
+def tick_label(value: float, largest: float) -> str:
+    """The value with the digits the axis needs: `0.05`, `1.5`, `1,200`, `3k`."""
+    size = abs(largest)
+    if value == 0:
+        return "0"
+    if size >= 20_000:
+        return f"{value / 1000:,.0f}k"
+    if size >= 10:
+        return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
+    if size >= 0.1:
+        return f"{value:.2f}".rstrip("0").rstrip(".")
+    return f"{value:.2g}"
+
+
+def _step(span: float, about: int) -> float:
+    raw = span / max(about, 1)
+    power = 10.0 ** math.floor(math.log10(raw))
+    return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw * 0.999)

@@ -1,0 +1,129 @@
+"""The two charts of a search: how the best grew with what was spent, and speed against memory."""
+
+from collections.abc import Sequence
+
+from db.overview import TrialPoint
+from service.pages.charts.plot import (
+    BOTTOM,
+    HEIGHT,
+    LEFT,
+    RIGHT,
+    TOP,
+    WIDTH,
+    Area,
+    Line,
+    Mark,
+    Plot,
+    polyline,
+    staircase,
+    ticks,
+)
+from service.pages.charts.scale import Scale, for_sizes, spanning
+from service.pages.figures import backend_name, gib, rate
+
+SHAPES = {"ddp": "circle", "zero": "square", "fsdp2": "triangle", "fsdp1": "diamond"}
+_MOST_MARKS = 400
+"""More points than this cannot be told apart, and would make the page heavy."""
+
+
+def peak(point: TrialPoint) -> float | None:
+    """What the memory limit is about: reserved on a GPU, allocated on CPU ranks."""
+    return point.peak_allocated_gib if point.peak_reserved_gib is None else point.peak_reserved_gib
+
+
+def best_so_far(points: Sequence[TrialPoint], link: str) -> Plot | None:
+    """Tokens/s/GPU of every measured trial and of the best until then, against GPU-seconds; None without any."""
+    spent, best = 0.0, 0.0
+    seen: list[tuple[float, TrialPoint]] = []
+    climbs: list[tuple[float, float]] = []
+    for point in sorted(points, key=lambda p: (p.finished_at is None, p.finished_at, p.number)):
+        spent += point.gpu_seconds or 0.0
+        if point.tokens_per_s_per_gpu is None or point.finished_at is None:
+            continue
+        seen.append((spent, point))
+        if point.state == "complete" and point.tokens_per_s_per_gpu > best:
+            best = point.tokens_per_s_per_gpu
+            climbs.append((spent, best))
+    if not seen:
+        return None
+    across = Scale(0, spent * 1.03 or 1, LEFT, WIDTH - RIGHT)
+    up = spanning([_speed(p) for _, p in seen], HEIGHT - BOTTOM, TOP, zero=True)
+    line = Line(staircase([(across(x), up(y)) for x, y in climbs], across(spent)), "best", "best so far")
+    shown = seen[:: -(-len(seen) // _MOST_MARKS)]
+    return Plot(
+        name="best-so-far",
+        summary=f"The best of {len(seen)} measured trials reached {rate(best)} tokens/s/GPU after {spent:,.0f} GPU-seconds.",
+        x_label="GPU-seconds spent",
+        y_label="tokens/s/GPU",
+        x_ticks=ticks(across, 5),
+        y_ticks=ticks(up, 5),
+        lines=(line,),
+        marks=tuple(_mark(across(x), up(_speed(p)), p, link) for x, p in shown),
+        note=_left_out(len(shown), len(seen)),
+    )
+
+
+def speed_against_memory(points: Sequence[TrialPoint], limit_gib: float, link: str, best: int | None) -> Plot | None:
+    """Every measured trial, the Pareto front of the feasible ones, and what lies beyond the memory limit."""
+    measured = [(m, p) for p in points if (m := peak(p)) is not None and p.tokens_per_s_per_gpu is not None]
+    if not measured:
+        return None
+    sizes = [m for m, _ in measured]
+    beyond = max(sizes) > limit_gib * 0.3
+    across = for_sizes([*sizes, limit_gib] if beyond else sizes, LEFT, WIDTH - RIGHT)
+    up = spanning([_speed(p) for _, p in measured], HEIGHT - BOTTOM, TOP, zero=True)
+    front = pareto_front(measured)
+    areas: tuple[Area, ...] = ()
+    if limit_gib < across.high:
+        x = across(limit_gib)
+        areas = (Area(x, TOP, round(WIDTH - RIGHT - x, 1), HEIGHT - TOP - BOTTOM, "over", "over the limit"),)
+    shown = measured[:: -(-len(measured) // _MOST_MARKS)]
+    shown += [entry for entry in front if entry not in shown]
+    marks = [_mark(across(m), up(_speed(p)), p, link, is_best=p.number == best) for m, p in shown]
+    return Plot(
+        name="speed-memory",
+        summary=f"{len(measured)} measured trials; {len(front)} of them are not beaten in both speed and memory.",
+        x_label="peak memory, GiB",
+        y_label="tokens/s/GPU",
+        x_ticks=ticks(across, 5),
+        y_ticks=ticks(up, 5),
+        lines=(Line(polyline([(across(m), up(_speed(p))) for m, p in front]), "front", "Pareto front"),),
+        marks=tuple(marks),
+        areas=areas,
+        note=_left_out(len(shown), len(measured))
+        or ("" if beyond else f"The limit of {gib(limit_gib)} GiB lies far to the right."),
+    )
+
+
+def pareto_front(measured: Sequence[tuple[float, TrialPoint]]) -> list[tuple[float, TrialPoint]]:
+    """Feasible trials that no other beats in both speed and memory, by rising memory."""
+    front: list[tuple[float, TrialPoint]] = []
+    for memory, point in sorted(measured, key=lambda entry: (entry[0], -_speed(entry[1]))):
+        if point.state == "complete" and (not front or _speed(point) > _speed(front[-1][1])):
+            front.append((memory, point))
+    return front
+
+
+def _speed(point: TrialPoint) -> float:
+    assert point.tokens_per_s_per_gpu is not None
+    return point.tokens_per_s_per_gpu
+
+
+def _mark(x: float, y: float, point: TrialPoint, link: str, is_best: bool = False) -> Mark:
+    backend = str(point.config["strategy"]["kind"])
+    feasible = point.state == "complete"
+    memory = gib(peak(point))
+    title = (
+        f"Trial {point.number}: {backend_name(backend)}, {rate(point.tokens_per_s_per_gpu)} tokens/s/GPU, {memory} GiB"
+    )
+    if not feasible:
+        title += f"; {point.failure_kind or point.state}"
+    kind = f"s-{backend}" + (" answer" if is_best else "") if feasible else "infeasible"
+    radius = 6 if is_best else 4
+    return Mark(
+        x, y, SHAPES.get(backend, "circle") if feasible else "cross", kind, title, f"{link}/{point.number}", radius
+    )
+
+
+def _left_out(shown: int, total: int) -> str:
+    return f"{shown} of {total} trials are drawn." if shown < total else ""

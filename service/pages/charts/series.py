@@ -1,0 +1,79 @@
+"""Charts of one trial: its loss beside the reference's, and the time of its steps."""
+
+from collections.abc import Sequence
+
+from service.pages.charts.plot import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Area, Line, Mark, Plot, polyline, ticks
+from service.pages.charts.scale import Scale, spanning
+
+
+def losses(own: Sequence[float], reference: Sequence[float], reference_name: str, recorded: int) -> Plot | None:
+    """Loss per step beside the reference's, and how far it is off in the `recorded` first steps. None without any."""
+    if len(own) < 2:
+        return None
+    beside = list(reference[: len(own)])
+    across = Scale(0, len(own) - 1, LEFT, WIDTH - RIGHT)
+    up = spanning([*own, *beside], HEIGHT - BOTTOM, TOP)
+    lines = []
+    if len(beside) > 1:
+        lines.append(Line(_line(beside, across, up), "reference", reference_name))
+    lines.append(Line(_line(own, across, up), "own", "this trial"))
+    return Plot(
+        name="loss",
+        summary=f"Loss over {len(own)} steps, from {own[0]:.4f} to {own[-1]:.4f}.",
+        x_label="step",
+        y_label="loss",
+        x_ticks=ticks(across, 6),
+        y_ticks=ticks(up, 5),
+        lines=tuple(lines),
+        note=_agreement(own[:recorded], beside[:recorded]),
+    )
+
+
+def step_times(early: Sequence[float], windows: Sequence[float], window_steps: int) -> Plot | None:
+    """Time per step: the warm-up shaded, then the timed windows. None without windows."""
+    if not windows:
+        return None
+    placed = [(index + 1.0, seconds) for index, seconds in enumerate(early)]
+    placed += [(len(early) + (index + 0.5) * window_steps + 0.5, seconds) for index, seconds in enumerate(windows)]
+    steps = len(early) + len(windows) * window_steps
+    across = Scale(0.5, steps + 0.5, LEFT, WIDTH - RIGHT)
+    unit, name = (1000.0, "ms") if max(windows) < 1 else (1.0, "s")
+    up = spanning([seconds * unit for _, seconds in placed], HEIGHT - BOTTOM, TOP, zero=True)
+    end = across(len(early) + 0.5)
+    areas = (Area(LEFT, TOP, round(end - LEFT, 1), HEIGHT - TOP - BOTTOM, "warm-up", "warm-up"),) if early else ()
+    timed = placed[len(early) :]
+    return Plot(
+        name="step-times",
+        summary=f"{len(windows)} timed windows of {window_steps} steps after {len(early)} steps of warm-up.",
+        x_label="step",
+        y_label=f"{name} per step",
+        x_ticks=ticks(across, 6),
+        y_ticks=ticks(up, 5),
+        lines=(
+            Line(polyline([(across(x), up(y * unit)) for x, y in placed[: len(early)]]), "early"),
+            Line(polyline([(across(x), up(y * unit)) for x, y in timed]), "own"),
+        ),
+        marks=tuple(
+            Mark(
+                across(x),
+                up(y * unit),
+                "circle",
+                "early" if i < len(early) else "own",
+                f"step {x:g}: {y * unit:.3g} {name}",
+                radius=3,
+            )
+            for i, (x, y) in enumerate(placed)
+        ),
+        areas=areas,
+    )
+
+
+def _agreement(own: Sequence[float], reference: Sequence[float]) -> str:
+    if not reference:
+        return ""
+    worst = max(abs(a - b) / abs(b) if b else 0.0 for a, b in zip(own, reference, strict=False))
+    return f"Over the first {len(reference)} steps it differs from the reference by at most {worst:.1g} of the loss."
+
+
+def _line(values: Sequence[float], across: Scale, up: Scale) -> str:
+    return polyline([(across(step), up(value)) for step, value in enumerate(values)])

@@ -1,0 +1,85 @@
+"""Stacked bars of predicted memory against capacity, one per configuration."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from api_schemas.predictions import MemoryTerm, Prediction
+from service.pages.charts.plot import Tick, ticks
+from service.pages.charts.scale import Scale
+from service.pages.figures import gib
+
+KINDS: dict[str, tuple[str, ...]] = {
+    "parameters": ("parameters", "masters"),
+    "gradients": ("gradients",),
+    "optimizer": ("optimizer",),
+    "activations": ("activations", "recomputation", "logits"),
+    "buffers": ("gathered", "buckets", "step", "offloaded"),
+    "overhead": ("fragmentation", "device context", "communication library"),
+}
+"""What people ask about, and the predictor's terms in each; `masters` are the fp32 copy of the parameters."""
+_WIDTH, _SIDE = 520, 6
+_MOST_OVER = 2.0
+"""Bars that need more than so many times the capacity are cut there, or those that fit would be slivers."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One segment of a bar."""
+
+    x: float
+    width: float
+    kind: str
+    title: str
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One configuration's memory."""
+
+    parts: tuple[Part, ...]
+    is_cut: bool
+    capacity: float
+    """Position of the capacity."""
+    width: int = _WIDTH
+
+
+@dataclass(frozen=True)
+class Stack:
+    """All bars on one scale."""
+
+    bars: tuple[Bar, ...]
+    x_ticks: tuple[Tick, ...]
+    capacity: float
+    width: int = _WIDTH
+
+
+def stack(predictions: Sequence[Prediction]) -> Stack:
+    """A bar for each prediction, on one scale that shows the capacity."""
+    capacity = predictions[0].memory.capacity_gib
+    largest = max(one.memory.total_gib for one in predictions)
+    end = min(max(largest, capacity) * 1.04, capacity * _MOST_OVER)
+    scale = Scale(0, end, 0, _WIDTH - _SIDE)
+    bars = tuple(
+        Bar(_parts(one.memory.terms, scale), one.memory.total_gib > end, scale(capacity)) for one in predictions
+    )
+    return Stack(bars, ticks(scale, 6), scale(capacity))
+
+
+def by_kind(terms: Sequence[MemoryTerm]) -> dict[str, float]:
+    """GiB of each kind people ask about; a term nobody filed counts as a buffer."""
+    kind_of = {name: kind for kind, names in KINDS.items() for name in names}
+    sizes = dict.fromkeys(KINDS, 0.0)
+    for term in terms:
+        sizes[kind_of.get(term.name, "buffers")] += term.gib
+    return sizes
+
+
+def _parts(terms: Sequence[MemoryTerm], scale: Scale) -> tuple[Part, ...]:
+    parts, begin = [], 0.0
+    for kind, size in by_kind(terms).items():
+        start, stop = min(begin, scale.high), min(begin + size, scale.high)
+        if stop > start:
+            x = scale(start)
+            parts.append(Part(x, round(max(scale(stop) - x, 0.5), 1), kind, f"{kind} {gib(size)} GiB"))
+        begin += size
+    return tuple(parts)

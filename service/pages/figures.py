@@ -1,0 +1,124 @@
+"""Numbers and knobs as a person reads them: units, sensible digits, no surplus."""
+
+from datetime import datetime
+from typing import Any
+
+from service import wording
+
+BACKENDS = {"ddp": "DDP", "zero": "DeepSpeed ZeRO", "fsdp1": "FSDP1", "fsdp2": "FSDP2"}
+_WORDS = {
+    "dp": "DP",
+    "ddp": "DDP",
+    "mb": "MiB",
+    "cpu": "CPU",
+    "hpz": "hpZ",
+    "stage3": "stage 3",
+    "param": "parameter",
+    "sync": "sync",
+}
+_KNOBS = {
+    "backend": "backend",
+    "stage": "ZeRO stage",
+    "grad_sync": "gradient sync",
+    "bucket_cap_mb": "bucket, MiB",
+    "activation_checkpointing": "checkpointing",
+    "reshard_after_forward": "reshard after forward",
+    "dp_shard": "shard group",
+    "dp_replicate": "replicas",
+}
+_MINUTE, _HOUR, _DAY = 60, 3600, 86_400
+
+
+def rate(value: float | None) -> str:
+    """Tokens per second and GPU."""
+    if value is None:
+        return "–"
+    return f"{value:,.1f}" if 0 < value < 100 else f"{value:,.0f}"
+
+
+def gib(value: float | None) -> str:
+    """GiB, with as many digits as matter."""
+    if value is None:
+        return "–"
+    if value < 0.01:
+        return f"{value:.4f}"
+    return f"{value:.3f}" if value < 1 else f"{value:.2f}" if value < 10 else f"{value:,.1f}"
+
+
+def percent(value: float | None, digits: int = 0) -> str:
+    """A share as per cent."""
+    return "–" if value is None else f"{value * 100:.{digits}f} %"
+
+
+def ratio(value: float | None) -> str:
+    """A speed-up: `1.96×`."""
+    return "–" if value is None else f"{value:.2f}×"
+
+
+def seconds(value: float | None) -> str:
+    """A short time: `12.4 ms`, `1.23 s`; from 90 s on as the command line says it."""
+    if value is None:
+        return "–"
+    if value < 1:
+        return f"{value * 1000:.3g} ms" if value < 0.1 else f"{value * 1000:.0f} ms"
+    return f"{value:.2f} s" if value < 10 else wording.duration(value)
+
+
+def count(value: float) -> str:
+    """A large count in words: `8.03 billion`."""
+    for size, name in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
+        if value >= size:
+            return f"{value / size:.3g} {name}"
+    return f"{value:,.0f}"
+
+
+def relative(moment: datetime, now: datetime) -> str:
+    """`just now`, `5 min ago`, `3 h ago`, `12 days ago`; the page's script says the same."""
+    age = (now - moment).total_seconds()
+    if age < 10:
+        return "just now"
+    if age < 90:
+        return f"{age:.0f} s ago"
+    if age < 90 * _MINUTE:
+        return f"{age / _MINUTE:.0f} min ago"
+    return f"{age / _HOUR:.0f} h ago" if age < 36 * _HOUR else f"{age / _DAY:.0f} days ago"
+
+
+def exact(moment: datetime) -> str:
+    """The moment in UTC, to the second."""
+    return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def backend_name(kind: str) -> str:
+    """A backend as its users call it."""
+    return BACKENDS.get(kind, kind)
+
+
+def knob_name(name: str) -> str:
+    """A knob in words; its own name stands in the configuration."""
+    return _KNOBS.get(name) or " ".join(_WORDS.get(word, word) for word in name.split("_"))
+
+
+def knob_value(name: str, value: Any) -> str:
+    """A knob's value in words."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if name == "backend":
+        return backend_name(str(value))
+    if isinstance(value, int) and value >= 10_000:
+        return f"{value / 1e6:g} M" if value >= 1e6 else f"{value:,}"
+    return str(value)
+
+
+FILTERS = {
+    "rate": rate,
+    "gib": gib,
+    "percent": percent,
+    "ratio": ratio,
+    "seconds": seconds,
+    "count": count,
+    "exact": exact,
+    "backend_name": backend_name,
+    "knob_name": knob_name,
+    "duration": wording.duration,
+}

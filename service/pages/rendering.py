@@ -1,0 +1,116 @@
+"""Templates, security headers, theme and the token that forms carry."""
+
+import hmac
+import secrets
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+from fastapi import Depends, Form, Request
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.responses import HTMLResponse, Response
+
+from service.context import utc_now
+from service.pages import assets, figures
+
+CSRF_COOKIE, THEME_COOKIE = "shardtune_csrf", "shardtune_theme"
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    # What is shown changes with every run.
+    "Cache-Control": "no-store",
+}
+
+
+class PageRefused(Exception):
+    """A form came without the token of the browser it was made for."""
+
+
+def render(request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
+    """A page, with everything each page needs."""
+    token = request.cookies.get(CSRF_COOKIE) or secrets.token_urlsafe(24)
+    theme = request.cookies.get(THEME_COOKIE)
+    context = {
+        "path": request.url.path,
+        "query": request.query_params,
+        "csrf": token,
+        "theme": theme if theme in ("light", "dark") else "",
+        "now": _now(request),
+        "origin": str(request.base_url).rstrip("/"),
+        **values,
+    }
+    response = HTMLResponse(_TEMPLATES.get_template(template).render(context), status, headers=_HEADERS)
+    if CSRF_COOKIE not in request.cookies:
+        secure = request.url.scheme == "https"
+        response.set_cookie(CSRF_COOKIE, token, httponly=True, samesite="strict", secure=secure, path="/")
+    return response
+
+
+def _checked(request: Request, csrf: Annotated[str, Form()] = "") -> None:
+    known = request.cookies.get(CSRF_COOKIE, "")
+    if not known or not hmac.compare_digest(known.encode(), csrf.encode()):
+        raise PageRefused(
+            "This form is out of date, or was sent from elsewhere. Go back, reload the page, and send it again."
+        )
+
+
+Checked = Depends(_checked)
+"""For every route that changes something: the form carries the token of this browser's cookie."""
+
+
+def see_other(address: str) -> Response:
+    """Where a form leads, so that reloading does not send it again."""
+    return Response(status_code=303, headers={"Location": address})
+
+
+def query(now: Any, **changes: Any) -> str:
+    """The present query string with some values changed; None or empty drops one."""
+    pairs = [(key, value) for key, value in now.multi_items() if key not in changes]
+    pairs += [(key, str(value)) for key, value in changes.items() if value not in (None, "")]
+    return "?" + urlencode(pairs)
+
+
+def _now(request: Request) -> datetime:
+    context = getattr(request.app.state, "context", None)
+    moment: datetime = context.now() if context is not None else utc_now()
+    return moment
+
+
+def _time(moment: datetime | None, now: datetime) -> Markup:
+    """A relative time, exact under the pointer and for scripts."""
+    if moment is None:
+        return Markup("–")
+    pattern = '<time datetime="{}" title="{}">{}</time>'
+    return Markup(pattern).format(
+        moment.isoformat(timespec="seconds"), figures.exact(moment), figures.relative(moment, now)
+    )
+
+
+def _knob_value(value: Any, name: str) -> str:
+    return figures.knob_value(name, value)
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= figures.FILTERS | {
+        "ago": _time,
+        "knob_value": _knob_value,
+    }
+    environment.globals |= {"static": assets.url, "with_query": query}
+    return environment
+
+
+_TEMPLATES = _environment()

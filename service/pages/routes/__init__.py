@@ -1,0 +1,1 @@
+"""Addresses of the pages: one module per page; each reads through views and renders one template."""

@@ -1,0 +1,33 @@
+"""`/`: the best configurations at a glance."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from db.overview import BEST_SORTS, Page
+from service.context import InContext
+from service.pages.rendering import render
+from service.pages.views import best
+
+router = APIRouter()
+
+
+@router.get("/")
+def show_best(
+    request: Request,
+    context: InContext,
+    q: Annotated[str, Query(max_length=200)] = "",
+    device: Annotated[str, Query(max_length=200)] = "",
+    sort: str = "age",
+    order: str = "desc",
+    page: Annotated[int, Query(ge=1, le=100_000)] = 1,
+) -> Response:
+    """A row for each model, workload and cluster with an answer."""
+    sort = sort if sort in BEST_SORTS else "age"
+    wanted = Page(sort, order != "asc", best.PAGE, (page - 1) * best.PAGE)
+    with context.db.read() as session:
+        home = best.home(session, q, device or None, wanted)
+    return render(
+        request, "best.html", home=home, q=q, device=device, sort=sort, order=order, page=page, page_size=best.PAGE
+    )

@@ -1,0 +1,22 @@
+"""`/compare`: configurations side by side."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from service.context import InContext
+from service.pages.rendering import render
+from service.pages.views.compare import comparison
+
+router = APIRouter()
+
+
+@router.get("/compare")
+def show_comparison(
+    request: Request, context: InContext, pick: Annotated[list[str] | None, Query(max_length=50)] = None
+) -> Response:
+    """Up to four answers or trials, knob by knob."""
+    with context.db.read() as session:
+        shown = comparison(session, pick or [])
+    return render(request, "compare.html", c=shown)

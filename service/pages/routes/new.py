@@ -1,0 +1,50 @@
+"""`/new`: what would fit, and a study to find out."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from fastapi import APIRouter, Form, Query, Request
+from starlette.responses import Response
+
+from service import studies, workers
+from service.context import Context, InContext
+from service.errors import FieldError, Invalid
+from service.pages.rendering import Checked, render, see_other
+from service.pages.views.calculator import new_page
+from service.pages.views.form import FormErrors, StudyForm, study_spec
+
+router = APIRouter(prefix="/new")
+
+
+@router.get("")
+def start(request: Request, context: InContext, form: Annotated[StudyForm, Query()]) -> Response:
+    """An empty form, or one filled in by its address."""
+    return _show(request, context, form)
+
+
+@router.post("/calculate", dependencies=[Checked])
+def calculate(request: Request, context: InContext, form: Annotated[StudyForm, Form()]) -> Response:
+    """The form again with its predictions; nothing is stored."""
+    return _show(request, context, form)
+
+
+@router.post("", dependencies=[Checked])
+def create(request: Request, context: InContext, form: Annotated[StudyForm, Form()]) -> Response:
+    """Create the study, or say what is wrong beside the form."""
+    try:
+        with context.db.read() as session:
+            spec = study_spec(form, workers.live(context, session))
+        study = studies.create(context, spec)
+    except FormErrors as error:
+        return _show(request, context, form, error.errors, 422)
+    except Invalid as error:
+        return _show(request, context, form, error.errors or [FieldError(field="", message=error.detail)], 422)
+    return see_other(f"/studies/{study.study_id}")
+
+
+def _show(
+    request: Request, context: Context, form: StudyForm, errors: Sequence[FieldError] = (), status: int = 200
+) -> Response:
+    with context.db.read() as session:
+        shown = new_page(form, workers.live(context, session), errors)
+    return render(request, "new.html", status=status, p=shown)

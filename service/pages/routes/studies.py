@@ -1,0 +1,118 @@
+"""Studies as pages: the list, one study, its files, and what its user may do to it."""
+
+from collections.abc import Callable
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import PlainTextResponse, Response
+
+from api_schemas.studies import Study, StudyState
+from api_schemas.trials import TrialState
+from db import overview, studies
+from db.overview import TRIAL_SORTS, Page, TrialFilter
+from service import studies as rules
+from service.context import Context, InContext
+from service.errors import NotFound
+from service.pages.rendering import Checked, render, see_other
+from service.pages.views import best
+from service.pages.views import study as views
+
+router = APIRouter(prefix="/studies")
+
+_LIST = 40
+
+
+@router.get("")
+def list_studies(
+    request: Request,
+    context: InContext,
+    q: Annotated[str, Query(max_length=200)] = "",
+    state: str = "",
+    page: Annotated[int, Query(ge=1, le=100_000)] = 1,
+) -> Response:
+    """Every study, newest first."""
+    states = [StudyState(state)] if state in set(StudyState) else []
+    with context.db.read() as session:
+        rows, total = overview.studies(session, q, None, states, Page("age", True, _LIST, (page - 1) * _LIST))
+        shown = [best.running_row(study) for study in best.read_models(session, rows)]
+    return render(
+        request,
+        "studies.html",
+        rows=shown,
+        total=total,
+        q=q,
+        state=state,
+        page=page,
+        page_size=_LIST,
+        states=list(StudyState),
+    )
+
+
+@router.get("/{study_id}")
+def show_study(
+    request: Request,
+    context: InContext,
+    study_id: str,
+    sort: str = "number",
+    order: str = "asc",
+    state: str = "",
+    backend: str = "",
+    reason: str = "",
+    page: Annotated[int, Query(ge=1, le=100_000)] = 1,
+) -> Response:
+    """One study as it stands."""
+    sort = sort if sort in TRIAL_SORTS else "number"
+    wanted = Page(sort, order == "desc", views.PAGE, (page - 1) * views.PAGE)
+    states = (TrialState(state),) if state in set(TrialState) else ()
+    with context.db.read() as session:
+        row = studies.get(session, study_id)
+        if row is None:
+            raise NotFound(
+                "unknown_study", f"There is no study {study_id}. It may have been deleted, or the address is wrong."
+            )
+        shown = views.study_page(
+            session, row, TrialFilter(states, backend or None, reason or None), wanted, context.now()
+        )
+    chosen = {"sort": sort, "order": order, "state": state, "backend": backend, "reason": reason, "page": page}
+    return render(request, "study.html", p=shown, chosen=chosen, page_size=views.PAGE, trial_states=list(TrialState))
+
+
+@router.get("/{study_id}/export")
+def show_export(request: Request, context: InContext, study_id: str, which: str = "best") -> Response:
+    """Ready-to-use files, to read, copy and download."""
+    files = rules.export_files(context, study_id, which)
+    study = rules.read(context, study_id)
+    return render(request, "export.html", study=study, which=which, files=files)
+
+
+@router.get("/{study_id}/export/{name}")
+def download(context: InContext, study_id: str, name: str, which: str = "best") -> Response:
+    """One of the files."""
+    files = rules.export_files(context, study_id, which)
+    if name not in files:
+        raise NotFound("unknown_file", f"There is no file {name} in this export; it has {', '.join(files)}.")
+    headers = {"Content-Disposition": f'attachment; filename="{name}"', "X-Content-Type-Options": "nosniff"}
+    return PlainTextResponse(files[name], headers=headers)
+
+
+_ACTIONS: dict[str, Callable[[Context, str], Study]] = {
+    "pause": lambda context, study_id: rules.pause(context, study_id, paused=True),
+    "resume": lambda context, study_id: rules.pause(context, study_id, paused=False),
+    "cancel": rules.cancel,
+}
+
+
+@router.post("/{study_id}/retune", dependencies=[Checked])
+def retune(context: InContext, study_id: str) -> Response:
+    """The same study once more, on the machines as they are now."""
+    again = rules.create(context, rules.read(context, study_id).spec)
+    return see_other(f"/studies/{again.study_id}")
+
+
+@router.post("/{study_id}/{action}", dependencies=[Checked])
+def act(context: InContext, study_id: str, action: str) -> Response:
+    """Pause, resume or cancel."""
+    if action not in _ACTIONS:
+        raise NotFound("unknown_action", f"A study can be paused, resumed, cancelled or retuned, not {action!r}.")
+    _ACTIONS[action](context, study_id)
+    return see_other(f"/studies/{study_id}")

@@ -1,0 +1,48 @@
+// Replace the parts of a page marked data-live by those of a newer rendering, keeping focus, ticks and open details.
+
+import { enhance } from "./app.js";
+
+export function swap(html) {
+  const newer = new DOMParser().parseFromString(html, "text/html");
+  const focused = place(document.activeElement);
+  for (const part of document.querySelectorAll("[data-live]")) {
+    const other = newer.getElementById(part.id);
+    if (!other) continue;
+    carryState(part, other);
+    if (part.isEqualNode(other)) continue;
+    part.replaceWith(document.adoptNode(other));
+    enhance(other);
+  }
+  if (focused) find(focused)?.focus({ preventScroll: true });
+}
+
+/** Parts that came or went change the page as a whole. */
+export function hasSameParts(html) {
+  const newer = new DOMParser().parseFromString(html, "text/html");
+  const names = (root) => [...root.querySelectorAll("[data-live]")].map((part) => part.id).join();
+  return names(document) === names(newer);
+}
+
+function carryState(from, to) {
+  for (const box of from.querySelectorAll("input[type=checkbox]:checked")) {
+    to.querySelector(`input[value="${CSS.escape(box.value)}"]`)?.setAttribute("checked", "");
+    box.setAttribute("checked", "");
+  }
+  from.querySelectorAll("details").forEach((details, index) => {
+    const other = to.querySelectorAll("details")[index];
+    if (other && details.open) other.open = true;
+  });
+}
+
+function place(element) {
+  const part = element?.closest("[data-live]");
+  if (!part) return null;
+  const reachable = [...part.querySelectorAll("a, button, input, summary, select, [tabindex]")];
+  return { part: part.id, href: element.getAttribute("href"), value: element.value, index: reachable.indexOf(element) };
+}
+
+function find({ part, href, value, index }) {
+  const reachable = [...(document.getElementById(part)?.querySelectorAll("a, button, input, summary, select, [tabindex]") ?? [])];
+  return reachable.find((element) => href && element.getAttribute("href") === href)
+    ?? reachable.find((element) => value && element.value === value) ?? reachable[index];
+}

@@ -1,0 +1,1 @@
+"""What the templates show: plain values made from rows, with every decision taken here rather than in a template."""

@@ -1,0 +1,120 @@
+"""What fits, before anything runs: predictions for one of each strategy, stacked, and the bytes behind them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from api_schemas.base import DTYPE_BYTES
+from api_schemas.models import preset_names
+from api_schemas.predictions import Prediction, PredictionTable
+from api_schemas.workload import RECIPES, Recipe
+from db.rows import WorkerRow
+from service.errors import FieldError, ServiceError
+from service.pages.charts.stacked import KINDS, Stack, by_kind, stack
+from service.pages.views import form as forms
+from service.pages.views import words
+from service.pages.views.form import FormErrors, Hardware, StudyForm
+from tuner import catalogue, predict
+
+
+@dataclass(frozen=True)
+class StrategyLine:
+    """One strategy's prediction."""
+
+    prediction: Prediction
+    kinds: dict[str, float]
+    tone: str
+
+
+@dataclass(frozen=True)
+class RecipeLine:
+    """Bytes per parameter of one recipe of dtypes."""
+
+    name: str
+    compute: int
+    """Weights in forward and backward, where they are not the masters themselves."""
+    master: int
+    gradients: int
+    moments: int
+    total: int
+    gib: float | None
+    """For the model in question, unsharded."""
+
+
+@dataclass(frozen=True)
+class NewPage:
+    """All of the page."""
+
+    form: StudyForm
+    presets: tuple[str, ...]
+    recipes: tuple[str, ...]
+    workers: tuple[Hardware, ...]
+    catalogue: tuple[Hardware, ...]
+    errors: tuple[FieldError, ...]
+    table: PredictionTable | None
+    cluster: str
+    lines: tuple[StrategyLine, ...]
+    stack: Stack | None
+    kinds: tuple[str, ...]
+    bytes_per_parameter: tuple[RecipeLine, ...]
+    can_create: bool
+
+
+def new_page(form: StudyForm, live: Sequence[WorkerRow], errors: Sequence[FieldError] = ()) -> NewPage:
+    """The form with what it predicts, or with what is wrong in it."""
+    own, known = forms.hardware_of(live)
+    if not form.hardware:
+        form = _starting(form, own, live)
+    table, found = _table(form, live)
+    lines = (
+        tuple(StrategyLine(one, by_kind(one.memory.terms), _tone(one)) for one in table.predictions) if table else ()
+    )
+    return NewPage(
+        form=form,
+        presets=tuple(preset_names()),
+        recipes=tuple(RECIPES),
+        workers=own,
+        catalogue=known,
+        errors=tuple(errors) or found,
+        table=table,
+        cluster=words.cluster(table.cluster) if table else "",
+        lines=lines,
+        stack=stack(table.predictions) if table else None,
+        kinds=tuple(KINDS),
+        bytes_per_parameter=tuple(_recipe(recipe, table.parameters if table else None) for recipe in RECIPES.values()),
+        can_create=form.hardware.startswith("worker:"),
+    )
+
+
+def _starting(form: StudyForm, own: Sequence[Hardware], live: Sequence[WorkerRow]) -> StudyForm:
+    """A form to begin with: what a worker here has and can finish soon, else eight H100."""
+    if not own:
+        return form.model_copy(update={"hardware": catalogue.find("H100-SXM-80GB").name})
+    update = {"hardware": own[0].value}
+    if live[0].inventory.cluster.device == "cpu":
+        update |= {"model": "llama-tiny", "sequence_length": "64", "global_batch": "16"}
+    return form.model_copy(update=update)
+
+
+def _table(form: StudyForm, live: Sequence[WorkerRow]) -> tuple[PredictionTable | None, tuple[FieldError, ...]]:
+    try:
+        return predict.predictions(forms.prediction_request(form, live)), ()
+    except FormErrors as error:
+        return None, error.errors
+    except ServiceError as error:
+        return None, tuple(error.errors)
+    except ValueError as error:
+        return None, (FieldError(field="model", message=str(error)),)
+
+
+def _tone(one: Prediction) -> str:
+    return {"fits": "good", "tight": "warn", "does not fit": "bad"}[one.memory.verdict]
+
+
+def _recipe(recipe: Recipe, parameters: int | None) -> RecipeLine:
+    master, compute = DTYPE_BYTES[recipe.master_dtype], DTYPE_BYTES[recipe.compute_dtype]
+    copy = compute if compute < master else 0
+    gradients, moments = DTYPE_BYTES[recipe.reduce_dtype], 2 * master
+    total = copy + master + gradients + moments
+    return RecipeLine(
+        recipe.name, copy, master, gradients, moments, total, total * parameters / 2**30 if parameters else None
+    )

@@ -1,0 +1,152 @@
+"""Several configurations side by side, knob by knob."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from api_schemas.strategies import TrialConfig
+from api_schemas.studies import Study
+from db import studies, trials
+from service.pages.figures import gib, knob_name, knob_value, percent, rate, ratio, seconds
+from service.pages.views import best, words
+from tuner.space.flat import flatten
+
+MOST = 4
+
+
+@dataclass(frozen=True)
+class Column:
+    """One configuration."""
+
+    title: str
+    href: str
+    description: str
+
+
+@dataclass(frozen=True)
+class Line:
+    """One property of all of them."""
+
+    name: str
+    values: tuple[str, ...]
+    differs: bool
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All of the page."""
+
+    columns: tuple[Column, ...]
+    figures: tuple[Line, ...]
+    subjects: tuple[Line, ...]
+    knobs: tuple[Line, ...]
+    missing: tuple[str, ...]
+    """What was asked for and is not there, or has no figures yet."""
+
+
+@dataclass(frozen=True)
+class _Side:
+    study: Study
+    number: int
+    config: TrialConfig
+    tokens: float | None
+    memory: float | None
+    step_s: float | None
+    mfu: float | None
+    speedup: str
+
+
+def comparison(session: Session, picks: list[str]) -> Comparison:
+    """`picks` are study ids (their answer) or `study-id:number` (one trial)."""
+    sides, missing = [], []
+    for pick in dict.fromkeys(picks[:MOST]):
+        side = _side(session, pick)
+        if side is None:
+            missing.append(pick)
+        else:
+            sides.append(side)
+    return Comparison(
+        columns=tuple(_column(side) for side in sides),
+        figures=_figures(sides),
+        subjects=_subjects(sides),
+        knobs=_knobs([flatten(side.config) for side in sides]),
+        missing=tuple(missing),
+    )
+
+
+def _side(session: Session, pick: str) -> _Side | None:
+    name, _, number = pick.partition(":")
+    row = studies.get(session, name)
+    if row is None:
+        return None
+    study = best.read_models(session, [row])[0]
+    answer = study.result.best if study.result else study.best_so_far
+    wanted = int(number) if number.isdecimal() else answer.trial_number if answer else None
+    trial = trials.by_number(session, name, wanted) if wanted is not None else None
+    if trial is None:
+        return None
+    measured = next((run.measurement for run in trial.runs if run.purpose == "search"), None)
+    is_answer = answer is not None and answer.trial_number == trial.number
+    speedup = study.result.speedup if study.result and is_answer else None
+    return _Side(
+        study=study,
+        number=trial.number,
+        config=trial.config,
+        tokens=answer.tokens_per_s_per_gpu
+        if is_answer and answer
+        else measured.tokens_per_s_per_gpu
+        if measured
+        else None,
+        memory=_peak(measured.memory.peak_reserved_gib, measured.memory.peak_allocated_gib) if measured else None,
+        step_s=measured.step_time_s if measured else None,
+        mfu=measured.mfu if measured else None,
+        speedup=f"{ratio(speedup.value)} ({speedup.ci95[0]:.2f} to {speedup.ci95[1]:.2f})" if speedup else "–",
+    )
+
+
+def _peak(reserved: float | None, allocated: float | None) -> float | None:
+    return allocated if reserved is None else reserved
+
+
+def _column(side: _Side) -> Column:
+    href = f"/studies/{side.study.study_id}/trials/{side.number}"
+    return Column(f"{side.study.spec.model.name}, trial {side.number}", href, side.config.describe())
+
+
+def _figures(sides: list[_Side]) -> tuple[Line, ...]:
+    first = sides[0].tokens if sides else None
+    relative = [f"{s.tokens / first:.2f}×" if s.tokens and first else "–" for s in sides]
+    return (
+        _line("tokens/s/GPU", [rate(s.tokens) for s in sides]),
+        _line("against the first", relative),
+        _line("speed-up over its study's baseline", [s.speedup for s in sides]),
+        _line("peak memory, GiB", [gib(s.memory) for s in sides]),
+        _line("step time (search run)", [seconds(s.step_s) for s in sides]),
+        _line("MFU", [percent(s.mfu, 1) for s in sides]),
+    )
+
+
+def _subjects(sides: list[_Side]) -> tuple[Line, ...]:
+    specs = [side.study.spec for side in sides]
+    return (
+        _line("model", [spec.model.name for spec in specs]),
+        _line("cluster", [words.cluster(side.study.cluster) for side in sides]),
+        _line("sequence length", [f"{spec.workload.sequence_length:,}" for spec in specs]),
+        _line("global batch", [f"{spec.workload.global_batch:,}" for spec in specs]),
+        _line("recipe", [spec.workload.recipe.name for spec in specs]),
+        _line("study", [side.study.study_id for side in sides]),
+    )
+
+
+def _knobs(tables: list[dict[str, Any]]) -> tuple[Line, ...]:
+    names = list(dict.fromkeys(name for table in tables for name in table))
+    lines = [
+        _line(knob_name(name), [knob_value(name, table[name]) if name in table else "–" for table in tables])
+        for name in names
+    ]
+    return tuple(sorted(lines, key=lambda line: not line.differs))
+
+
+def _line(name: str, values: list[str]) -> Line:
+    return Line(name, tuple(values), len(set(values)) > 1)

@@ -1,0 +1,202 @@
+"""The form of a new study and of the calculator: text as typed, and the request it means."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from api_schemas.base import Schema
+from api_schemas.hardware import Cluster
+from api_schemas.models import ModelSpec, preset_names
+from api_schemas.predictions import PredictionRequest
+from api_schemas.strategies import TrialConfig
+from api_schemas.studies import StudySpec
+from db.rows import WorkerRow
+from service.errors import FieldError, field_error
+from service.pages.views import words
+from tuner import catalogue, changes
+
+Asked = TypeVar("Asked", bound=Schema)
+
+_LONGEST = 400_000
+"""Characters of a pasted file."""
+_NODE = 8
+
+
+class StudyForm(BaseModel):
+    """Every field as its text, so that what was typed comes back beside its error."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    model: str = "llama-3.1-8b"
+    """A preset's name, or `custom`: then `config` counts."""
+    config: str = Field(default="", max_length=_LONGEST)
+    hardware: str = ""
+    """`worker:NAME`, or a name of the catalogue."""
+    size: int = Field(default=3, ge=0, le=10)
+    """log2 of the number of GPUs, for hardware of the catalogue."""
+    sequence_length: str = "4096"
+    global_batch: str = "64"
+    micro_batch: str = "1"
+    checkpointing: str = "none"
+    recipe: str = "bf16-mixed"
+    max_trials: str = "14"
+    max_gpu_seconds: str = ""
+    baseline: str = Field(default="", max_length=_LONGEST)
+
+
+class FormErrors(Exception):
+    """What the form says cannot be used; one entry per field."""
+
+    def __init__(self, errors: Sequence[FieldError]) -> None:
+        super().__init__("; ".join(error.message for error in errors))
+        self.errors = tuple(errors)
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """One choice of hardware."""
+
+    value: str
+    label: str
+
+
+def hardware_of(live: Sequence[WorkerRow]) -> tuple[tuple[Hardware, ...], tuple[Hardware, ...]]:
+    """What live workers have, and what the catalogue knows."""
+    own = tuple(
+        Hardware(f"worker:{worker.name}", f"{worker.name}: {words.cluster(worker.inventory.cluster)}, "
+                 f"{words.cluster_memory(worker.inventory.cluster)}")
+        for worker in live
+    )  # fmt: skip
+    gpus = [catalogue.find(name) for name in catalogue.names()]
+    known = tuple(Hardware(gpu.name, f"{gpu.name}, {gpu.memory_gib:.0f} GiB") for gpu in gpus if gpu.memory_gib)
+    return own, known
+
+
+def cluster_of(form: StudyForm, live: Sequence[WorkerRow]) -> Cluster:
+    """The cluster the form means.
+
+    Raises:
+        FormErrors: a worker that is gone, or an unknown GPU.
+    """
+    if form.hardware.startswith("worker:"):
+        name = form.hardware.removeprefix("worker:")
+        for worker in live:
+            if worker.name == name:
+                return worker.inventory.cluster
+        raise _error("hardware", name, f"worker {name} is not live any more; choose another, or start it again")
+    count = 2**form.size
+    nodes, per_node = (count // _NODE, _NODE) if count > _NODE else (1, count)
+    try:
+        return catalogue.parse_cluster(f"{nodes}x{per_node}x{form.hardware}")
+    except ValueError as error:
+        raise _error("hardware", form.hardware, str(error)) from None
+
+
+def model_of(form: StudyForm) -> ModelSpec:
+    """The model the form means.
+
+    Raises:
+        FormErrors: no JSON, or no model configuration.
+    """
+    if form.model != "custom":
+        if form.model not in preset_names():
+            raise _error(
+                "model", form.model, f"model ({form.model!r}) is not a preset; choose one, or paste a config.json"
+            )
+        return ModelSpec.model_validate(form.model)
+    try:
+        return ModelSpec.model_validate(_json_object("config", form.config, "a model's config.json"))
+    except ValidationError as error:
+        raise FormErrors(
+            [FieldError(field="config", message=e["msg"].removeprefix("Value error, ")) for e in error.errors()]
+        ) from None
+
+
+def prediction_request(form: StudyForm, live: Sequence[WorkerRow]) -> PredictionRequest:
+    """One of each strategy under the form's workload.
+
+    Raises:
+        FormErrors: fields that cannot be used.
+    """
+    cluster = cluster_of(form, live)
+    micro = _whole("micro_batch", form.micro_batch)
+    step = micro * cluster.world_size
+    batch = _whole("global_batch", form.global_batch)
+    made = [
+        c.model_copy(update={"activation_checkpointing": form.checkpointing})
+        for c in changes.one_of_each(cluster, micro)
+    ]
+    values: dict[str, Any] = {
+        "model": model_of(form),
+        "cluster": cluster,
+        "sequence_length": _whole("sequence_length", form.sequence_length),
+        "micro_batch": micro,
+        "gradient_accumulation": max(1, batch // step),
+        "recipe": form.recipe,
+        "configs": [TrialConfig.model_validate(c.model_dump()) for c in made],
+    }
+    return _validated(PredictionRequest, values)
+
+
+def study_spec(form: StudyForm, live: Sequence[WorkerRow]) -> StudySpec:
+    """The study the form describes.
+
+    Raises:
+        FormErrors: fields that cannot be used.
+    """
+    budget: dict[str, Any] = {}
+    if form.max_trials.strip():
+        budget["max_trials"] = _whole("max_trials", form.max_trials)
+    if form.max_gpu_seconds.strip():
+        budget["max_gpu_seconds"] = _number("max_gpu_seconds", form.max_gpu_seconds)
+    values: dict[str, Any] = {
+        "model": model_of(form),
+        "workload": {
+            "sequence_length": _whole("sequence_length", form.sequence_length),
+            "global_batch": _whole("global_batch", form.global_batch),
+            "recipe": form.recipe,
+        },
+        "cluster": cluster_of(form, live),
+        "budget": budget,
+    }
+    if form.baseline.strip():
+        values["baseline"] = _json_object("baseline", form.baseline, "a configuration or a DeepSpeed JSON")
+    return _validated(StudySpec, values)
+
+
+def _validated(kind: type[Asked], values: Mapping[str, Any]) -> Asked:
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        raise FormErrors([field_error(item) for item in error.errors()]) from None
+
+
+def _whole(field: str, text: str) -> int:
+    cleaned = text.strip().replace(",", "").replace("_", "")
+    if not cleaned.isdecimal() or not 0 < int(cleaned) < 10**9:
+        raise _error(field, text, f"{field} ({text!r}) must be a whole number above 0, such as 64")
+    return int(cleaned)
+
+
+def _number(field: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise _error(field, text, f"{field} ({text!r}) must be a number of seconds, such as 600") from None
+
+
+def _json_object(field: str, text: str, what: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _error(field, text[:60], f"{field} is not JSON ({error}); paste {what}") from None
+    if not isinstance(value, dict):
+        raise _error(field, text[:60], f"{field} must be a JSON object; paste {what}")
+    return value
+
+
+def _error(field: str, value: str, message: str) -> FormErrors:
+    return FormErrors([FieldError(field=field, value=value, message=message)])

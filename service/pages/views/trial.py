@@ -1,0 +1,135 @@
+"""One trial: what ran, how it went step by step, and how to run it again."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from api_schemas.measurements import Measurement, RankFigures
+from api_schemas.predictions import Prediction
+from api_schemas.studies import Study
+from api_schemas.trials import Run, Trial
+from db import trials
+from db.rows import StudyRow, TrialRow
+from service import crowning, search
+from service import views as shown
+from service.pages.charts.plot import Plot
+from service.pages.charts.series import losses, step_times
+from service.pages.views import best, words
+from tuner import model_shape, predict
+from tuner.objective import available_gib
+from tuner.space.flat import flatten
+
+
+@dataclass(frozen=True)
+class TrialPage:
+    """All of the page."""
+
+    study: Study
+    trial: Trial
+    tone: str
+    origin: str
+    reason: str
+    knobs: dict[str, Any]
+    config_json: str
+    measured: Measurement | None
+    """Of the search run."""
+    search_run: Run | None
+    plots: tuple[Plot, ...]
+    reference: int | None
+    memory: tuple[tuple[str, float], ...]
+    """Kinds of measured memory, GiB."""
+    limit_gib: float
+    prediction: Prediction | None
+    previous: int | None
+    following: int | None
+    command: str
+    is_best: bool
+    best_number: int | None
+    ends: dict[str, str]
+    """How attempts end, in words."""
+    ranks: tuple[RankFigures, ...]
+    log_tail: str | None
+
+
+def trial_page(session: Session, row: StudyRow, number: int) -> TrialPage | None:
+    """Everything about a trial; None where the study has none of this number."""
+    found = {t.number: t for t in trials.of_study(session, row.id, with_attempts=True)}
+    if number not in found:
+        return None
+    study = best.read_models(session, [row])[0]
+    trial = shown.trial(found[number])
+    run = next((run for run in trial.runs if run.purpose == "search"), None)
+    measured = run.measurement if run else None
+    reference = _reference(session, row)
+    answer = study.result.best if study.result else study.best_so_far
+    return TrialPage(
+        study=study,
+        trial=trial,
+        tone=words.TRIAL_TONES[trial.state],
+        origin=words.ORIGINS[trial.origin],
+        reason=words.FAILURES.get(trial.failure.kind.value, "") if trial.failure else "",
+        knobs=flatten(trial.config),
+        config_json=trial.config.model_dump_json(indent=2),
+        measured=measured,
+        search_run=run,
+        plots=_plots(measured, found, reference, number) if measured else (),
+        reference=reference,
+        memory=_memory(measured) if measured else (),
+        limit_gib=available_gib(study.cluster, study.spec.objective),
+        prediction=_prediction(study, trial),
+        previous=number - 1 if number - 1 in found else None,
+        following=number + 1 if number + 1 in found else None,
+        command=_command(study, number),
+        is_best=answer is not None and answer.trial_number == number,
+        best_number=answer.trial_number if answer else None,
+        ends=words.ENDS,
+        ranks=measured.ranks if measured else (),
+        log_tail=next((run.log_tail for run in reversed(trial.runs) if run.log_tail), None),
+    )
+
+
+def _reference(session: Session, row: StudyRow) -> int | None:
+    seen = search.view(session, row)
+    return crowning.judgement_at_the_end(seen.history, seen.rejected, seen.spec).judgement.reference
+
+
+def _plots(measured: Measurement, found: dict[int, TrialRow], reference: int | None, number: int) -> tuple[Plot, ...]:
+    other = () if reference is None or reference == number else _losses_of(found[reference])
+    name = f"trial {reference}, the reference"
+    window = max(1, round(measured.measured_steps / max(len(measured.window_step_times_s), 1)))
+    plots = (
+        losses(measured.losses, other, name, len(measured.trajectory)),
+        step_times(measured.warmup_step_times_s, measured.window_step_times_s, window),
+    )
+    return tuple(plot for plot in plots if plot is not None)
+
+
+def _losses_of(row: TrialRow) -> tuple[float, ...]:
+    run = next((run for run in row.runs if run.purpose == "search"), None)
+    return run.measurement.losses if run and run.measurement else ()
+
+
+def _memory(measured: Measurement) -> tuple[tuple[str, float], ...]:
+    memory = measured.memory
+    kinds = (
+        ("tensors (allocated)", memory.peak_allocated_gib),
+        ("held by the allocator (reserved)", memory.peak_reserved_gib),
+        ("in use on the device", memory.device_used_gib),
+    )
+    return tuple((name, size) for name, size in kinds if size is not None)
+
+
+def _prediction(study: Study, trial: Trial) -> Prediction | None:
+    try:
+        shape = model_shape.from_config(study.spec.model.config, study.spec.model.name)
+        return predict.predict(shape, study.spec.workload, study.cluster, trial.config, limits=False)
+    except ValueError:
+        return None
+
+
+def _command(study: Study, number: int) -> str:
+    folder = f"trial-{number}"
+    return (
+        f"shardtune export {study.study_id} --which {number} --out {folder} && shardtune run-trial {folder}/config.json"
+    )

@@ -1,0 +1,80 @@
+"""Workers: who is alive, doing what, with which hardware and software, and what changed when."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy.orm import Session
+
+from api_schemas.hardware import Fingerprint
+from db import overview, workers
+from db.rows import FingerprintRow, RunRow, WorkerRow
+from service import wording
+from service.pages.views import freshness, words
+
+
+@dataclass(frozen=True)
+class Era:
+    """A time in which a worker's fingerprint was the same."""
+
+    since: datetime
+    changes: tuple[tuple[str, str, str], ...]
+    """Against the era before; empty for the first."""
+
+
+@dataclass(frozen=True)
+class WorkerCard:
+    """One worker."""
+
+    name: str
+    is_live: bool
+    seen_at: datetime
+    registered_at: datetime
+    cluster: str
+    memory: str
+    activity: str
+    study_id: str | None
+    trial_number: int | None
+    fingerprint: Fingerprint
+    eras: tuple[Era, ...]
+
+
+def cards(session: Session, live_since: datetime) -> tuple[WorkerCard, ...]:
+    """All workers ever registered: the live ones first, then by name."""
+    running = overview.running_on_workers(session)
+    history = overview.fingerprints_of_workers(session)
+    found = [
+        _card(row, running.get(row.id), row.seen_at >= live_since, _eras(history.get(row.name, [])))
+        for row in workers.everyone(session)
+    ]
+    return tuple(sorted(found, key=lambda card: (not card.is_live, card.name)))
+
+
+def _card(row: WorkerRow, run: RunRow | None, is_live: bool, eras: tuple[Era, ...]) -> WorkerCard:
+    cluster = row.inventory.cluster
+    return WorkerCard(
+        name=row.name,
+        is_live=is_live,
+        seen_at=row.seen_at,
+        registered_at=row.registered_at,
+        cluster=words.cluster(cluster),
+        memory=words.cluster_memory(cluster),
+        activity=_activity(run) if run else ("waiting for work" if is_live else "not heard of"),
+        study_id=run.study_id if run else None,
+        trial_number=run.trial.number if run and run.trial else None,
+        fingerprint=row.inventory.fingerprint,
+        eras=eras,
+    )
+
+
+def _activity(run: RunRow) -> str:
+    what = "profiles the model" if run.trial is None else f"{run.purpose} run of trial {run.trial.number}"
+    return f"{what}, {wording.step(run.progress)}"
+
+
+def _eras(history: list[tuple[datetime, FingerprintRow]]) -> tuple[Era, ...]:
+    eras: list[Era] = []
+    before: Fingerprint | None = None
+    for moment, row in history:
+        eras.append(Era(moment, freshness.differences(before, row.value) if before else ()))
+        before = row.value
+    return tuple(reversed(eras))

@@ -1,0 +1,144 @@
+"""The pages over the real service in process: they answer, refuse, and say what to do."""
+
+import re
+
+import pytest
+from fastapi.testclient import TestClient
+from simulated_worker import SPEC, SimulatedWorker, failure, measurement, speed_of
+
+from api_schemas.failures import FailureKind
+
+HTML = {"accept": "text/html"}
+
+
+def page(client: TestClient, path: str, status: int = 200) -> str:
+    answer = client.get(path, headers=HTML)
+    assert answer.status_code == status, answer.text
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert not re.search(r"style=|<style|<script>|onclick=|https?://(?!testserver)", answer.text)
+    return answer.text
+
+
+def token(client: TestClient) -> str:
+    found = re.search(r'name="csrf" value="([^"]+)"', page(client, "/new"))
+    assert found
+    return found[1]
+
+
+def behave(lease, task):
+    """ZeRO-3 runs out of memory, the rest is measured."""
+    if task.config.backend == "zero" and task.config.strategy.stage == 3:
+        return failure(FailureKind.OOM, "rank 1 ran out of memory")
+    return measurement(speed_of(task.config))
+
+
+@pytest.fixture
+def study_id(quick_client) -> str:
+    worker = SimulatedWorker(quick_client, behave=behave).register()
+    found = quick_client.post("/v1/studies", json=SPEC).json()["study_id"]
+    worker.work()
+    return found
+
+
+def test_every_page_answers_before_there_is_anything(quick_client):
+    assert "Nothing has been tuned yet" in page(quick_client, "/")
+    assert "shardtune worker --service http://testserver" in page(quick_client, "/workers")
+    for path in ("/studies", "/new", "/compare"):
+        page(quick_client, path)
+    assert "There is no study" in page(quick_client, "/studies/study-none", 404)
+    assert "There is no page" in page(quick_client, "/nothing", 404)
+    assert quick_client.get("/nothing").headers["content-type"] == "application/problem+json"
+
+
+def test_home_says_which_is_best_and_by_how_much(client):
+    SimulatedWorker(client, behave=behave).register()
+    for batch in (8, 16):
+        spec = SPEC | {"workload": {"sequence_length": 64, "global_batch": batch}}
+        client.post("/v1/studies", json=spec).raise_for_status()
+        SimulatedWorker(client, behave=behave).register().work()
+    text = page(client, "/")
+    assert text.count("confirmed</span>") == 2 and "fresh</span>" in text and "FSDP2" in text
+    assert "batch 16" in page(client, "/?q=llama+cpu&sort=speed&order=asc&device=cpu")
+    assert "No answered study matches" in page(client, "/?q=llama+nothing")
+
+
+def test_a_newer_answer_takes_the_place_of_an_older_one(quick_client, study_id, clock):
+    clock.turn(60)
+    answer = quick_client.post(
+        f"/studies/{study_id}/retune", data={"csrf": token(quick_client)}, follow_redirects=False
+    )
+    again = answer.headers["location"]
+    assert answer.status_code == 303 and again != f"/studies/{study_id}"
+    assert study_id in page(quick_client, "/")
+    SimulatedWorker(quick_client, behave=behave).register().work()
+    text = page(quick_client, "/")
+    assert again in text and study_id not in text
+
+
+def test_a_study_says_what_did_not_work_and_filters_by_it(quick_client, study_id):
+    text = page(quick_client, f"/studies/{study_id}")
+    assert "Confirmed:" in text and "out of memory: rank 1 ran out of memory" in text
+    assert 'id="chart-best-so-far"' in text and 'id="chart-speed-memory"' in text and 'id="chart-parallel"' in text
+    only = page(quick_client, f"/studies/{study_id}?reason=oom&sort=cost&order=desc")
+    assert "DDP, micro batch" not in only.partition('id="trial-rows"')[2] and "ZeRO" in only
+    assert "No trial matches" in page(quick_client, f"/studies/{study_id}?state=cancelled")
+
+
+def test_trials_can_be_read_and_compared_and_exported(quick_client, study_id):
+    text = page(quick_client, f"/studies/{study_id}/trials/0")
+    assert f"shardtune export {study_id} --which 0" in text and 'id="chart-loss"' in text
+    assert "There is no trial 99" in page(quick_client, f"/studies/{study_id}/trials/99", 404)
+    compared = page(quick_client, f"/compare?pick={study_id}&pick={study_id}:0&pick=nobody")
+    assert compared.count('class="differs"') > 1 and "nobody" in compared
+    assert "accelerate.yaml" in page(quick_client, f"/studies/{study_id}/export")
+    launch = quick_client.get(f"/studies/{study_id}/export/launch.sh")
+    assert launch.text.startswith("#!") and "attachment" in launch.headers["content-disposition"]
+    page(quick_client, f"/studies/{study_id}/export?which=none", 404)
+
+
+def test_nothing_changes_without_the_token_of_the_browser(quick_client, study_id):
+    SimulatedWorker(quick_client).register()
+    waiting = quick_client.post("/v1/studies", json=SPEC).json()["study_id"]
+    known = token(quick_client)
+    for data in ({}, {"csrf": "guess"}):
+        answer = quick_client.post(f"/studies/{waiting}/cancel", data=data, headers=HTML)
+        assert answer.status_code == 403 and "out of date" in answer.text
+    assert quick_client.get(f"/v1/studies/{waiting}").json()["state"] == "running"
+    for action, state in (("pause", "paused"), ("resume", "running"), ("cancel", "cancelled")):
+        quick_client.post(f"/studies/{waiting}/{action}", data={"csrf": known}).raise_for_status()
+        assert quick_client.get(f"/v1/studies/{waiting}").json()["state"] == state
+    refused = quick_client.post(f"/studies/{waiting}/resume", data={"csrf": known}, headers=HTML)
+    assert refused.status_code == 409 and "create a new one" in refused.text
+
+
+def test_a_form_makes_a_study_or_says_what_is_wrong(quick_client):
+    SimulatedWorker(quick_client).register()
+    form = {"csrf": token(quick_client), "model": "llama-tiny", "hardware": "worker:sim", "recipe": "fp32"}
+    form |= {"sequence_length": "64", "global_batch": "7", "max_trials": "4"}
+    wrong = quick_client.post("/new", data=form, headers=HTML)
+    assert wrong.status_code == 422 and "global_batch (7)" in wrong.text and 'value="7"' in wrong.text
+    custom = quick_client.post("/new", data=form | {"model": "custom", "config": "{"}, headers=HTML)
+    assert custom.status_code == 422 and "config is not JSON" in custom.text
+    made = quick_client.post("/new", data=form | {"global_batch": "8"}, follow_redirects=False)
+    assert made.status_code == 303
+    page(quick_client, made.headers["location"])
+
+
+def test_the_calculator_predicts_for_hardware_nobody_has(quick_client):
+    text = page(quick_client, "/new?model=llama-2-70b&hardware=H100-SXM-80GB&size=6&sequence_length=4096")
+    assert "does not fit" in text and "fits with" in text and "69 billion" in text
+    assert "whole number above 0" in page(quick_client, "/new?sequence_length=many")
+    answer = quick_client.post(
+        "/new/calculate", data={"csrf": token(quick_client), "model": "gpt2", "sequence_length": "1024"}
+    )
+    assert "124 million" in answer.text
+
+
+def test_the_stream_tells_of_the_end_once(quick_client, study_id):
+    with quick_client.stream("GET", f"/studies/{study_id}/live") as stream:
+        text = "".join(stream.iter_text())
+    assert text.count("event: changed") == 1 and text.count("event: ended") == 1
+    told = re.search(r"id: (\S+)", text)
+    assert told
+    with quick_client.stream("GET", f"/studies/{study_id}/live", headers={"last-event-id": told[1]}) as stream:
+        assert "event: changed" not in "".join(stream.iter_text())

@@ -93,6 +93,8 @@ class StudyRow(Row):
     reason: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[datetime]
     finished_at: Mapped[datetime | None]
+    last_event: Mapped[int] = mapped_column(default=0)
+    """Number of its newest event."""
 
     fingerprint: Mapped[FingerprintRow | None] = relationship()
 
@@ -204,3 +206,20 @@ class AttemptRow(Row):
     worker: Mapped[WorkerRow] = relationship()
 
     __table_args__ = (UniqueConstraint("run_id", "attempt"),)
+
+
+class EventRow(Row):
+    """One thing that happened to a study: written by db.outbox with the change itself, never changed."""
+
+    __tablename__ = "events"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    study_id: Mapped[str] = mapped_column(ForeignKey("studies.id", ondelete="CASCADE"))
+    number: Mapped[int]
+    type: Mapped[str] = mapped_column(String(32))
+    created_at: Mapped[datetime]
+    data: Mapped[dict[str, Any]] = mapped_column(JSON)
+
+    study: Mapped[StudyRow] = relationship()
+
+    __table_args__ = (UniqueConstraint("study_id", "number"), Index("ix_events_created_at", "created_at"))

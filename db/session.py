@@ -18,6 +18,8 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
+from db import outbox
+
 _MIGRATIONS = Path(__file__).parent / "migrations"
 _BUSY_TIMEOUT_MS = 30_000
 _MIGRATION_LOCK = 0x5348415244  # "SHARD": serialises concurrent upgrades on Postgres.
@@ -45,6 +47,7 @@ class Database:
     def write(self) -> Iterator[Session]:
         """A session that commits at the end, or rolls back when an exception leaves it."""
         with Session(self._write_engine, expire_on_commit=False) as session, session.begin():
+            event.listen(session, "before_flush", outbox.record)
             yield session
 
     def close(self) -> None:

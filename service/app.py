@@ -9,9 +9,10 @@ from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
 from db.session import Database, is_current, upgrade
-from service import errors, expiry, pages
+from service import errors, events, expiry, pages
 from service.body_limit import BodyLimit
 from service.context import Context
+from service.routes import events as event_routes
 from service.routes import health, leases, predictions, studies, workers
 from service.settings import Settings
 
@@ -28,13 +29,15 @@ def create_app(settings: Settings | None = None, context: Context | None = None,
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         await run_in_threadpool(prepare_database, context.db, settings.database_url, migrate)
-        sweeper = asyncio.create_task(expiry.keep_sweeping(context))
+        loops = [asyncio.create_task(loop(context)) for loop in (expiry.keep_sweeping, events.keep_polling)]
         try:
             yield
         finally:
-            sweeper.cancel()
-            with suppress(asyncio.CancelledError):
-                await sweeper
+            for task in loops:
+                task.cancel()
+            for task in loops:
+                with suppress(asyncio.CancelledError):
+                    await task
             context.db.close()
 
     app = FastAPI(
@@ -47,7 +50,7 @@ def create_app(settings: Settings | None = None, context: Context | None = None,
     app.state.context = context
     errors.install(app)
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
-    for routes in (studies, predictions, workers, leases, health):
+    for routes in (studies, event_routes, predictions, workers, leases, health):
         app.include_router(routes.router)
     pages.install(app)
     return app

@@ -9,12 +9,27 @@ from fastapi import Depends, Request
 
 from db.session import Database
 from service.askers import Askers
+from service.feed import Feed, Seats
 from service.settings import Settings
 
 
 def utc_now() -> datetime:
     """The present moment."""
     return datetime.now(UTC)
+
+
+class Stopping:
+    """A flag, once set for good."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+
+    def set(self) -> None:
+        """The process is to end."""
+        self._is_set = True
+
+    def __bool__(self) -> bool:
+        return self._is_set
 
 
 @dataclass(frozen=True)
@@ -26,6 +41,10 @@ class Context:
     now: Callable[[], datetime] = utc_now
     """Tests turn this clock."""
     askers: Askers = field(default_factory=Askers)
+    feed: Feed = field(default_factory=Feed)
+    seats: Seats = field(default_factory=Seats)
+    stopping: Stopping = field(default_factory=Stopping)
+    """Set by the signal to end: whatever waits is answered now."""
 
 
 def _of_request(request: Request) -> Context:

@@ -3,7 +3,8 @@
 ServiceError
 ├── NotFound   404   no such study, trial or run
 ├── Conflict   409   the state of things forbids it: unfinished, lease lost, other report
-└── Invalid    422   the request is wrong: field, value and remedy of each mistake
+├── Invalid    422   the request is wrong: field, value and remedy of each mistake
+└── TooMany    429   more than this client may have at once
 """
 
 import difflib
@@ -75,6 +76,12 @@ class Invalid(ServiceError):
     """The request itself is wrong."""
 
     status = 422
+
+
+class TooMany(ServiceError):
+    """More than this client may have at once."""
+
+    status = 429
 
 
 class WrongProtocol(ServiceError):

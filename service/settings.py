@@ -32,6 +32,11 @@ class Settings(BaseSettings):
     """Hard limit of one run, building the model included."""
     no_progress_s: float = Field(default=60, gt=0)
     """A run is ended when no rank moves for this long."""
+    stream_heartbeat_s: float = Field(default=15, gt=0)
+    """A silent event stream gets a comment this often, so that proxies keep it open."""
+    max_streams_per_client: int = Field(default=16, ge=1)
+    max_streams: int = Field(default=1000, ge=1)
+    """Event streams one client, and all together, may hold open at one process."""
     max_body_bytes: int = Field(default=8 << 20, gt=0)
     """Largest request body; a report carries at most some hundred kilobytes."""
     measure: MeasurePlan = MeasurePlan()

@@ -54,7 +54,7 @@ def create(context: Context, spec: StudySpec) -> Study:
 def read(context: Context, study_id: str) -> Study:
     """One study."""
     with context.db.read() as session:
-        return _read_models(session, [_get(session, study_id)])[0]
+        return _read_models(session, [must_exist(session, study_id)])[0]
 
 
 def newest(context: Context, state: StudyState | None, limit: int) -> list[Study]:
@@ -66,21 +66,21 @@ def newest(context: Context, state: StudyState | None, limit: int) -> list[Study
 def read_trials(context: Context, study_id: str) -> list[Trial]:
     """The study's trials by number, with their runs and attempts."""
     with context.db.read() as session:
-        _get(session, study_id)
+        must_exist(session, study_id)
         return [views.trial(row) for row in trials.of_study(session, study_id, with_attempts=True)]
 
 
 def read_rejections(context: Context, study_id: str) -> list[Rejection]:
     """Configurations the memory gate refused."""
     with context.db.read() as session:
-        _get(session, study_id)
+        must_exist(session, study_id)
         return [row.value for row in trials.rejections(session, study_id)]
 
 
 def cancel(context: Context, study_id: str) -> Study:
     """End a study and take its runs from their workers; a cancelled study stays as it is."""
     with context.db.write() as session:
-        _get(session, study_id)
+        must_exist(session, study_id)
         row = studies.lock(session, study_id)
         if row.state in _UNFINISHED:
             moves.end_study(session, row, StudyState.CANCELLED, "cancelled by its user", context.now())
@@ -100,7 +100,7 @@ def pause(context: Context, study_id: str, paused: bool) -> Study:
         Conflict: it has ended.
     """
     with context.db.write() as session:
-        _get(session, study_id)
+        must_exist(session, study_id)
         row = studies.lock(session, study_id)
         if row.state not in _UNFINISHED:
             raise Conflict("study_ended", f"study {study_id} is {row.state.value}; create a new one")
@@ -118,7 +118,7 @@ def best(context: Context, study_id: str) -> StudyResult:
         Conflict: it has none (yet).
     """
     with context.db.read() as session:
-        return _result(_get(session, study_id))
+        return _result(must_exist(session, study_id))
 
 
 def export_files(context: Context, study_id: str, which: str) -> Mapping[str, str]:
@@ -128,7 +128,7 @@ def export_files(context: Context, study_id: str, which: str) -> Mapping[str, st
         Conflict: it has not been measured (yet).
     """
     with context.db.read() as session:
-        row = _get(session, study_id)
+        row = must_exist(session, study_id)
         contender = _contender(session, row, which)
         study = _read_models(session, [row])[0]
     return export.files(study, contender)
@@ -158,7 +158,12 @@ def _result(row: StudyRow) -> StudyResult:
     return row.result
 
 
-def _get(session: Session, study_id: str) -> StudyRow:
+def must_exist(session: Session, study_id: str) -> StudyRow:
+    """A study's row.
+
+    Raises:
+        NotFound: no such study.
+    """
     row = studies.get(session, study_id)
     if row is None:
         raise NotFound("unknown_study", f"study {study_id} does not exist; GET /v1/studies lists those that do")

@@ -14,7 +14,7 @@ import uvicorn
 from pydantic import ValidationError
 
 from api_schemas.studies import Study
-from db.session import parse_url, upgrade
+from db.session import Database, parse_url, upgrade
 from service import logs, wording
 from service.app import create_app
 from service.cli import predict as predicting
@@ -26,6 +26,8 @@ from service.cli.stack import database_errors, database_url, local_service, prep
 from service.cli.tune import TuneOptions
 from service.cli.tune import tune as run_tune
 from service.client import ServiceClient, ServiceRefused, ServiceUnreachable
+from service.context import Context
+from service.server import Server
 from service.settings import Settings
 
 app = typer.Typer(
@@ -79,11 +81,13 @@ def serve(
     logs.configure(settings.log_level)
     prepare(settings.database_url)
     # Its own log configuration would replace ours.
-    config = uvicorn.Config(create_app(settings), host=host, port=port, timeout_graceful_shutdown=5, log_config=None)
+    context = Context(Database(settings.database_url), settings)
+    asgi = create_app(settings, context)
+    config = uvicorn.Config(asgi, host=host, port=port, timeout_graceful_shutdown=5, log_config=None)
     with socket.socket(fileno=fd) if fd is not None else listening_socket(host, port) as listener:
         address = "http://{}:{}".format(*listener.getsockname()[:2])
         typer.echo(f"listening on {address}; the API is described at {address}/openapi.json", err=True)
-        uvicorn.Server(config).run(sockets=[listener])
+        Server(config, context).run(sockets=[listener])
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)

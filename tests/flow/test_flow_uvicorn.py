@@ -1,5 +1,6 @@
-"""The service as its users run it: a uvicorn process, a socket, a database of its own."""
+"""The service as its users run it: `shardtune serve`, a socket, a database of its own."""
 
+import itertools
 import os
 import socket
 import subprocess
@@ -10,14 +11,6 @@ import httpx
 import pytest
 from simulated_worker import SPEC, SimulatedWorker
 
-SERVE = """
-import sys, uvicorn
-from service.app import create_app
-from service.settings import Settings
-config = uvicorn.Config(create_app(Settings()), timeout_graceful_shutdown=5, log_level="warning")
-uvicorn.Server(config).run(sockets=[__import__("socket").socket(fileno=int(sys.argv[1]))])
-"""
-
 
 @pytest.fixture
 def serve(tmp_path):
@@ -27,7 +20,7 @@ def serve(tmp_path):
     def start(url):
         listener = socket.create_server(("127.0.0.1", 0))
         process = subprocess.Popen(
-            [sys.executable, "-c", SERVE, str(listener.fileno())],
+            [sys.executable, "-m", "service.cli", "serve", "--fd", str(listener.fileno())],
             pass_fds=[listener.fileno()],
             env=os.environ | {"SHARDTUNE_DATABASE_URL": url, "SHARDTUNE_POLL_S": "0.05", "SHARDTUNE_SWEEP_S": "0.05"},
             stderr=subprocess.PIPE,
@@ -82,6 +75,25 @@ def test_waiting_lease_request_is_answered_when_work_appears(serve, tmp_path):
     assert second.lease(wait_s=0.2) is None
     first.do(profile)
     assert second.lease(wait_s=10).study_id == study_id
+
+
+def test_stream_tells_what_another_process_wrote_and_ends_with_sigterm(serve, tmp_path):
+    url = f"sqlite:///{tmp_path}/shardtune.sqlite3"
+    process, client = serve(url)
+    wait_until_ready(process, client)
+    other, other_client = serve(url)
+    wait_until_ready(other, other_client)
+    worker = SimulatedWorker(other_client).register()
+    study_id = other_client.post("/v1/studies", json=SPEC).json()["study_id"]
+    with client.stream("GET", f"/v1/studies/{study_id}/events", headers={"accept": "text/event-stream"}) as answer:
+        lines = answer.iter_lines()
+        assert next(line for line in lines if line.startswith("event: ")) == "event: study.created"
+        worker.do(worker.lease())
+        told = (line.removeprefix("event: ") for line in lines if line.startswith("event: "))
+        assert list(itertools.islice(told, 3)) == ["run.leased", "run.ended", "study.phase_changed"]
+        process.terminate()
+        assert list(told) == []
+    assert process.wait(timeout=20) in (0, -15)
 
 
 @pytest.mark.postgres

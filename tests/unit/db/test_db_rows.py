@@ -11,7 +11,7 @@ from api_schemas.hardware import Inventory
 from api_schemas.strategies import DdpConfig, TrialConfig
 from api_schemas.studies import StudyPhase, StudySpec, StudyState
 from api_schemas.trials import TrialState
-from db import leases, studies, trials, workers
+from db import events, leases, studies, trials, workers
 from db.rows import StudyRow
 
 NOON = datetime(2026, 1, 1, 13, tzinfo=timezone(timedelta(hours=1)))
@@ -45,6 +45,18 @@ def test_values_and_times_survive_the_round_trip(database):
         assert study.profile is None and study.match is None
         (trial,) = trials.of_study(session, "study-1")
         assert (trial.number, trial.config, trial.state) == (0, CONFIG, TrialState.WAITING)
+
+
+def test_an_event_is_written_or_rolled_back_with_its_change(database):
+    with pytest.raises(RuntimeError), database.write() as session:
+        add_study(session)
+        raise RuntimeError("power cut")
+    with database.write() as session:
+        add_study(session)
+    with database.read() as session:
+        found = [(row.number, row.type) for row in events.after(session, "study-1", 0, 10)]
+        assert found == [(1, "study.created")]
+        assert events.heads(session, ["study-1", "study-2"]) == {"study-1": events.Head(1, has_ended=False)}
 
 
 def test_a_configuration_is_a_trial_once(database):

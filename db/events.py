@@ -1,0 +1,37 @@
+"""Queries on events."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from api_schemas.studies import StudyState
+from db.rows import EventRow, StudyRow
+
+_UNFINISHED = (StudyState.RUNNING, StudyState.PAUSED)
+
+
+@dataclass(frozen=True)
+class Head:
+    """How far a study's events go."""
+
+    last_event: int
+    has_ended: bool
+    """Nothing follows, as far as is known: an ended study may be extended."""
+
+
+def after(session: Session, study_id: str, number: int, limit: int) -> Sequence[EventRow]:
+    """Events of a study after a number, in order."""
+    return session.scalars(
+        select(EventRow)
+        .where(EventRow.study_id == study_id, EventRow.number > number)
+        .order_by(EventRow.number)
+        .limit(limit)
+    ).all()
+
+
+def heads(session: Session, study_ids: Collection[str]) -> dict[str, Head]:
+    """How far the events of these studies go; one query for all of them."""
+    query = select(StudyRow.id, StudyRow.last_event, StudyRow.state).where(StudyRow.id.in_(study_ids))
+    return {study_id: Head(last, state not in _UNFINISHED) for study_id, last, state in session.execute(query)}

@@ -1,0 +1,107 @@
+"""Turn changes of rows into events, inside the transaction that makes them.
+
+`record` runs before every flush of a write session, so that no code can change a state without its event. The
+study's own counter numbers them, hence whoever changes a study, its trials or attempts holds the study's lock.
+"""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy import inspect
+from sqlalchemy.orm import Session
+from sqlalchemy.orm.unitofwork import UOWTransaction
+
+from api_schemas.studies import StudyState
+from db.rows import AttemptRow, EventRow, RunRow, StudyRow, TrialRow
+
+
+class _Happened(NamedTuple):
+    order: int
+    """Within one flush: ends before what follows from them, studies last."""
+    study_id: str
+    type: str
+    data: dict[str, Any]
+
+
+def record(session: Session, _flush: UOWTransaction, _instances: Any) -> None:
+    """A listener of SQLAlchemy's `before_flush`."""
+    with session.no_autoflush:
+        happened = [found for row in (*session.new, *session.dirty) for found in _changes(session, row)]
+        for found in sorted(happened, key=lambda found: found.order):
+            _append(session, found)
+
+
+def _append(session: Session, found: _Happened) -> None:
+    new = (row for row in session.new if isinstance(row, StudyRow) and row.id == found.study_id)
+    study = next(new, None) or session.get(StudyRow, found.study_id)
+    assert study is not None, found.study_id
+    study.last_event = (study.last_event or 0) + 1
+    session.add(
+        EventRow(
+            study=study,
+            number=study.last_event,
+            type=found.type,
+            created_at=datetime.now(UTC),
+            data=found.data,
+        )
+    )
+
+
+def _changes(session: Session, row: object) -> Iterator[_Happened]:
+    match row:
+        case StudyRow():
+            yield from _of_study(row)
+        case TrialRow():
+            yield from _of_trial(row)
+        case AttemptRow():
+            yield from _of_attempt(session, row)
+
+
+def _changed(row: object, name: str) -> bool:
+    return bool(inspect(row, raiseerr=True).attrs[name].history.has_changes())
+
+
+def _of_study(row: StudyRow) -> Iterator[_Happened]:
+    if inspect(row).pending:
+        yield _Happened(0, row.id, "study.created", {"model": row.spec.model.name})
+        return
+    if _changed(row, "best_so_far") and row.best_so_far is not None:
+        best = row.best_so_far
+        figures = {"trial_number": best.trial_number, "tokens_per_s_per_gpu": best.tokens_per_s_per_gpu}
+        yield _Happened(5, row.id, "study.best_changed", figures | {"description": best.description})
+    if _changed(row, "phase"):
+        yield _Happened(6, row.id, "study.phase_changed", {"phase": row.phase.value})
+    if _changed(row, "state"):
+        word = "resumed" if row.state is StudyState.RUNNING else row.state.value
+        yield _Happened(7, row.id, f"study.{word}", {"state": row.state.value, "reason": row.reason})
+
+
+def _of_trial(row: TrialRow) -> Iterator[_Happened]:
+    data: dict[str, Any] = {"trial_number": row.number, "state": row.state.value}
+    if inspect(row).pending:
+        described = {"origin": row.origin, "description": row.config.describe()}
+        yield _Happened(2, row.study_id, "trial.created", data | described)
+    elif _changed(row, "state"):
+        if row.failure is not None:
+            data |= {"failure": row.failure.kind.value, "message": row.failure.message}
+        yield _Happened(2, row.study_id, f"trial.{row.state.value}", data)
+
+
+def _of_attempt(session: Session, row: AttemptRow) -> Iterator[_Happened]:
+    run = session.get(RunRow, row.run_id)
+    assert run is not None, row.run_id
+    trial = session.get(TrialRow, run.trial_id) if run.trial_id is not None else None
+    data = {
+        "run_id": run.id,
+        "purpose": run.purpose,
+        "attempt": row.attempt,
+        "worker_id": row.worker_id,
+        "trial_number": trial.number if trial is not None else None,
+    }
+    if inspect(row).pending:
+        yield _Happened(3, run.study_id, "run.leased", data)
+    elif _changed(row, "end") and row.end is not None:
+        measured = run.measurement.tokens_per_s_per_gpu if run.measurement is not None else None
+        figures = {"end": row.end, "gpu_seconds": row.gpu_seconds, "tokens_per_s_per_gpu": measured}
+        yield _Happened(1, run.study_id, "run.ended", data | figures)

@@ -1,0 +1,81 @@
+"""A study's events over HTTP."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi.sse import EventSourceResponse
+from starlette.concurrency import run_in_threadpool
+from starlette.types import Receive, Scope, Send
+
+from api_schemas.events import EventPage
+from service import events
+from service.context import Context, InContext
+from service.errors import Problem, TooMany, invalid
+
+router = APIRouter(prefix="/v1/studies", tags=["events"], responses={404: {"model": Problem}})
+
+_LARGEST = 2**31 - 1
+_RESPONSES: Mapping[int | str, dict[str, Any]] = {
+    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}},
+    204: {"description": "Stream: the study has ended and nothing follows; an EventSource stops asking"},
+    429: {"model": Problem, "description": "This client holds as many streams as it may"},
+}
+
+
+class _Stream(EventSourceResponse):
+    """Gives its seat back however it ends, also when the client was gone before it began."""
+
+    def __init__(self, context: Context, client: str, study_id: str, after: int) -> None:
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        super().__init__(events.stream(context, study_id, after), headers=headers)
+        self._context, self._client = context, client
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._context.seats.leave(self._client)
+
+
+@router.get("/{study_id}/events", response_model=EventPage, responses=dict(_RESPONSES))
+async def read_events(
+    context: InContext,
+    request: Request,
+    study_id: str,
+    after: Annotated[int, Query(ge=0, le=_LARGEST)] = 0,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 200,
+    last_event_id: Annotated[str | None, Header()] = None,
+) -> EventPage | Response:
+    """Events after `after` (or `Last-Event-ID`) as JSON; as a stream where `Accept` has `text/event-stream`."""
+    after = _number(last_event_id) if last_event_id else after
+    is_stream = "text/event-stream" in request.headers.get("accept", "")
+    page = await run_in_threadpool(events.page, context, study_id, after, 1 if is_stream else limit)
+    if not is_stream:
+        return page
+    if page.is_last and not page.events:
+        return Response(status_code=204)
+    client = _client(request)
+    settings = context.settings
+    if not context.seats.take(client, settings.max_streams_per_client, settings.max_streams):
+        raise TooMany(
+            "too_many_streams",
+            f"this client has {settings.max_streams_per_client} event streams open, or all clients together have "
+            f"{settings.max_streams}; close one, or read pages without Accept: text/event-stream",
+        )
+    return _Stream(context, client, study_id, after)
+
+
+def _client(request: Request) -> str:
+    """Whose streams are counted together: an address."""
+    return request.client.host if request.client else "unknown"
+
+
+def _number(last_event_id: str) -> int:
+    if not (last_event_id.isascii() and last_event_id.isdigit() and int(last_event_id) <= _LARGEST):
+        raise invalid(
+            "Last-Event-ID",
+            last_event_id,
+            f"Last-Event-ID ({last_event_id!r:.80}) is not an event's number; send the id of the last event received",
+        )
+    return int(last_event_id)

@@ -13,8 +13,10 @@ from api_schemas.models import ModelProfile, ModelSpec
 from api_schemas.strategies import TrialConfig
 from api_schemas.workload import Workload
 
-PROTOCOL_VERSION = 1
-"""Raised when a worker of the previous version would misread a message."""
+PROTOCOL_VERSION = 2
+"""Raised when a worker of the previous version would misread a message. 2: heartbeat answers carry `is_draining`."""
+SERVED_VERSIONS = (PROTOCOL_VERSION - 1, PROTOCOL_VERSION)
+"""What the service understands: workers may be upgraded after it."""
 
 Session = Annotated[str, Field(min_length=8, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
 """Random name of one life of one worker; a restarted worker has a new one, and its old leases are closed."""
@@ -80,6 +82,8 @@ class Worker(Schema):
     """Last request of this session."""
     is_live: bool
     """Whether it asked for something lately; only live workers are offered to new studies."""
+    is_draining: bool = False
+    """It gets no more work; what it runs may finish."""
     run_id: str | None = None
     """What it executes now."""
 
@@ -127,6 +131,8 @@ class HeartbeatAnswer(Schema):
     reason: str | None = None
     """Why to stop: cancelled, lease lost, pruned."""
     lease_s: float
+    is_draining: bool = False
+    """The worker gets no more work after this run. Not sent to a worker of version 1, which refuses unknown fields."""
 
 
 class Report(Schema):

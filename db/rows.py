@@ -61,6 +61,8 @@ class WorkerRow(Row):
     registered_at: Mapped[datetime]
     seen_at: Mapped[datetime]
     """Last request of this session."""
+    is_draining: Mapped[bool] = mapped_column(default=False)
+    """It gets no more work; survives a restart of the worker."""
 
 
 class StudyRow(Row):

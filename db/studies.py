@@ -33,6 +33,12 @@ def running(session: Session) -> Sequence[StudyRow]:
     return session.scalars(query).all()
 
 
+def running_versions(session: Session) -> dict[str, int]:
+    """Version by running study: where none differs, there is no more work than before."""
+    query = select(StudyRow.id, StudyRow.version).where(StudyRow.state == StudyState.RUNNING)
+    return {row.id: row.version for row in session.execute(query)}
+
+
 def trial_counts(session: Session, study_ids: Sequence[str]) -> dict[str, dict[str, int]]:
     """Number of trials by state, for each study that has any."""
     query = (

@@ -26,6 +26,12 @@ def put(session: Session, name: str, worker_session: str, inventory: Inventory, 
     return row
 
 
+def lock(session: Session, worker_id: str) -> WorkerRow | None:
+    """A worker, held until the transaction ends."""
+    query = select(WorkerRow).where(WorkerRow.id == worker_id).with_for_update(key_share=True)
+    return session.scalars(query.execution_options(populate_existing=True)).one_or_none()
+
+
 def by_session(session: Session, worker_session: str) -> WorkerRow | None:
     """The worker whose present life this is."""
     return session.scalars(select(WorkerRow).where(WorkerRow.session == worker_session)).one_or_none()

@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
 from db.session import Database, is_current, upgrade
-from service import errors, events, expiry, pages
+from service import errors, events, expiry, pages, waiting
 from service.body_limit import BodyLimit
 from service.context import Context
 from service.routes import events as event_routes
@@ -29,7 +29,10 @@ def create_app(settings: Settings | None = None, context: Context | None = None,
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         await run_in_threadpool(prepare_database, context.db, settings.database_url, migrate)
-        loops = [asyncio.create_task(loop(context)) for loop in (expiry.keep_sweeping, events.keep_polling)]
+        loops = [
+            asyncio.create_task(loop(context))
+            for loop in (expiry.keep_sweeping, events.keep_polling, waiting.keep_looking)
+        ]
         try:
             yield
         finally:

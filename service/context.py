@@ -9,6 +9,7 @@ from fastapi import Depends, Request
 
 from db.session import Database
 from service.askers import Askers
+from service.board import Board
 from service.feed import Feed, Seats
 from service.settings import Settings
 
@@ -41,6 +42,7 @@ class Context:
     now: Callable[[], datetime] = utc_now
     """Tests turn this clock."""
     askers: Askers = field(default_factory=Askers)
+    board: Board = field(default_factory=Board)
     feed: Feed = field(default_factory=Feed)
     seats: Seats = field(default_factory=Seats)
     stopping: Stopping = field(default_factory=Stopping)

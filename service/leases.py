@@ -4,6 +4,7 @@ Queries live in db.leases; what an end means lives in service.outcomes; what to 
 """
 
 import logging
+from dataclasses import dataclass
 from datetime import timedelta
 
 from sqlalchemy.exc import IntegrityError
@@ -33,36 +34,60 @@ log = logging.getLogger(__name__)
 
 _MOST_RACES = 16
 """Plans that may be overtaken by other processes before the worker is told to ask again."""
-_TOUCH_S = 5.0
+_TOUCH_S = 15.0
 """A waiting worker's last-seen time is written this often."""
+
+
+@dataclass(frozen=True)
+class Idle:
+    """A session that holds nothing."""
+
+    kind: str
+    """Equal for workers that can run the same: their hardware, their software, and whether they are drained."""
 
 
 def grant(context: Context, request: LeaseRequest) -> Lease | None:
     """Work for a session: its live lease, else a run that waits, else a new trial; None when there is none now."""
+    entry = check_in(context, request)
+    return entry if isinstance(entry, Lease) else claim(context, request.session)
+
+
+def check_in(context: Context, request: LeaseRequest) -> Lease | Idle:
+    """Note that a worker asks; its live lease, if it holds one."""
     check_protocol(request.protocol_version)
     with context.db.read() as session:
         worker = _worker(session, request.session)
         held = leases.held_by(session, request.session) is not None
         due = (context.now() - worker.seen_at).total_seconds() >= _TOUCH_S
-        running = studies.running(session)
-        served = [study.id for study in running if matching.may_run(worker, study)]
-        refused = [study.id for study in running if matching.fingerprint_differs(worker, study)]
+        idle = Idle(f"{worker.inventory.cluster.content_key()} {worker.fingerprint_key} {worker.is_draining}")
     if held or due:
         with context.db.write() as session:
             lease = _live_lease(context, session, request.session)
             _worker(session, request.session).seen_at = context.now()
         if lease is not None:
             return lease
+    return idle
+
+
+def claim(context: Context, worker_session: str) -> Lease | None:
+    """A run that waits, else a new trial, of the first study that has one for this worker."""
+    with context.db.read() as session:
+        worker = _worker(session, worker_session)
+        if worker.is_draining:
+            return None
+        running = studies.running(session)
+        served = [study.id for study in running if matching.may_run(worker, study)]
+        refused = [study.id for study in running if matching.fingerprint_differs(worker, study)]
     for study_id in refused:
-        _note_refusal(context, study_id, request.session)
+        _note_refusal(context, study_id, worker_session)
     try:
-        claims = (_claim(context, study_id, request.session) for study_id in served)
+        claims = (_claim(context, study_id, worker_session) for study_id in served)
         return next((lease for lease in claims if lease is not None), None)
     except IntegrityError as error:
         # Two requests of one session claimed in two studies; the index let one through, and that is the answer.
-        log.warning("claim collided: %s", error.orig, extra={"session": request.session})
+        log.warning("claim collided: %s", error.orig, extra={"session": worker_session})
         with context.db.write() as session:
-            return _live_lease(context, session, request.session)
+            return _live_lease(context, session, worker_session)
 
 
 def renew(context: Context, run_id: str, heartbeat: Heartbeat) -> HeartbeatAnswer:
@@ -77,7 +102,9 @@ def renew(context: Context, run_id: str, heartbeat: Heartbeat) -> HeartbeatAnswe
             worker = workers.by_session(session, heartbeat.session)
             if worker is not None:
                 worker.seen_at = now
-            return HeartbeatAnswer(action="continue", lease_s=lease_s)
+            return HeartbeatAnswer(
+                action="continue", lease_s=lease_s, is_draining=worker is not None and worker.is_draining
+            )
         if leases.get(session, run_id) is None:
             raise NotFound("unknown_run", f"run {run_id} does not exist; stop its ranks and ask for a lease")
         attempt = leases.attempt_of(session, run_id, heartbeat.attempt)

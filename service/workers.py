@@ -5,11 +5,11 @@ from datetime import datetime, timedelta
 
 from sqlalchemy.orm import Session
 
-from api_schemas.leases import PROTOCOL_VERSION, Registered, Registration, Worker
+from api_schemas.leases import SERVED_VERSIONS, Registered, Registration, Worker
 from db import leases, workers
 from db.rows import WorkerRow
 from service.context import Context
-from service.errors import WrongProtocol
+from service.errors import NotFound, WrongProtocol
 from service.expiry import close_lost
 
 log = logging.getLogger(__name__)
@@ -31,13 +31,28 @@ def register(context: Context, registration: Registration) -> Registered:
 
 
 def check_protocol(version: int) -> None:
-    """Refuse a worker of another protocol version."""
-    if version != PROTOCOL_VERSION:
+    """Refuse a worker of a protocol version that is not served (any more, or yet)."""
+    if version not in SERVED_VERSIONS:
         raise WrongProtocol(
             "protocol_version",
-            f"protocol_version ({version}) is not the service's ({PROTOCOL_VERSION}); "
+            f"protocol_version ({version}) is none the service speaks ({' and '.join(map(str, SERVED_VERSIONS))}); "
             "install the same release of shardtune on both sides",
         )
+
+
+def drain(context: Context, worker_id: str, draining: bool) -> Worker:
+    """Give a worker no more work, or give it work again. What it runs may finish.
+
+    Raises:
+        NotFound: no such worker.
+    """
+    with context.db.write() as session:
+        row = workers.lock(session, worker_id)
+        if row is None:
+            raise NotFound("unknown_worker", f"worker {worker_id} does not exist; GET /v1/workers lists those that do")
+        row.is_draining = draining
+        log.info("worker drained" if draining else "worker takes work again", extra={"worker": row.name})
+    return next(worker for worker in everyone(context) if worker.worker_id == worker_id)
 
 
 def everyone(context: Context) -> list[Worker]:
@@ -54,6 +69,7 @@ def everyone(context: Context) -> list[Worker]:
                 registered_at=row.registered_at,
                 seen_at=row.seen_at,
                 is_live=row.seen_at >= oldest,
+                is_draining=row.is_draining,
                 run_id=running.get(row.id),
             )
             for row in workers.everyone(session)

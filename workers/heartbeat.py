@@ -31,6 +31,7 @@ class HeartbeatThread(threading.Thread):
         self._finished = threading.Event()
         self._clock = LeaseClock(leased_at_s, lease.lease_s)
         self._stop_reason: str | None = None
+        self._told_draining = False
 
     @property
     def stop_reason(self) -> str | None:
@@ -64,5 +65,8 @@ class HeartbeatThread(threading.Thread):
             self._stop_reason = f"lease lost: {error}"
         else:
             self._clock.renewed(sent_at_s, answer.lease_s)
+            if answer.is_draining and not self._told_draining:
+                self._told_draining = True
+                log.info("this worker is being drained: it gets no more work after this run")
             if answer.action == "stop":
                 self._stop_reason = answer.reason or "stopped by the service"

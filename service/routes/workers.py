@@ -5,6 +5,7 @@ from fastapi import APIRouter
 from api_schemas.leases import Registered, Registration, Worker
 from service import workers
 from service.context import InContext
+from service.errors import Problem
 
 router = APIRouter(prefix="/v1/workers", tags=["workers"])
 
@@ -19,3 +20,15 @@ def register_worker(context: InContext, registration: Registration) -> Registere
 def list_workers(context: InContext) -> list[Worker]:
     """All workers ever registered, by name."""
     return workers.everyone(context)
+
+
+@router.post("/{worker_id}:drain", responses={404: {"model": Problem}})
+def drain_worker(context: InContext, worker_id: str) -> Worker:
+    """Give a worker no more work, also after a restart; what it runs may finish."""
+    return workers.drain(context, worker_id, draining=True)
+
+
+@router.post("/{worker_id}:resume", responses={404: {"model": Problem}})
+def resume_worker(context: InContext, worker_id: str) -> Worker:
+    """Give a drained worker work again."""
+    return workers.drain(context, worker_id, draining=False)

@@ -4,6 +4,7 @@ import pytest
 from simulated_worker import PROFILE, SPEC, SimulatedWorker, failure, measurement
 
 from api_schemas.failures import FailureKind
+from api_schemas.leases import PROTOCOL_VERSION
 from service import expiry
 
 
@@ -109,7 +110,12 @@ def test_run_handed_back_is_given_out_again(worker, lease, quick_client, study_i
 def test_cancel_stops_the_run_and_gives_out_nothing_more(worker, lease, quick_client, study_id):
     answer = quick_client.post(f"/v1/studies/{study_id}:cancel")
     assert (answer.status_code, answer.json()["state"]) == (200, "cancelled")
-    assert worker.heartbeat(lease) == {"action": "stop", "reason": "cancelled", "lease_s": 20.0}
+    assert worker.heartbeat(lease) == {
+        "action": "stop",
+        "reason": "cancelled",
+        "lease_s": 20.0,
+        "is_draining": False,
+    }
     assert worker.report(lease, measurement(1000)).status_code == 409
     assert worker.lease() is None
     assert trial_states(quick_client, study_id) == ["cancelled"]
@@ -141,6 +147,28 @@ def test_other_protocol_version_is_refused(worker, lease):
             path, {"protocol_version": 99, "attempt": 1} if "runs" in path else {"protocol_version": 99}
         )
         assert (answer.status_code, answer.json()["code"]) == (400, "protocol_version")
+
+
+def test_previous_protocol_version_is_served_without_what_it_would_refuse(worker, lease):
+    old = {"protocol_version": PROTOCOL_VERSION - 1, "attempt": 1}
+    assert worker.post("/v1/leases", {"protocol_version": PROTOCOL_VERSION - 1}).json()["run_id"] == lease.run_id
+    assert worker.heartbeat(lease, **old) == {"action": "continue", "reason": None, "lease_s": 20.0}
+    assert worker.report(lease, measurement(1000), **old).json() == {"applied": True}
+
+
+def test_drained_worker_finishes_its_run_and_gets_no_more(worker, lease, quick_client, study_id):
+    (known,) = quick_client.get("/v1/workers").json()
+    drained = quick_client.post(f"/v1/workers/{known['worker_id']}:drain").json()
+    assert drained["is_draining"] and drained["run_id"] == lease.run_id
+    answer = worker.heartbeat(lease)
+    assert (answer["action"], answer["is_draining"]) == ("continue", True)
+    assert worker.report(lease, measurement(1000)).json() == {"applied": True}
+    assert worker.lease() is None
+    reborn = SimulatedWorker(quick_client, name=worker.name).register()
+    assert reborn.lease() is None
+    quick_client.post(f"/v1/workers/{known['worker_id']}:resume").raise_for_status()
+    assert reborn.lease() is not None
+    assert quick_client.post("/v1/workers/worker-nope:drain").json()["code"] == "unknown_worker"
 
 
 def test_unknown_run_is_not_found(worker, lease):

@@ -1,5 +1,6 @@
 """The service as its users run it: `shardtune serve`, a socket, a database of its own."""
 
+import asyncio
 import itertools
 import os
 import socket
@@ -10,6 +11,8 @@ import time
 import httpx
 import pytest
 from simulated_worker import SPEC, SimulatedWorker
+
+from api_schemas.leases import PROTOCOL_VERSION
 
 
 @pytest.fixture
@@ -75,6 +78,35 @@ def test_waiting_lease_request_is_answered_when_work_appears(serve, tmp_path):
     assert second.lease(wait_s=0.2) is None
     first.do(profile)
     assert second.lease(wait_s=10).study_id == study_id
+
+
+def test_many_waiting_workers_do_not_starve_a_heartbeat(serve, tmp_path):
+    process, client = serve(f"sqlite:///{tmp_path}/shardtune.sqlite3")
+    wait_until_ready(process, client)
+    busy = SimulatedWorker(client, name="busy").register()
+    client.post("/v1/studies", json=SPEC | {"budget": {"max_trials": 1}}).raise_for_status()
+    lease = busy.lease()
+    idle = [SimulatedWorker(client, name=f"idle-{i}").register() for i in range(200)]
+
+    async def wait_and_beat():
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(base_url=client.base_url, timeout=60, trust_env=False, limits=limits) as http:
+
+            def ask(worker):
+                body = {"protocol_version": PROTOCOL_VERSION, "session": worker.session, "wait_s": 4}
+                return asyncio.create_task(http.post("/v1/leases", json=body))
+
+            asked = [ask(worker) for worker in idle]
+            await asyncio.sleep(1)
+            beats = 0
+            while not any(task.done() for task in asked):
+                await asyncio.to_thread(busy.heartbeat, lease)
+                beats += 1
+            await asyncio.wait(asked)
+            return [task.result().status_code for task in asked], beats
+
+    answers, beats = asyncio.run(wait_and_beat())
+    assert set(answers) == {204} and beats
 
 
 def test_stream_tells_what_another_process_wrote_and_ends_with_sigterm(serve, tmp_path):

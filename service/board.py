@@ -1,0 +1,68 @@
+"""Waiting for work without threads: one cheap query per poll and process tells whether anything has changed.
+
+Workers alike (the same hardware and software) get the same answer from the same state of the studies. So once one of
+them was told "nothing", none of the others asks before a study changes: 200 idle workers cost one look, not 200.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+
+from anyio import CapacityLimiter
+
+_CLAIM_THREADS = 4
+"""Claims sample, which is work of the CPU: more of them would only take turns at the interpreter's lock, and the
+threads of heartbeats and reports are others."""
+_LOOK_AGAIN_S = 5.0
+"""Some work appears without a change of a study: a budget in seconds runs out and the confirmation begins."""
+
+
+class Board:
+    """The studies' versions as last seen, and who found nothing there. Belongs to the event loop's thread."""
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        """Requests held open now."""
+        self._versions: Mapping[str, int] = {}
+        self._seen = 0
+        self._found_nothing: dict[str, tuple[int, float]] = {}
+        self._changed = asyncio.Event()
+        self._limiter: CapacityLimiter | None = None
+
+    @property
+    def limiter(self) -> CapacityLimiter:
+        """Threads for claims."""
+        if self._limiter is None:
+            # Made inside the loop it belongs to.
+            self._limiter = CapacityLimiter(_CLAIM_THREADS)
+        return self._limiter
+
+    @property
+    def seen(self) -> int:
+        """Grows with every change that was seen; note it before a claim."""
+        return self._seen
+
+    def update(self, versions: Mapping[str, int]) -> None:
+        """Take in the versions of the running studies, and wake the waiting when any differs."""
+        if versions == self._versions:
+            return
+        self._versions = dict(versions)
+        self._seen += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def found_nothing(self, kind: str, seen: int) -> None:
+        """Workers of this kind have no work in the state that was seen before the claim."""
+        self._found_nothing[kind] = (seen, time.monotonic())
+
+    def may_have_work(self, kind: str) -> bool:
+        """Whether a claim could find something that the last one of this kind did not."""
+        seen, at_s = self._found_nothing.get(kind, (-1, 0.0))
+        return seen != self._seen or time.monotonic() - at_s >= _LOOK_AGAIN_S
+
+    async def change(self, timeout_s: float) -> None:
+        """Wait for a change, at most so long."""
+        try:
+            await asyncio.wait_for(self._changed.wait(), timeout_s)
+        except TimeoutError:
+            return

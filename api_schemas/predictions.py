@@ -68,6 +68,22 @@ class SpeedPrediction(Schema):
     """Measured trials behind the rates; 0: the catalogue's."""
 
 
+class TrialPrediction(Schema):
+    """What was predicted for a trial when it was made; kept beside what it then measured. Intervals of 90 %."""
+
+    memory_gib: float
+    """Peak of the fullest rank: on a GPU what the device reports in use, on CPU ranks tensors."""
+    low_memory_gib: float
+    high_memory_gib: float
+    memory_calibrated_on: int
+    """Trials measured on this fingerprint behind the correction; 0: none."""
+    tokens_per_s_per_gpu: float | None
+    """None for hardware whose rates nobody knows."""
+    low_tokens_per_s_per_gpu: float | None
+    high_tokens_per_s_per_gpu: float | None
+    speed_calibrated_on: int
+
+
 class Change(Schema):
     """A configuration that fits, near one that does not."""
 

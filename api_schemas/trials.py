@@ -11,6 +11,7 @@ from typing import Literal
 from api_schemas.base import Schema
 from api_schemas.failures import Failure
 from api_schemas.measurements import Measurement, Progress
+from api_schemas.predictions import TrialPrediction
 from api_schemas.strategies import TrialConfig
 
 
@@ -76,6 +77,11 @@ class Trial(Schema):
     tokens_per_s_per_gpu: float | None = None
     peak_allocated_gib: float | None = None
     peak_reserved_gib: float | None = None
+    prediction: TrialPrediction | None = None
+    """Made before it ran; None for trials older than the predictor."""
+    predicted_over_measured_memory: float | None = None
+    """Predicted peak over the measured one; None while either is unknown."""
+    predicted_over_measured_speed: float | None = None
     runs: tuple[Run, ...] = ()
 
 
@@ -84,6 +90,6 @@ class Rejection(Schema):
 
     config: TrialConfig
     needed_gib: float
-    """Lower bound of what one rank would hold."""
+    """What one rank would hold at the least (99 %), by the predictor and its error on this fingerprint."""
     available_gib: float
     reason: str

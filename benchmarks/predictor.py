@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from api_schemas.base import GIB
+from benchmarks.correlation import spearman
 from benchmarks.rows import Case, Skipped, hardware_aliases, read
 from tuner.calibration import PARTS, fit_speed
 from tuner.footprint import peak_memory
@@ -202,18 +203,11 @@ def rank_correlation(rows: Sequence[Scored]) -> float | None:
     return _round(sum(known) / len(known)) if known else None
 
 
-def _ranks(values: Sequence[float]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Average ranks: ties share theirs."""
-    array = np.asarray(values)
-    return np.array([(array < value).sum() + ((array == value).sum() - 1) / 2 for value in array], dtype=float)
-
-
 def _spearman(group: Sequence[Scored]) -> float | None:
-    predicted = _ranks([row.tokens_per_step / row.predicted_s for row in group])
-    measured = _ranks([row.tokens_per_step / (row.measured_s or 1.0) for row in group])
-    if predicted.std() == 0 or measured.std() == 0:
-        return None
-    return float(np.corrcoef(predicted, measured)[0, 1])
+    return spearman(
+        [row.tokens_per_step / row.predicted_s for row in group],
+        [row.tokens_per_step / (row.measured_s or 1.0) for row in group],
+    )
 
 
 def summary(rows: Sequence[Scored]) -> dict[str, Any]:

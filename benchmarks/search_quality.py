@@ -24,8 +24,11 @@ from api_schemas.studies import Objective
 from api_schemas.trials import TrialState
 from api_schemas.workload import Workload, gradient_accumulation
 from tuner import feasibility
+from tuner.calibration import MemoryCalibration
+from tuner.footprint import Dtypes, Implementation, peak_memory
+from tuner.footprint.candidates import from_configs
 from tuner.history import Observation
-from tuner.memory import lower_bound
+from tuner.model_shape import ModelShape
 from tuner.seeds import seed_configs
 from tuner.space import Space, build
 from tuner.suggest import next_config
@@ -48,6 +51,17 @@ PROFILE = ModelProfile(
     vocab_size=VOCAB,
     max_positions=None,
 )
+SHAPE = ModelShape(
+    name="llama-3.2-1b",
+    layers=LAYERS,
+    hidden=HIDDEN,
+    heads=32,
+    kv_heads=8,
+    head_dim=64,
+    ffn=8192,
+    vocab=VOCAB,
+    tied=True,
+)
 _RECOMPUTE = {"none": 1.0, "selective": 1.08, "full": 1.30}
 _ACTIVATIONS = {"none": 34.0, "selective": 14.0, "full": 2.0}
 
@@ -56,7 +70,8 @@ def score(config: TrialConfig) -> float | None:
     """Tokens per second of a made-up 2 × 4 GPU cluster with a slow link between nodes; None: out of memory."""
     tokens = config.micro_batch * WORKLOAD.sequence_length
     activations = _ACTIVATIONS[config.activation_checkpointing] * tokens * HIDDEN * LAYERS
-    held = lower_bound(config, PROFILE, WORKLOAD, CLUSTER).device_bytes + activations + 2 * GIB
+    states = {**_terms(config), "activations": 0.0, "recomputation": 0.0, "logits": 0.0}
+    held = sum(states.values()) + activations + 2 * GIB
     if held > CLUSTER.memory_gib * GIB * 0.95:
         return None
     accumulation = gradient_accumulation(WORKLOAD.global_batch, config.micro_batch, CLUSTER.world_size)
@@ -65,6 +80,12 @@ def score(config: TrialConfig) -> float | None:
     if held > CLUSTER.memory_gib * GIB * 0.88:
         compute *= 1.15
     return WORKLOAD.tokens_per_step / CLUSTER.world_size / (compute + _communication(config, accumulation, compute))
+
+
+def _terms(config: TrialConfig) -> dict[str, float]:
+    candidate = from_configs([config], WORKLOAD.sequence_length, CLUSTER.world_size, WORKLOAD.global_batch)
+    table = peak_memory(SHAPE, candidate, Dtypes.of(WORKLOAD.recipe), Implementation.of(WORKLOAD))
+    return {name: float(values.flat[0]) for name, values in table.terms.items()}
 
 
 def _communication(config: TrialConfig, accumulation: int, compute: float) -> float:
@@ -137,7 +158,7 @@ def samplers(space: Space) -> dict[str, Ask]:
     seeds = seed_configs(space, WORKLOAD, CLUSTER, None)
 
     def gate(config: TrialConfig):
-        return feasibility.gate(config, PROFILE, WORKLOAD, CLUSTER, Objective())
+        return feasibility.gate(config, SHAPE, WORKLOAD, CLUSTER, Objective(), MemoryCalibration())
 
     def tpe(history: list[Observation], rejected: set[str], seed: int) -> TrialConfig | None:
         return next_config(space, seeds, history, rejected, gate, seed).config

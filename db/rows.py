@@ -10,6 +10,7 @@ from api_schemas.failures import Failure
 from api_schemas.hardware import Cluster, Fingerprint, Inventory
 from api_schemas.measurements import Measurement, Progress
 from api_schemas.models import ModelProfile
+from api_schemas.predictions import TrialPrediction
 from api_schemas.strategies import TrialConfig
 from api_schemas.studies import Contender, StudyPhase, StudyResult, StudySpec, StudyState
 from api_schemas.trials import Rejection, TrialState
@@ -115,6 +116,8 @@ class TrialRow(Row):
     origin: Mapped[str] = mapped_column(String(16))
     config: Mapped[TrialConfig] = mapped_column(Stored(TrialConfig))
     config_key: Mapped[str] = mapped_column(String(32))
+    prediction: Mapped[TrialPrediction | None] = mapped_column(Stored(TrialPrediction))
+    """Made with the trial, before it ran."""
     failure: Mapped[Failure | None] = mapped_column(Stored(Failure))
     created_at: Mapped[datetime]
     finished_at: Mapped[datetime | None]

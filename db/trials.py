@@ -3,15 +3,23 @@
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from sqlalchemy import func, select
-from sqlalchemy.orm import Session, selectinload
+from sqlalchemy import ColumnElement, func, select
+from sqlalchemy.orm import Session, joinedload, selectinload
 
+from api_schemas.predictions import TrialPrediction
 from api_schemas.strategies import TrialConfig
 from api_schemas.trials import Rejection, TrialState
 from db.rows import AttemptRow, RejectionRow, RunRow, TrialRow
 
 
-def add(session: Session, study_id: str, config: TrialConfig, origin: str, now: datetime) -> TrialRow:
+def add(
+    session: Session,
+    study_id: str,
+    config: TrialConfig,
+    origin: str,
+    now: datetime,
+    prediction: TrialPrediction | None = None,
+) -> TrialRow:
     """A new waiting trial with the next number. The caller holds the study's lock."""
     query = select(func.coalesce(func.max(TrialRow.number) + 1, 0)).where(TrialRow.study_id == study_id)
     row = TrialRow(
@@ -21,6 +29,7 @@ def add(session: Session, study_id: str, config: TrialConfig, origin: str, now: 
         origin=origin,
         config=config,
         config_key=config.content_key(),
+        prediction=prediction,
         created_at=now,
     )
     session.add(row)
@@ -42,6 +51,26 @@ def by_number(session: Session, study_id: str, number: int) -> TrialRow | None:
     return session.scalars(
         select(TrialRow).where(TrialRow.study_id == study_id, TrialRow.number == number)
     ).one_or_none()
+
+
+def measured_count(session: Session, fingerprint_key: str) -> int:
+    """Number of search runs of any study that were measured on a fingerprint."""
+    return session.scalars(select(func.count()).select_from(RunRow).where(*_measured(fingerprint_key))).one()
+
+
+def measured(session: Session, fingerprint_key: str, at_most: int) -> Sequence[RunRow]:
+    """These runs with their trials, the newest first."""
+    query = select(RunRow).where(*_measured(fingerprint_key)).order_by(RunRow.created_at.desc(), RunRow.id)
+    return session.scalars(query.limit(at_most).options(joinedload(RunRow.trial))).all()
+
+
+def _measured(fingerprint_key: str) -> tuple[ColumnElement[bool], ...]:
+    return (
+        RunRow.fingerprint_key == fingerprint_key,
+        RunRow.purpose == "search",
+        RunRow.state.in_([TrialState.COMPLETE, TrialState.INFEASIBLE]),
+        RunRow.measurement.is_not(None),
+    )
 
 
 def rejections(session: Session, study_id: str) -> Sequence[RejectionRow]:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from tuner.learning import Calibrations
 from tuner.space import Space
 
 _PATIENCE_S = 10.0
@@ -14,12 +15,14 @@ _MOST_SPACES = 64
 
 
 class Askers:
-    """A lock per study, and the spaces already built: a study's space never changes once its profile is known."""
+    """A lock per study, and what is dear to make: the spaces, which never change once the profile is known, and the
+    calibrations, which change with every measured run."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
         self._spaces: dict[str, Space] = {}
+        self._calibrations: dict[str, tuple[int, Calibrations]] = {}
 
     @contextmanager
     def turn(self, study_id: str) -> Iterator[bool]:
@@ -43,3 +46,14 @@ class Askers:
                     self._spaces.pop(next(iter(self._spaces)))
                 self._spaces[study_id] = space
         return space
+
+    def calibrations(self, fingerprint_key: str, runs: int, learn: Callable[[], Calibrations]) -> Calibrations:
+        """Of a fingerprint, learnt anew whenever the number of its measured runs has changed."""
+        known = self._calibrations.get(fingerprint_key)
+        if known is None or known[0] != runs:
+            known = (runs, learn())
+            with self._guard:
+                while len(self._calibrations) >= _MOST_SPACES:
+                    self._calibrations.pop(next(iter(self._calibrations)))
+                self._calibrations[fingerprint_key] = known
+        return known[1]

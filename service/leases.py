@@ -4,7 +4,7 @@ Queries live in db.leases; what an end means lives in service.outcomes; what to 
 """
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from sqlalchemy.exc import IntegrityError
@@ -23,7 +23,7 @@ from api_schemas.studies import StudyState
 from api_schemas.trials import TrialState
 from db import leases, studies, workers
 from db.rows import AttemptRow, RunRow, StudyRow, WorkerRow
-from service import matching, moves, outcomes, search, steps, tasks
+from service import experience, matching, moves, outcomes, search, steps, tasks
 from service.context import Context
 from service.errors import Conflict, NotFound, invalid
 from service.outcomes import Ended
@@ -155,7 +155,8 @@ def _claim(context: Context, study_id: str, worker_session: str) -> Lease | None
             with context.db.read() as session:
                 study = studies.get(session, study_id)
                 assert study is not None
-                seen = search.view(session, study)
+                known = experience.calibrations(context.askers, session, study)
+                seen = replace(search.view(session, study), calibrations=known)
             planned = Wait() if seen.has_waiting_run else steps.plan(context, seen, may_ask=True)
             with context.db.write() as session:
                 study = studies.lock(session, study_id)

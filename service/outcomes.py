@@ -15,7 +15,7 @@ from api_schemas.trials import TrialState
 from db import leases, trials
 from db.rows import RunRow, StudyRow
 from service import moves, search
-from tuner import objective, ranking
+from tuner import feasibility, objective, ranking
 
 log = logging.getLogger(__name__)
 
@@ -50,13 +50,17 @@ class Ended:
         return self.failure.kind.value if self.failure else TrialState.COMPLETE.value
 
 
-def next_state(purpose: str, ended: Ended, earlier: Sequence[str]) -> TrialState:
-    """State of a run after an attempt; `earlier` are the ends of the attempts before it."""
+def next_state(purpose: str, ended: Ended, earlier: Sequence[str], might_fit: bool = False) -> TrialState:
+    """State of a run after an attempt; `earlier` are the ends of the attempts before it.
+
+    `might_fit`: it ran out of memory near the edge, which has to happen twice before it counts.
+    """
     failure = ended.failure
     if failure is None:
         return TrialState.COMPLETE
     if failure.is_infeasible:
-        return TrialState.INFEASIBLE
+        is_first = failure.kind.value not in earlier
+        return TrialState.WAITING if might_fit and is_first else TrialState.INFEASIBLE
     if ended.is_release:
         return TrialState.WAITING
     if purpose == "profile" and failure.kind is FailureKind.CRASH:
@@ -77,7 +81,7 @@ def settle(session: Session, study: StudyRow, run: RunRow, ended: Ended, now: da
     """
     failure = ended.failure or _fault_found(session, study, run, ended)
     judged = Ended(ended.gpu_seconds, None if failure else ended.measurement, ended.profile, failure, ended.is_release)
-    state = next_state(run.purpose, judged, leases.ends(session, run.id))
+    state = next_state(run.purpose, judged, leases.ends(session, run.id), _might_fit(study, run, failure))
     moves.check(run.state, state)
     written = leases.write_guarded(
         session,
@@ -87,7 +91,7 @@ def settle(session: Session, study: StudyRow, run: RunRow, ended: Ended, now: da
         state=state,
         finished_at=None if state is TrialState.WAITING else now,
         lease_until=None,
-        measurement=ended.measurement,
+        measurement=None if state is TrialState.WAITING else ended.measurement,
         failure=None if state is TrialState.WAITING else failure,
         log_tail=ended.log_tail,
     )
@@ -106,6 +110,13 @@ def _fault_found(session: Session, study: StudyRow, run: RunRow, ended: Ended) -
     if over is not None or run.purpose != "confirm" or run.trial is None:
         return over
     return search.confirm_failure(search.view(session, study), run.trial.number, ended.measurement)
+
+
+def _might_fit(study: StudyRow, run: RunRow, failure: Failure | None) -> bool:
+    """A confirmation run needs no second try here: its trial has been measured before."""
+    if failure is None or run.trial is None or run.purpose != "search":
+        return False
+    return feasibility.near_the_edge(failure, run.trial.prediction, study.cluster, study.spec.objective)
 
 
 def _close_attempt(session: Session, study: StudyRow, run: RunRow, ended: Ended, judged: Ended, now: datetime) -> None:

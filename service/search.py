@@ -13,6 +13,7 @@ from api_schemas.failures import Failure, FailureKind
 from api_schemas.hardware import Cluster
 from api_schemas.measurements import Measurement
 from api_schemas.models import ModelProfile
+from api_schemas.predictions import TrialPrediction
 from api_schemas.strategies import TrialConfig
 from api_schemas.studies import StudyPhase, StudyResult, StudySpec, StudyState
 from api_schemas.trials import Rejection, TrialState
@@ -20,8 +21,9 @@ from db import leases, trials
 from db.rows import RunRow, StudyRow, TrialRow
 from service import crowning
 from service.askers import Askers
-from tuner import confirmation, feasibility, numerics, ranking, seeds, space, stopping, suggest
+from tuner import confirmation, feasibility, learning, numerics, ranking, seeds, space, stopping, suggest, traced_shape
 from tuner.history import Observation, Origin
+from tuner.learning import NOTHING_LEARNT, Calibrations
 from tuner.ranking import Match
 
 _OPEN = (TrialState.WAITING, TrialState.RUNNING)
@@ -50,6 +52,8 @@ class StudyView:
     """Trials of the finished confirmation runs of this round, in order."""
     has_waiting_run: bool
     has_open_run: bool
+    calibrations: Calibrations = NOTHING_LEARNT
+    """What its fingerprint's runs have taught; the priors where nothing is asked."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,7 @@ class NewTrial:
     config: TrialConfig
     origin: Origin
     rejections: tuple[Rejection, ...]
+    prediction: TrialPrediction
 
 
 @dataclass(frozen=True)
@@ -201,17 +206,20 @@ def _ask(seen: StudyView, profile: ModelProfile, askers: Askers) -> Step:
         )
     except ValueError as error:
         return Fail(str(error))
+    shape, known = traced_shape.of_study(spec.model, profile), seen.calibrations
+    memory = known.memory_of(shape)
     suggestion = suggest.next_config(
         built,
         seeds.seed_configs(built, spec.workload, seen.cluster, seen.baseline),
         seen.history,
         {rejection.config.content_key() for rejection in seen.rejected},
-        lambda config: feasibility.gate(config, profile, spec.workload, seen.cluster, spec.objective),
+        lambda config: feasibility.gate(config, shape, spec.workload, seen.cluster, spec.objective, memory),
         spec.seed,
     )
     if suggestion.config is not None:
         assert suggestion.origin is not None
-        return NewTrial(suggestion.config, suggestion.origin, suggestion.rejections)
+        prediction = learning.predict_trial(shape, spec.workload, seen.cluster, suggestion.config, known)
+        return NewTrial(suggestion.config, suggestion.origin, suggestion.rejections, prediction)
     return _end_of_search(seen, "every configuration that may fit has been tried", suggestion.rejections)
 
 

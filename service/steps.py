@@ -57,7 +57,7 @@ def apply(session: Session, study: StudyRow, step: Step, now: datetime) -> None:
         case Wait():
             return
         case NewTrial():
-            trial = trials.add(session, study.id, step.config, step.origin, now)
+            trial = trials.add(session, study.id, step.config, step.origin, now, step.prediction)
             leases.add_run(session, study, trial, "search", now)
         case NewConfirmation():
             again = trials.by_number(session, study.id, step.trial_number)

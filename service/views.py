@@ -2,9 +2,12 @@
 
 from collections.abc import Mapping
 
+from api_schemas.measurements import Measurement
+from api_schemas.predictions import TrialPrediction
 from api_schemas.studies import Study
 from api_schemas.trials import Attempt, Run, Trial
 from db.rows import AttemptRow, RunRow, StudyRow, TrialRow
+from tuner import learning
 
 
 def study(row: StudyRow, trials: Mapping[str, int], rejected: int) -> Study:
@@ -41,8 +44,23 @@ def trial(row: TrialRow) -> Trial:
         tokens_per_s_per_gpu=measured.tokens_per_s_per_gpu if measured else None,
         peak_allocated_gib=measured.memory.peak_allocated_gib if measured else None,
         peak_reserved_gib=measured.memory.peak_reserved_gib if measured else None,
+        prediction=row.prediction,
+        **_errors(row.prediction, measured),
         runs=tuple(_run(run) for run in row.runs),
     )
+
+
+def _errors(predicted: TrialPrediction | None, measured: Measurement | None) -> dict[str, float]:
+    """Predicted over measured, where both are known."""
+    if predicted is None or measured is None:
+        return {}
+    ratios: dict[str, float] = {}
+    peak = learning.peak_gib(measured.memory)
+    if peak:
+        ratios["predicted_over_measured_memory"] = predicted.memory_gib / peak
+    if predicted.tokens_per_s_per_gpu is not None and measured.tokens_per_s_per_gpu > 0:
+        ratios["predicted_over_measured_speed"] = predicted.tokens_per_s_per_gpu / measured.tokens_per_s_per_gpu
+    return ratios
 
 
 def _run(row: RunRow) -> Run:

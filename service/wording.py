@@ -66,6 +66,15 @@ def closest_refusals(rejections: Sequence[Rejection]) -> list[str]:
     return [refusal(rejection) for rejection in nearest.values()]
 
 
+def predicted(trial: Trial) -> str:
+    """What was predicted for a trial, in brackets; empty where nothing was."""
+    made = trial.prediction
+    if made is None:
+        return ""
+    speed = f"{rate(made.tokens_per_s_per_gpu)} tokens/s/GPU, " if made.tokens_per_s_per_gpu is not None else ""
+    return f" (predicted: {speed}{gib(made.memory_gib)} GiB)"
+
+
 def why_not(trials: Sequence[Trial], rejections: Sequence[Rejection]) -> list[tuple[str, str]]:
     """Infeasible and failed trials, the closest refusal of each backend, and a search that never began, as rows."""
     rows = [

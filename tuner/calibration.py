@@ -86,6 +86,11 @@ class MemoryCalibration:
         return float(predicted * self.factor * low), float(predicted * self.factor * high)
 
 
+ESTIMATED = MemoryCalibration(sigma=0.25)
+"""Where the widths inside a block are a guess (tuner.traced_shape)."""
+_MOST = float(np.log(1.5))
+
+
 def fit_memory(predicted: Sequence[float], measured: Sequence[float]) -> MemoryCalibration:
     """Median ratio, shrunk towards 1, and the robust spread around it."""
     if not predicted or len(predicted) != len(measured):
@@ -94,7 +99,8 @@ def fit_memory(predicted: Sequence[float], measured: Sequence[float]) -> MemoryC
         )
     ratios = np.log(np.asarray(measured, dtype=float) / np.asarray(predicted, dtype=float))
     count, prior = len(ratios), MemoryCalibration()
-    centre = float(np.median(ratios)) * count / (count + 2.0)
+    # More than a half off is no correction but another model; what is beyond stays in the spread, and widens the gate.
+    centre = float(np.clip(np.median(ratios) * count / (count + 2.0), -_MOST, _MOST))
     spread = 1.4826 * float(np.median(np.abs(ratios - centre)))
     # Two pseudo-rows of the prior's spread, so that three lucky trials do not close the gate's margin.
     sigma = np.sqrt((count * spread**2 + 2.0 * prior.sigma**2) / (count + 2.0))

@@ -1,38 +1,82 @@
-"""The first memory gate: reject a configuration only if a true lower bound of what one rank holds exceeds its memory."""
+"""The first memory gate: reject a configuration only if it is very unlikely to fit, by the predictor's own error."""
 
 from api_schemas.base import GIB
+from api_schemas.failures import Failure, FailureKind
 from api_schemas.hardware import Cluster
-from api_schemas.models import ModelProfile
+from api_schemas.predictions import TrialPrediction
 from api_schemas.strategies import TrialConfig
 from api_schemas.studies import Objective
 from api_schemas.trials import Rejection
 from api_schemas.workload import Workload
-from tuner.memory import gib, lower_bound
+from tuner.calibration import MemoryCalibration
+from tuner.footprint import Dtypes, Implementation, MemoryTable, peak_memory
+from tuner.footprint.candidates import from_configs
+from tuner.model_shape import ModelShape
 from tuner.objective import available_gib
+
+_DEVIATIONS = 2.33
+"""Of a normal distribution: 99 % of the runs of a rejected configuration would not have fitted."""
+_MOST_TERMS = 4
+_JITTER = 0.02
+"""CPU ranks: by when gloo's threads let go of their buffers, the same run peaks within this."""
 
 
 def gate(
-    config: TrialConfig, profile: ModelProfile, workload: Workload, cluster: Cluster, objective: Objective
+    config: TrialConfig,
+    shape: ModelShape,
+    workload: Workload,
+    cluster: Cluster,
+    objective: Objective,
+    calibration: MemoryCalibration,
 ) -> Rejection | None:
-    """Why the configuration cannot fit, None where it might."""
-    need = lower_bound(config, profile, workload, cluster)
+    """Why the configuration will not fit, None where it might.
+
+    Fragmentation does not count: where memory is short, the allocator gives cached blocks back.
+    """
+    candidate = from_configs([config], workload.sequence_length, cluster.world_size, workload.global_batch)
+    table = peak_memory(shape, candidate, Dtypes.of(workload.recipe), Implementation.of(workload), cluster.device)
+    predicted = float((table.allocated + table.context + table.communication)[0])
+    need, (least, _) = predicted * calibration.factor, calibration.bounds(predicted, _DEVIATIONS)
     free = available_gib(cluster, objective)
-    if need.device_bytes > free * GIB:
+    if least > free * GIB:
         where = "GPU" if cluster.device == "cuda" else "CPU rank"
         limit = f"{gib(free * GIB)} GiB ({cluster.memory_gib:g} GiB less {objective.memory_headroom:.0%} headroom)"
-        return _rejection(
-            config, need.device_bytes, free, f"each {where} would hold at least {need.text()}; it has {limit}"
-        )
-    on_node = need.host_bytes * cluster.gpus_per_node
-    if on_node > cluster.host_memory_gib * GIB:
+        text = f"{gib(need)} GiB, at the least {gib(least)}: {_largest(table, calibration.factor)}"
+        return _rejection(config, least, free, f"each {where} is predicted to hold {text}; it has {limit}")
+    on_node = float(table.host[0]) * cluster.gpus_per_node
+    if cluster.device == "cuda" and on_node > cluster.host_memory_gib * GIB:
         return _rejection(
             config,
             on_node,
             cluster.host_memory_gib,
-            f"offloading needs at least {gib(on_node)} GiB of host memory on each node "
-            f"({cluster.gpus_per_node} ranks × {gib(need.host_bytes)} GiB); it has {cluster.host_memory_gib:g} GiB",
+            f"offloading needs {gib(on_node)} GiB of host memory on each node "
+            f"({cluster.gpus_per_node} ranks × {gib(float(table.host[0]))} GiB); it has {cluster.host_memory_gib:g} GiB",
         )
     return None
+
+
+def near_the_edge(failure: Failure, prediction: TrialPrediction | None, cluster: Cluster, objective: Objective) -> bool:
+    """Whether the run might have fitted: such an end is repeated once before it teaches anything.
+
+    Judged by the peak where it was measured against the limit, else by the prediction's 90 % interval.
+    """
+    if failure.kind not in (FailureKind.OOM, FailureKind.OVER_LIMIT):
+        return False
+    if failure.kind is FailureKind.OVER_LIMIT and cluster.device == "cpu" and failure.peak_allocated_gib is not None:
+        return failure.peak_allocated_gib <= available_gib(cluster, objective) * (1 + _JITTER)
+    limit = cluster.memory_gib if failure.kind is FailureKind.OOM else available_gib(cluster, objective)
+    return prediction is not None and prediction.low_memory_gib <= limit <= prediction.high_memory_gib
+
+
+def gib(size: float) -> str:
+    """Bytes as GiB with digits enough for a tiny model and few enough for a large one."""
+    return f"{size / GIB:.1f}" if size >= 10 * GIB else f"{size / GIB:.3f}"
+
+
+def _largest(table: MemoryTable, factor: float) -> str:
+    sizes = {name: float(values.flat[0]) for name, values in table.terms.items()}
+    top = sorted(sizes.items(), key=lambda item: -item[1])[:_MOST_TERMS]
+    return ", ".join(f"{name} {gib(size * factor)}" for name, size in top if size > 0)
 
 
 def _rejection(config: TrialConfig, needed_bytes: float, free: float, reason: str) -> Rejection:

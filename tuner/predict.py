@@ -69,16 +69,6 @@ def machine(cluster: Cluster, recipe_is_fp32: bool = False) -> Machine:
     return Machine(rates, network, gpu.peak_flops)
 
 
-def implementation(workload: Workload) -> Implementation:
-    """How Shardtune's own ranks train (workers/rank): fused AdamW, no dropout, checkpointing as `api_schemas` says."""
-    return Implementation(
-        attention="eager" if workload.attention == "eager" else "flash",
-        selective="matmuls",
-        fused_optimizer=True,
-        keeps_logits=False,
-    )
-
-
 @dataclass(frozen=True)
 class Evaluation:
     """Many candidates at once."""
@@ -118,12 +108,22 @@ def evaluate(
     cluster: Cluster,
     memory_calibration: MemoryCalibration | None = None,
     speed_calibration: SpeedCalibration = UNCALIBRATED,
+    unknown_speed: bool = False,
 ) -> Evaluation:
-    """Memory and speed of candidates: vectorised, about 0.5 ms for one and 0.1 s for 20,000."""
-    dtypes, impl = Dtypes.of(workload.recipe), implementation(workload)
-    host = machine(cluster, recipe_is_fp32=workload.recipe.compute_dtype == "float32")
+    """Memory and speed of candidates: vectorised, about 0.5 ms for one and 0.1 s for 20,000.
+
+    Raises:
+        ValueError: a GPU that the catalogue does not have, unless its speed may stay unknown.
+    """
+    dtypes, impl = Dtypes.of(workload.recipe), Implementation.of(workload)
+    host = None
+    try:
+        host = machine(cluster, recipe_is_fp32=workload.recipe.compute_dtype == "float32")
+    except ValueError:
+        if not unknown_speed:
+            raise
     step = None
-    if host.rates is not None:
+    if host is not None and host.rates is not None:
         step = step_times(shape, candidates, dtypes, impl, host.rates, host.network)
     memory = peak_memory(shape, candidates, dtypes, impl, cluster.device)
     calibration = memory_calibration or MemoryCalibration()
@@ -150,7 +150,7 @@ def predict(
     result = evaluate(shape, candidates, workload, cluster, **calibrations)
     if limits:
         wider = _with_other_sizes(candidates)
-        memory = peak_memory(shape, wider, Dtypes.of(workload.recipe), implementation(workload), cluster.device)
+        memory = peak_memory(shape, wider, Dtypes.of(workload.recipe), Implementation.of(workload), cluster.device)
         result = replace(result, memory=memory)
     memory_of = _memory(result, cluster, 0)
     longest, largest = _limits(shape, result) if limits else (0, 0)

@@ -76,7 +76,8 @@ def _trial_line(study: Study, trial: Trial, trials: Sequence[Trial], elapsed_s: 
         best = study.best_so_far is not None and study.best_so_far.trial_number == trial.number
         line = (
             f"{name}: {trial.description}: {wording.rate(trial.tokens_per_s_per_gpu)} tokens/s/GPU, "
-            f"{wording.gib(wording.peak_memory(trial))} GiB" + (", best so far" if best else "")
+            f"{wording.gib(wording.peak_memory(trial))} GiB{wording.predicted(trial)}"
+            + (", best so far" if best else "")
         )
         left = wording.time_left(study, trials, elapsed_s)
         return line + (f" ({left} left)" if left else "")

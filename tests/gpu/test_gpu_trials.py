@@ -11,7 +11,10 @@ import pytest
 from api_schemas.hardware import Inventory
 from api_schemas.leases import TrialTask
 from api_schemas.models import ModelProfile, preset
-from tuner.memory import lower_bound
+from api_schemas.studies import Objective
+from tuner import feasibility
+from tuner.calibration import MemoryCalibration
+from tuner.traced_shape import of_study
 
 pytestmark = pytest.mark.gpu
 
@@ -98,19 +101,18 @@ def test_running_out_of_device_memory_is_infeasible_not_a_crash(inventory: Inven
 
 
 @pytest.mark.parametrize("strategy", [DDP, ZERO3, FSDP2], ids=lambda strategy: strategy["kind"])
-def test_the_gate_never_asks_for_more_than_a_run_takes(
-    inventory: Inventory, strategy: dict[str, Any], tmp_path: Path
-) -> None:
+def test_the_gate_lets_pass_what_fits(inventory: Inventory, strategy: dict[str, Any], tmp_path: Path) -> None:
     trial = task(inventory, strategy)
     profiled = subprocess.run(
         [sys.executable, "-c", PROFILE], input=trial.model_dump_json(), capture_output=True, text=True, check=True
     )
-    need = lower_bound(
-        trial.config, ModelProfile.model_validate_json(profiled.stdout), trial.workload, trial.cluster
-    ).device_bytes
     code, measured = run(trial, tmp_path)
     assert code == 0, measured
-    assert need <= measured["memory"]["peak_allocated_gib"] * 2**30
+    used = measured["memory"]["device_used_gib"]
+    shape = of_study(trial.model, ModelProfile.model_validate_json(profiled.stdout))
+    exactly = trial.cluster.model_copy(update={"memory_gib": used})
+    everything = Objective(memory_headroom=0.0)
+    assert feasibility.gate(trial.config, shape, trial.workload, exactly, everything, MemoryCalibration()) is None
 
 
 PROFILE = """

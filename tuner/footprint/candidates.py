@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from api_schemas.base import DTYPE_BYTES
 from api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
-from api_schemas.workload import Recipe
+from api_schemas.workload import Recipe, Workload
 
 Array = NDArray[np.float64]
 
@@ -81,6 +81,12 @@ class Implementation:
     attention_rate: float = 1.0
     """Of the attention kernel, relative to FlashAttention-2."""
 
+    @classmethod
+    def of(cls, workload: Workload) -> "Implementation":
+        """How Shardtune's own ranks train (workers/rank): fused AdamW, no dropout, only the loss is held."""
+        attention: Literal["flash", "eager"] = "eager" if workload.attention == "eager" else "flash"
+        return cls(attention=attention, fused_optimizer=True, keeps_logits=False)
+
 
 @dataclass(frozen=True)
 class Candidates:
@@ -106,8 +112,11 @@ class Candidates:
     sync_shard_only: Array
     """HSDP reduces within the shard group every micro batch and across groups once."""
     offload_optimizer: Array
-    """Share of optimizer state (and masters) in host memory."""
+    """Share of optimizer state (and masters) off the device."""
     offload_parameters: Array
+    nvme_optimizer: Array
+    """1 where what is offloaded goes on to NVMe and takes no host memory."""
+    nvme_parameters: Array
     ddp_bucket: Array
     """Bytes."""
     bucket_view: Array
@@ -154,6 +163,7 @@ _DEFAULTS: dict[str, float] = {
     "backend": SINGLE, "stage": 0, "shard": 1, "replicate": 1, "sequence": 1, "micro_batch": 1, "accumulation": 1,
     "checkpointing": NONE, "compiled": 0, "regather": 1, "forward_prefetch": 1, "backward_prefetch": 1,
     "blocks_per_unit": 1, "sync_last": 0, "sync_shard_only": 0, "offload_optimizer": 0, "offload_parameters": 0,
+    "nvme_optimizer": 0, "nvme_parameters": 0,
     "ddp_bucket": 25 * MIB, "bucket_view": 0, "reduce_bucket": 5e8, "gather_bucket": 5e8, "double_buffer": 1,
     "contiguous": 1, "prefetch_bucket": 5e7, "persistence": 1e5, "max_live": 1e9, "secondary": 1,
 }  # fmt: skip
@@ -232,4 +242,6 @@ def _zero_row(strategy: ZeroConfig, world_size: int) -> dict[str, float]:
         "secondary": strategy.zero_hpz_partition_size,
         "offload_optimizer": share,
         "offload_parameters": strategy.offload_param is not None,
+        "nvme_optimizer": optimizer is not None and optimizer.device == "nvme",
+        "nvme_parameters": strategy.offload_param is not None and strategy.offload_param.device == "nvme",
     }

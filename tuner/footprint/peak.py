@@ -149,4 +149,4 @@ def _host_bytes(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementatio
     trained = shape.parameters * impl.trainable
     optimizer = (d.moments + d.master + d.reduce) * trained / c.shard * c.offload_optimizer
     parameters = np.where(c.backend == ZERO, d.compute * shape.parameters / c.shard * c.offload_parameters, 0.0)
-    return optimizer + parameters
+    return optimizer * (1.0 - c.nvme_optimizer) + parameters * (1.0 - c.nvme_parameters)

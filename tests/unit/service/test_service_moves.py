@@ -80,3 +80,10 @@ def test_a_crash_of_the_profile_is_final():
 def test_what_the_study_hangs_on_survives_two_restarts_of_the_worker(purpose):
     assert after(FailureKind.WORKER_LOST, ["worker_lost"], purpose) is TrialState.WAITING
     assert after(FailureKind.WORKER_LOST, ["worker_lost"] * 2, purpose) is TrialState.FAILED
+
+
+def test_an_end_near_the_edge_of_memory_counts_when_it_happens_twice():
+    ended = Ended(1.0, failure=failure(FailureKind.OOM))
+    assert next_state("search", ended, [], might_fit=True) is TrialState.WAITING
+    assert next_state("search", ended, ["oom"], might_fit=True) is TrialState.INFEASIBLE
+    assert next_state("search", ended, [], might_fit=False) is TrialState.INFEASIBLE

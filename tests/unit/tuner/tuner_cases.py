@@ -5,16 +5,19 @@ from collections.abc import Callable
 from api_schemas.failures import Failure, FailureKind
 from api_schemas.hardware import Cluster
 from api_schemas.measurements import Measurement, Memory, StepRecord
-from api_schemas.models import BlockProfile, ModelProfile, preset
+from api_schemas.models import BlockProfile, ModelProfile, ModelSpec, preset
 from api_schemas.search_space import SpaceLimits
 from api_schemas.strategies import TrialConfig
 from api_schemas.studies import Objective
 from api_schemas.trials import Rejection, TrialState
 from api_schemas.workload import Workload
 from tuner import feasibility
+from tuner.calibration import MemoryCalibration
 from tuner.history import Observation
+from tuner.model_shape import ModelShape
 from tuner.space import Space, build
 from tuner.suggest import next_config
+from tuner.traced_shape import of_study
 
 
 def llama(name: str) -> ModelProfile:
@@ -40,6 +43,11 @@ def llama(name: str) -> ModelProfile:
         vocab_size=vocab,
         max_positions=None,
     )
+
+
+def shape(name: str) -> ModelShape:
+    """What a study of that preset predicts with."""
+    return of_study(preset(name), llama(name))
 
 
 TINY = llama("llama-tiny")
@@ -100,8 +108,9 @@ def infeasible(number: int, config: TrialConfig, kind: FailureKind = FailureKind
 
 def gate_of(space: Space, objective: Objective | None = None) -> Callable[[TrialConfig], Rejection | None]:
     domains = space.domains
+    counted = of_study(ModelSpec(name="counted", config={"model_type": "any"}), domains.profile)
     return lambda config: feasibility.gate(
-        config, domains.profile, domains.workload, domains.cluster, objective or Objective()
+        config, counted, domains.workload, domains.cluster, objective or Objective(), MemoryCalibration()
     )
 
 

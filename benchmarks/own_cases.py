@@ -1,0 +1,96 @@
+"""The configurations that the predictor is held against on this machine: workloads, and a fixed draw from their spaces.
+
+Drawn, not chosen: every knob of the search space at random, so many of each strategy.
+"""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from api_schemas.hardware import Cluster
+from api_schemas.models import ModelProfile, ModelSpec
+from api_schemas.search_space import SpaceLimits
+from api_schemas.strategies import TrialConfig
+from api_schemas.workload import RECIPES, Workload
+from tuner import space
+
+SEED = 4
+_LLAMA: dict[str, Any] = {
+    "model_type": "llama", "vocab_size": 4096, "hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 6,
+    "num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 512, "tie_word_embeddings": False,
+}  # fmt: skip
+_GPT2: dict[str, Any] = {
+    "model_type": "gpt2", "vocab_size": 6000, "n_positions": 256, "n_embd": 256, "n_layer": 4, "n_head": 4,
+    "tie_word_embeddings": True, "bos_token_id": 0, "eos_token_id": 0,
+}  # fmt: skip
+_MIXTRAL: dict[str, Any] = _LLAMA | {
+    "model_type": "mixtral", "num_hidden_layers": 3, "intermediate_size": 384, "num_local_experts": 4,
+    "num_experts_per_tok": 2, "sliding_window": None,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Job:
+    """A model trained on so many CPU ranks."""
+
+    name: str
+    model: ModelSpec
+    workload: Workload
+    ranks: int
+    per_strategy: int
+
+    @property
+    def cluster(self) -> Cluster:
+        """CPU ranks of this machine; the memory is only declared, and nothing is refused for it."""
+        return Cluster(device="cpu", gpus_per_node=self.ranks, memory_gib=4, host_memory_gib=16)
+
+
+def _job(name: str, config: dict[str, Any], recipe: str, ranks: int = 2, per_strategy: int = 5) -> Job:
+    workload = Workload(sequence_length=64, global_batch=16, recipe=RECIPES[recipe])
+    return Job(name, ModelSpec(name=name, config=config), workload, ranks, per_strategy)
+
+
+JOBS: dict[str, Job] = {
+    job.name: job
+    for job in (
+        _job("llama-bf16", _LLAMA, "bf16-mixed"),
+        _job("gpt2-fp32", _GPT2, "fp32"),
+        _job("llama-fp32", _LLAMA, "fp32"),
+        _job("gpt2-bf16", _GPT2, "bf16-mixed"),
+        _job("mixtral-bf16", _MIXTRAL, "bf16-mixed"),
+        _job("llama-4-ranks", _LLAMA, "bf16-mixed", ranks=4, per_strategy=3),
+    )
+}
+
+_STRATEGIES: dict[str, dict[str, Any]] = {
+    "ddp": {"backend": "ddp"},
+    "zero1": {"backend": "zero", "stage": 1, "offload_optimizer": "none"},
+    "zero2": {"backend": "zero", "stage": 2, "offload_optimizer": "none"},
+    "zero3": {"backend": "zero", "stage": 3, "offload_optimizer": "none", "offload_param": "none"},
+    "zero-offload": {"backend": "zero", "offload_optimizer": "cpu"},
+    "fsdp2": {"backend": "fsdp2", "dp_replicate": 1},
+    "fsdp2-offload": {"backend": "fsdp2", "cpu_offload": True},
+    "hsdp": {"backend": "fsdp2"},
+}
+
+
+def draw(job: Job, profile: ModelProfile) -> Iterator[tuple[str, TrialConfig]]:
+    """Strategy and configuration, `per_strategy` different ones of each; the same ones every time."""
+    seen: set[str] = set()
+    for name, knobs in _STRATEGIES.items():
+        limits = {knob: value for knob, value in knobs.items() if knob != "backend"}
+        if name == "hsdp":
+            limits["dp_replicate"] = 2
+        built = space.build(job.workload, job.cluster, profile, SpaceLimits(backends=(knobs["backend"],), knobs=limits))
+        rng = random.Random(f"{SEED}:{job.name}:{name}")
+        found = 0
+        for _ in range(400):
+            config = built.sample(lambda _, values: rng.choice(values))  # noqa: B023 -- called at once
+            if config is None or built.key(config) in seen:
+                continue
+            seen.add(built.key(config))
+            yield name, config
+            found += 1
+            if found == job.per_strategy:
+                break

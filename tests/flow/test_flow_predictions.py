@@ -1,0 +1,55 @@
+"""Predicted against measured is kept with every trial, what was measured corrects the next prediction, and an end near
+the edge of memory counts only when it happens twice."""
+
+import pytest
+from simulated_worker import PROFILE, SPEC, SimulatedWorker, measurement, speed_of, well
+
+from tuner.learning import NOTHING_LEARNT, predict_trial
+from tuner.traced_shape import of_study
+
+
+def run_study(client, behave, **changes):
+    worker = SimulatedWorker(client, behave=behave).register()
+    study_id = client.post("/v1/studies", json=SPEC | changes).json()["study_id"]
+    worker.work()
+    return client.get(f"/v1/studies/{study_id}/trials").json()
+
+
+def slow_machine(lease, task):
+    """Everything takes three times as long as predicted, and a quarter more memory."""
+    shape = of_study(task.model, PROFILE)
+    made = predict_trial(shape, task.workload, task.cluster, task.config, NOTHING_LEARNT)
+    return measurement(made.tokens_per_s_per_gpu / 3, peak_gib=made.memory_gib * 1.25)
+
+
+def test_each_trial_keeps_its_prediction_and_teaches_the_next(client):
+    trials = run_study(client, slow_machine)
+    made = [trial["prediction"] for trial in trials]
+    assert [one["speed_calibrated_on"] for one in made] == list(range(len(trials)))
+    assert [one["memory_calibrated_on"] for one in made] == list(range(len(trials)))
+    for trial, one in zip(trials, made, strict=True):
+        assert one["low_memory_gib"] < one["memory_gib"] < one["high_memory_gib"]
+        ratio = one["tokens_per_s_per_gpu"] / trial["tokens_per_s_per_gpu"]
+        assert trial["predicted_over_measured_speed"] == pytest.approx(ratio)
+    ratios = [
+        (trial["predicted_over_measured_speed"], trial["predicted_over_measured_memory"])
+        for trial in (trials[0], trials[-1])
+    ]
+    assert ratios[0] == pytest.approx((3, 0.8)) and ratios[1] == pytest.approx((1, 0.95), rel=0.05)
+
+
+def test_what_one_study_measured_counts_for_the_next_on_the_same_fingerprint(quick_client):
+    before = run_study(quick_client, well)
+    after = run_study(quick_client, well)
+    assert after[0]["prediction"]["speed_calibrated_on"] == len(before)
+
+
+def test_over_the_limit_by_a_hair_counts_when_it_happens_twice(quick_client):
+    def hair(lease, task):
+        over = lease.trial_number == 0 or (lease.trial_number == 1 and lease.attempt == 1)
+        return measurement(speed_of(task.config), peak_gib=3.81 if over else 0.5)
+
+    trials = run_study(quick_client, hair)
+    assert trials[0]["state"] == "infeasible" and trials[1]["state"] == "complete"
+    ends = [[attempt["end"] for attempt in trial["runs"][0]["attempts"]] for trial in trials[:2]]
+    assert ends == [["over_limit", "over_limit"], ["over_limit", "complete"]]

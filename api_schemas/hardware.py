@@ -56,6 +56,39 @@ class Fingerprint(Schema):
     host_memory_gib: float
 
 
+class CollectiveTime(Schema):
+    """One size of one collective over all ranks of the cluster."""
+
+    operation: Literal["all_gather", "reduce_scatter", "all_reduce"]
+    bytes: int = Field(gt=0)
+    """Of the whole tensor, unsharded."""
+    seconds: float = Field(gt=0)
+
+
+class MeasuredHardware(Schema):
+    """What one rank reaches while all ranks of its node work: measured by a worker in a minute, or entered."""
+
+    bf16_flops: float = Field(gt=0)
+    """Large matrix products; a multiply-add is two. Per second, as the others."""
+    fp32_flops: float = Field(gt=0)
+    copy_bytes_per_s: float = Field(gt=0)
+    """Read and written by an elementwise kernel on tensors far larger than any cache."""
+    launch_s: float = Field(gt=0)
+    """One elementwise operator on a tiny tensor."""
+    host_link_bytes_per_s: float | None = Field(default=None, gt=0)
+    """Device to pinned host memory; None for CPU ranks."""
+    collectives: tuple[CollectiveTime, ...] = ()
+    """None for a single rank."""
+
+
+class HardwareReport(Schema):
+    """The answer of `shardtune measure-hardware`: what was measured, on what."""
+
+    cluster: Cluster
+    fingerprint: Fingerprint
+    measured: MeasuredHardware
+
+
 class Inventory(Schema):
     """What a worker offers when it registers."""
 
@@ -68,5 +101,7 @@ class Inventory(Schema):
     """Folder for NVMe offload, only where a probe wrote and read through DeepSpeed's asynchronous I/O."""
     peak_flops: float | None = None
     """Dense FLOP/s of one GPU in bf16 where its model is known, for MFU."""
+    measured: MeasuredHardware | None = None
+    """What `measure-hardware` found here under this fingerprint; None before it ran."""
     details: dict[str, JsonValue] = {}
     """Anything else worth seeing (host name, GPU UUIDs); never used in decisions."""

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from api_schemas.base import Schema
-from api_schemas.hardware import Cluster
+from api_schemas.hardware import Cluster, MeasuredHardware
 from api_schemas.models import ModelSpec
 from api_schemas.strategies import TrialConfig
 from api_schemas.workload import RECIPES, Recipe
@@ -114,7 +114,9 @@ class PredictionRequest(Schema):
 
     model: ModelSpec
     cluster: Cluster | str
-    """A cluster, or its short form: `8xh100`, `4x8xa100-80gb`."""
+    """A cluster, or its short form: `8xh100`, `4x8xa100-80gb`; `local`: a live worker's."""
+    hardware: MeasuredHardware | None = None
+    """What its GPUs (or CPU ranks) reach, where they are not in the catalogue or were measured; see `measure-hardware`."""
     sequence_length: int | None = Field(default=None, ge=8, le=4_194_304)
     """None: the model's own length, up to 4096."""
     micro_batch: int = Field(default=1, ge=1)

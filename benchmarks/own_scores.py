@@ -16,8 +16,8 @@ from benchmarks.correlation import spearman
 from benchmarks.own_cases import JOBS, SEED, Job
 from tuner import model_shape
 from tuner.calibration import fit_speed
+from tuner.evaluation import Evaluation, evaluate
 from tuner.footprint.candidates import from_configs
-from tuner.predict import Evaluation, evaluate
 
 Row = dict[str, str]
 MIB = 2.0**20

@@ -7,7 +7,7 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from api_schemas.hardware import Fingerprint, Inventory
+from api_schemas.hardware import Fingerprint, Inventory, MeasuredHardware
 from db.rows import FingerprintRow, RunRow, WorkerRow
 
 
@@ -40,6 +40,13 @@ def by_session(session: Session, worker_session: str) -> WorkerRow | None:
 def everyone(session: Session) -> Sequence[WorkerRow]:
     """All workers ever registered, by name."""
     return session.scalars(select(WorkerRow).order_by(WorkerRow.name)).all()
+
+
+def measured_hardware(session: Session, fingerprint_key: str) -> MeasuredHardware | None:
+    """What a worker of that fingerprint has measured of its hardware; of several, the one seen last."""
+    query = select(WorkerRow).where(WorkerRow.fingerprint_key == fingerprint_key).order_by(WorkerRow.seen_at.desc())
+    found = (row.inventory.measured for row in session.scalars(query))
+    return next((measured for measured in found if measured is not None), None)
 
 
 def seen_since(session: Session, moment: datetime) -> Sequence[WorkerRow]:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tuner.learning import Calibrations
+from tuner.calibration import Calibrations
 from tuner.space import Space
 
 _PATIENCE_S = 10.0
@@ -22,7 +22,7 @@ class Askers:
         self._guard = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
         self._spaces: dict[str, Space] = {}
-        self._calibrations: dict[str, tuple[int, Calibrations]] = {}
+        self._calibrations: dict[str, tuple[str, Calibrations]] = {}
 
     @contextmanager
     def turn(self, study_id: str) -> Iterator[bool]:
@@ -47,11 +47,11 @@ class Askers:
                 self._spaces[study_id] = space
         return space
 
-    def calibrations(self, fingerprint_key: str, runs: int, learn: Callable[[], Calibrations]) -> Calibrations:
-        """Of a fingerprint, learnt anew whenever the number of its measured runs has changed."""
+    def calibrations(self, fingerprint_key: str, state: str, learn: Callable[[], Calibrations]) -> Calibrations:
+        """Of a fingerprint, learnt anew whenever what is stored about it has changed."""
         known = self._calibrations.get(fingerprint_key)
-        if known is None or known[0] != runs:
-            known = (runs, learn())
+        if known is None or known[0] != state:
+            known = (state, learn())
             with self._guard:
                 while len(self._calibrations) >= _MOST_SPACES:
                     self._calibrations.pop(next(iter(self._calibrations)))

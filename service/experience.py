@@ -1,29 +1,45 @@
 """What the stored runs of a fingerprint teach the predictor, read once for every change of their number."""
 
 from collections import defaultdict
+from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from db import studies, trials
-from db.rows import RunRow, StudyRow
+from api_schemas.hardware import MeasuredHardware
+from db import studies, trials, workers
+from db.rows import RunRow
 from service.askers import Askers
 from tuner import learning, traced_shape
-from tuner.learning import Calibrations, MeasuredTrials
+from tuner.calibration import NOTHING_LEARNT, Calibrations
+from tuner.learning import MeasuredTrials
 
 MOST_RUNS = 400
 """The newest ones count; enough to tell the factors apart, and read in a tenth of a second."""
 
 
-def calibrations(askers: Askers, session: Session, study: StudyRow) -> Calibrations:
-    """For a study's trials, from all studies measured on its fingerprint; the priors before its first lease."""
-    key = study.fingerprint_key
-    if key is None:
-        return Calibrations()
-    count = trials.measured_count(session, key)
-    return askers.calibrations(key, count, lambda: learning.learn(_groups(session, key)))
+@dataclass(frozen=True)
+class Experience:
+    """What is known of a fingerprint beyond the catalogue."""
+
+    calibrations: Calibrations = NOTHING_LEARNT
+    hardware: MeasuredHardware | None = None
 
 
-def _groups(session: Session, fingerprint_key: str) -> list[MeasuredTrials]:
+def of(askers: Askers, session: Session, fingerprint_key: str | None) -> Experience:
+    """From all studies measured on a fingerprint; nothing before a study's first lease."""
+    if fingerprint_key is None:
+        return Experience()
+    hardware = workers.measured_hardware(session, fingerprint_key)
+    state = f"{trials.measured_count(session, fingerprint_key)}:{hardware.content_key() if hardware else ''}"
+    return Experience(
+        askers.calibrations(
+            fingerprint_key, state, lambda: learning.learn(_groups(session, fingerprint_key, hardware))
+        ),
+        hardware,
+    )
+
+
+def _groups(session: Session, fingerprint_key: str, hardware: MeasuredHardware | None) -> list[MeasuredTrials]:
     by_study: dict[str, list[RunRow]] = defaultdict(list)
     for run in trials.measured(session, fingerprint_key, MOST_RUNS):
         by_study[run.study_id].append(run)
@@ -40,6 +56,7 @@ def _groups(session: Session, fingerprint_key: str) -> list[MeasuredTrials]:
                 cluster=study.cluster,
                 configs=[config for config, _ in pairs],
                 measurements=[measurement for _, measurement in pairs],
+                hardware=hardware,
             )
         )
     return groups

@@ -155,8 +155,8 @@ def _claim(context: Context, study_id: str, worker_session: str) -> Lease | None
             with context.db.read() as session:
                 study = studies.get(session, study_id)
                 assert study is not None
-                known = experience.calibrations(context.askers, session, study)
-                seen = replace(search.view(session, study), calibrations=known)
+                known = experience.of(context.askers, session, study.fingerprint_key)
+                seen = replace(search.view(session, study), calibrations=known.calibrations, hardware=known.hardware)
             planned = Wait() if seen.has_waiting_run else steps.plan(context, seen, may_ask=True)
             with context.db.write() as session:
                 study = studies.lock(session, study_id)

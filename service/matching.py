@@ -21,15 +21,25 @@ def resolve_cluster(spec: StudySpec, live: Sequence[WorkerRow]) -> tuple[Cluster
     if not live:
         raise _no_worker(spec.cluster, "no worker is registered; start one with `shardtune worker`")
     if spec.cluster == "local":
-        clusters = {worker.inventory.cluster.content_key(): worker for worker in live}
-        if len(clusters) > 1:
-            raise _no_worker("local", f"it could mean any of: {_listed(live)}; spell the cluster out")
-        worker = live[0]
+        worker = local_worker(live)
         return worker.inventory.cluster, worker
     for worker in live:
         if offers(worker.inventory, spec.cluster):
             return spec.cluster, worker
     raise _no_worker(spec.cluster, f"registered: {_listed(live)}; start a worker there, or change the cluster")
+
+
+def local_worker(live: Sequence[WorkerRow]) -> WorkerRow:
+    """The worker whose cluster `local` means.
+
+    Raises:
+        Invalid: there is none, or they have different ones.
+    """
+    if not live:
+        raise _no_worker("local", "no worker is registered; start one with `shardtune worker`")
+    if len({worker.inventory.cluster.content_key() for worker in live}) > 1:
+        raise _no_worker("local", f"it could mean any of: {_listed(live)}; spell the cluster out")
+    return live[0]
 
 
 def offers(inventory: Inventory, cluster: Cluster) -> bool:

@@ -10,7 +10,7 @@ from datetime import datetime
 from sqlalchemy.orm import Session
 
 from api_schemas.failures import Failure, FailureKind
-from api_schemas.hardware import Cluster
+from api_schemas.hardware import Cluster, MeasuredHardware
 from api_schemas.measurements import Measurement
 from api_schemas.models import ModelProfile
 from api_schemas.predictions import TrialPrediction
@@ -22,8 +22,8 @@ from db.rows import RunRow, StudyRow, TrialRow
 from service import crowning
 from service.askers import Askers
 from tuner import confirmation, feasibility, learning, numerics, ranking, seeds, space, stopping, suggest, traced_shape
+from tuner.calibration import NOTHING_LEARNT, Calibrations
 from tuner.history import Observation, Origin
-from tuner.learning import NOTHING_LEARNT, Calibrations
 from tuner.ranking import Match
 
 _OPEN = (TrialState.WAITING, TrialState.RUNNING)
@@ -54,6 +54,8 @@ class StudyView:
     has_open_run: bool
     calibrations: Calibrations = NOTHING_LEARNT
     """What its fingerprint's runs have taught; the priors where nothing is asked."""
+    hardware: MeasuredHardware | None = None
+    """What a worker of that fingerprint has measured."""
 
 
 @dataclass(frozen=True)
@@ -207,7 +209,7 @@ def _ask(seen: StudyView, profile: ModelProfile, askers: Askers) -> Step:
     except ValueError as error:
         return Fail(str(error))
     shape, known = traced_shape.of_study(spec.model, profile), seen.calibrations
-    memory = known.memory_of(shape)
+    memory = learning.memory_of(known, shape)
     suggestion = suggest.next_config(
         built,
         seeds.seed_configs(built, spec.workload, seen.cluster, seen.baseline),
@@ -218,7 +220,7 @@ def _ask(seen: StudyView, profile: ModelProfile, askers: Askers) -> Step:
     )
     if suggestion.config is not None:
         assert suggestion.origin is not None
-        prediction = learning.predict_trial(shape, spec.workload, seen.cluster, suggestion.config, known)
+        prediction = learning.predict_trial(shape, spec.workload, seen.cluster, suggestion.config, known, seen.hardware)
         return NewTrial(suggestion.config, suggestion.origin, suggestion.rejections, prediction)
     return _end_of_search(seen, "every configuration that may fit has been tried", suggestion.rejections)
 

@@ -105,3 +105,14 @@ def fit_memory(predicted: Sequence[float], measured: Sequence[float]) -> MemoryC
     # Two pseudo-rows of the prior's spread, so that three lucky trials do not close the gate's margin.
     sigma = np.sqrt((count * spread**2 + 2.0 * prior.sigma**2) / (count + 2.0))
     return MemoryCalibration(factor=float(np.exp(centre)), sigma=float(sigma), rows=count)
+
+
+@dataclass(frozen=True)
+class Calibrations:
+    """Of one hardware and software fingerprint; without trials, the priors."""
+
+    speed: SpeedCalibration = UNCALIBRATED
+    memory: MemoryCalibration | None = None
+
+
+NOTHING_LEARNT = Calibrations()

@@ -6,23 +6,24 @@ from dataclasses import dataclass
 import numpy as np
 
 from api_schemas.base import GIB
-from api_schemas.hardware import Cluster
+from api_schemas.hardware import Cluster, MeasuredHardware
 from api_schemas.measurements import Measurement, Memory
 from api_schemas.predictions import TrialPrediction
 from api_schemas.strategies import TrialConfig
 from api_schemas.workload import Workload
 from tuner.calibration import (
     ESTIMATED,
+    NOTHING_LEARNT,
     PARTS,
     UNCALIBRATED,
+    Calibrations,
     MemoryCalibration,
-    SpeedCalibration,
     fit_memory,
     fit_speed,
 )
+from tuner.evaluation import Evaluation, evaluate
 from tuner.footprint.candidates import from_configs
 from tuner.model_shape import ModelShape
-from tuner.predict import Evaluation, evaluate
 from tuner.traced_shape import TracedShape
 
 _DEVIATIONS = 1.645
@@ -38,23 +39,14 @@ class MeasuredTrials:
     cluster: Cluster
     configs: Sequence[TrialConfig]
     measurements: Sequence[Measurement]
+    hardware: MeasuredHardware | None = None
 
 
-@dataclass(frozen=True)
-class Calibrations:
-    """Of one hardware and software fingerprint; without trials, the priors."""
-
-    speed: SpeedCalibration = UNCALIBRATED
-    memory: MemoryCalibration | None = None
-
-    def memory_of(self, shape: ModelShape) -> MemoryCalibration:
-        """What holds for a model: widths that are a guess have a wider prior."""
-        if self.memory is not None:
-            return self.memory
-        return ESTIMATED if isinstance(shape, TracedShape) and shape.estimated else MemoryCalibration()
-
-
-NOTHING_LEARNT = Calibrations()
+def memory_of(known: Calibrations, shape: ModelShape) -> MemoryCalibration:
+    """What holds for a model: widths that are a guess have a wider prior."""
+    if known.memory is not None:
+        return known.memory
+    return ESTIMATED if isinstance(shape, TracedShape) and shape.estimated else MemoryCalibration()
 
 
 def learn(groups: Iterable[MeasuredTrials]) -> Calibrations:
@@ -64,7 +56,7 @@ def learn(groups: Iterable[MeasuredTrials]) -> Calibrations:
     parts: list[dict[str, float]] = []
     seconds: list[float] = []
     for group in groups:
-        result = _evaluated(group.shape, group.workload, group.cluster, group.configs, NOTHING_LEARNT)
+        result = _evaluated(group.shape, group.workload, group.cluster, group.configs, NOTHING_LEARNT, group.hardware)
         for index, measurement in enumerate(group.measurements):
             peak = peak_gib(measurement.memory)
             if peak:
@@ -98,6 +90,7 @@ def _evaluated(
     cluster: Cluster,
     configs: Sequence[TrialConfig],
     calibrations: Calibrations,
+    hardware: MeasuredHardware | None,
 ) -> Evaluation:
     candidates = from_configs(configs, workload.sequence_length, cluster.world_size, workload.global_batch)
     return evaluate(
@@ -105,17 +98,23 @@ def _evaluated(
         candidates,
         workload,
         cluster,
-        calibrations.memory_of(shape),
+        memory_of(calibrations, shape),
         calibrations.speed,
         unknown_speed=True,
+        measured=hardware,
     )
 
 
 def predict_trial(
-    shape: ModelShape, workload: Workload, cluster: Cluster, config: TrialConfig, calibrations: Calibrations
+    shape: ModelShape,
+    workload: Workload,
+    cluster: Cluster,
+    config: TrialConfig,
+    calibrations: Calibrations,
+    hardware: MeasuredHardware | None = None,
 ) -> TrialPrediction:
     """What is kept with a trial when it is made, to be held against what it measures."""
-    result = _evaluated(shape, workload, cluster, [config], calibrations)
+    result = _evaluated(shape, workload, cluster, [config], calibrations, hardware)
     low, high = result.memory_calibration.bounds(float(np.ravel(result.memory.device)[0]) / GIB, _DEVIATIONS)
     speed = result.tokens_per_s_per_gpu
     rate = None if speed is None else float(np.ravel(speed)[0])

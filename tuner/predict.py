@@ -3,15 +3,15 @@
 Memory from tuner.footprint, time from tuner.throughput, hardware from tuner.catalogue. Pure; imports no torch.
 """
 
-from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from api_schemas.base import DTYPE_BYTES, GIB
-from api_schemas.hardware import Cluster
+from api_schemas.hardware import Cluster, MeasuredHardware
 from api_schemas.predictions import (
     Bound,
     MemoryPrediction,
@@ -25,109 +25,19 @@ from api_schemas.predictions import (
 from api_schemas.strategies import TrialConfig
 from api_schemas.workload import Workload
 from tuner import catalogue, changes, model_shape
-from tuner.calibration import PARTS, UNCALIBRATED, MemoryCalibration, SpeedCalibration
-from tuner.footprint import Candidates, Dtypes, Implementation, MemoryTable, peak_memory
+from tuner.calibration import NOTHING_LEARNT, PARTS, UNCALIBRATED, Calibrations, MemoryCalibration, SpeedCalibration
+from tuner.evaluation import Evaluation, evaluate, machine
+from tuner.footprint import Candidates, Dtypes, Implementation, peak_memory
 from tuner.footprint.candidates import from_configs
 from tuner.footprint.peak import MOMENTS, SOURCES
 from tuner.model_shape import ModelShape
-from tuner.throughput import Network, Rates, StepTable, rates_of, step_times
-from tuner.throughput.rates import CPU_NETWORK, CPU_RATES, cluster_network
+from tuner.throughput import StepTable
 
 DEFAULT_SEQUENCE = 4096
 _SEQUENCES = np.unique(np.round(np.geomspace(1, 32_768, 160))) * 128.0
 _MICRO_BATCHES = np.unique(np.round(np.geomspace(1, 4096, 160)))
 _DEVIATIONS = 1.645
 """Of a normal distribution, for 90 %."""
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What a cluster computes and communicates with; None where the catalogue does not know."""
-
-    rates: Rates | None
-    network: Network
-    peak_flops: float | None
-
-
-@lru_cache(maxsize=256)
-def machine(cluster: Cluster, recipe_is_fp32: bool = False) -> Machine:
-    """Catalogue figures of a cluster, with the cluster's own where it states them.
-
-    Raises:
-        ValueError: a GPU that the catalogue does not have.
-    """
-    if cluster.device == "cpu":
-        return Machine(CPU_RATES, replace(CPU_NETWORK, gpus_per_node=cluster.gpus_per_node), None)
-    gpu = catalogue.on_cluster(cluster)
-    network = cluster_network(gpu, cluster)
-    try:
-        rates: Rates | None = rates_of(gpu)
-    except ValueError:
-        rates = None
-    if rates is not None and recipe_is_fp32:
-        rates = rates.in_fp32(gpu.architecture)
-    return Machine(rates, network, gpu.peak_flops)
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Many candidates at once."""
-
-    candidates: Candidates
-    memory: MemoryTable
-    step: StepTable | None
-    capacity: float
-    """Bytes of one device."""
-    memory_calibration: MemoryCalibration
-    speed_calibration: SpeedCalibration
-
-    @property
-    def total_gib(self) -> NDArray[np.float64]:
-        """What one device reports in use."""
-        return self.memory.device / GIB * self.memory_calibration.factor
-
-    @property
-    def fits(self) -> NDArray[np.bool_]:
-        """Whether tensors, context and communication library fit (fragmentation left out: the allocator can squeeze)."""
-        tight = self.memory.allocated + self.memory.context + self.memory.communication
-        return tight * self.memory_calibration.factor <= self.capacity
-
-    @property
-    def tokens_per_s_per_gpu(self) -> NDArray[np.float64] | None:
-        """Predicted speed, None where the hardware's rates are unknown."""
-        if self.step is None:
-            return None
-        tokens = self.candidates.tokens * self.candidates.accumulation
-        return tokens / self.speed_calibration.seconds(self.step.parts)
-
-
-def evaluate(
-    shape: ModelShape,
-    candidates: Candidates,
-    workload: Workload,
-    cluster: Cluster,
-    memory_calibration: MemoryCalibration | None = None,
-    speed_calibration: SpeedCalibration = UNCALIBRATED,
-    unknown_speed: bool = False,
-) -> Evaluation:
-    """Memory and speed of candidates: vectorised, about 0.5 ms for one and 0.1 s for 20,000.
-
-    Raises:
-        ValueError: a GPU that the catalogue does not have, unless its speed may stay unknown.
-    """
-    dtypes, impl = Dtypes.of(workload.recipe), Implementation.of(workload)
-    host = None
-    try:
-        host = machine(cluster, recipe_is_fp32=workload.recipe.compute_dtype == "float32")
-    except ValueError:
-        if not unknown_speed:
-            raise
-    step = None
-    if host is not None and host.rates is not None:
-        step = step_times(shape, candidates, dtypes, impl, host.rates, host.network)
-    memory = peak_memory(shape, candidates, dtypes, impl, cluster.device)
-    calibration = memory_calibration or MemoryCalibration()
-    return Evaluation(candidates, memory, step, cluster.memory_gib * GIB, calibration, speed_calibration)
 
 
 def predict(
@@ -138,6 +48,7 @@ def predict(
     memory_calibration: MemoryCalibration | None = None,
     speed_calibration: SpeedCalibration = UNCALIBRATED,
     limits: bool = True,
+    measured: MeasuredHardware | None = None,
 ) -> Prediction:
     """Everything about one configuration; `limits=False` leaves out what else would fit, which costs most.
 
@@ -146,6 +57,7 @@ def predict(
     """
     _check_mesh(config, cluster)
     calibrations: dict[str, Any] = {"memory_calibration": memory_calibration, "speed_calibration": speed_calibration}
+    calibrations["measured"] = measured
     candidates = from_configs([config], workload.sequence_length, cluster.world_size, workload.global_batch)
     result = evaluate(shape, candidates, workload, cluster, **calibrations)
     if limits:
@@ -161,7 +73,7 @@ def predict(
         config=config,
         description=config.describe(),
         memory=memory_of,
-        speed=_speed(shape, result, workload, cluster, 0),
+        speed=_speed(shape, result, workload, machine(cluster, measured=measured).peak_flops, 0),
         longest_sequence=longest,
         largest_micro_batch=largest,
         cheapest_change=change,
@@ -214,7 +126,7 @@ def _at(values: NDArray[np.float64], index: int) -> float:
 
 
 def _speed(
-    shape: ModelShape, result: Evaluation, workload: Workload, cluster: Cluster, index: int
+    shape: ModelShape, result: Evaluation, workload: Workload, peak: float | None, index: int
 ) -> SpeedPrediction | None:
     if result.step is None:
         return None
@@ -224,7 +136,6 @@ def _speed(
     tokens = _at(result.candidates.tokens * result.candidates.accumulation, index)
     rate = tokens / seconds
     spread = np.exp(_DEVIATIONS * fit.sigma)
-    peak = machine(cluster).peak_flops
     return SpeedPrediction(
         tokens_per_s_per_gpu=rate,
         low_tokens_per_s_per_gpu=float(rate / spread),
@@ -292,13 +203,18 @@ def _shape_of(config: str, name: str) -> ModelShape:
     return model_shape.from_config(model_shape.parse(config), name)
 
 
-def predictions(request: PredictionRequest) -> PredictionTable:
-    """Answer a request: `shardtune predict` and `POST /v1/predictions`.
+def predictions(request: PredictionRequest, known: Calibrations = NOTHING_LEARNT) -> PredictionTable:
+    """Answer a request: `shardtune predict` and `POST /v1/predictions`. `known`: what trials there have taught.
 
     Raises:
         ValueError: unknown hardware or model family, a missing model field, a mesh that does not come out.
     """
     cluster = catalogue.parse_cluster(request.cluster) if isinstance(request.cluster, str) else request.cluster
+    if request.hardware is not None and cluster.nodes > 1 and not cluster.inter_node_gb_per_s:
+        raise ValueError(
+            f"cluster.inter_node_gb_per_s (null) is needed for {cluster.nodes} nodes: hardware is measured within one; "
+            "enter the network's GB/s per node and direction"
+        )
     shape = _shape_of(model_shape.text(request.model.config), request.model.name)
     sequence = request.sequence_length or min(shape.max_positions or DEFAULT_SEQUENCE, DEFAULT_SEQUENCE)
     if shape.learned_positions and sequence > shape.learned_positions:
@@ -315,7 +231,7 @@ def predictions(request: PredictionRequest) -> PredictionTable:
             recipe=request.recipe,
             attention=request.attention,
         )
-        made.append(predict(shape, workload, cluster, config))
+        made.append(predict(shape, workload, cluster, config, known.memory, known.speed, measured=request.hardware))
     return PredictionTable(
         model=request.model.name,
         parameters=shape.parameters,

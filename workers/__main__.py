@@ -1,4 +1,4 @@
-"""`python -m workers`: the agent (default), `run-trial FILE` without a service, `detect`.
+"""`python -m workers`: the agent (default), `run-trial FILE` without a service, `measure-hardware`, `detect`.
 
 Results on stdout, everything else on stderr. Exit codes: 0 done, 1 could not work, 2 bad input, 3 the trial ran and
 failed (its failure is printed), 130 interrupted.
@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from api_schemas.failures import Failure
 from api_schemas.leases import Task
-from workers import device_lock
+from workers import device_lock, hardware_speed
 from workers.agent import Agent
 from workers.attempt import Workplace, attempt
 from workers.client import ClientError, ServiceClient
@@ -86,6 +86,11 @@ def _parser() -> argparse.ArgumentParser:
     trial.add_argument("--no-progress-s", type=float, default=600.0, help="limit without any step")
     _machine_options(trial)
 
+    speed = commands.add_parser("measure-hardware", help="measure what predictions need: a minute, kept for the agent")
+    speed.set_defaults(command=measure_hardware)
+    speed.add_argument("--json", action="store_true", help="print a HardwareReport as JSON")
+    _machine_options(speed)
+
     look = commands.add_parser("detect", help="print what this machine offers")
     look.set_defaults(command=detect)
     look.add_argument("--json", action="store_true", help="print an Inventory as JSON")
@@ -132,6 +137,7 @@ def run_agent(settings: WorkerSettings, options: argparse.Namespace) -> int:
         if interrupt:
             return DONE
         offered = inventory(gpus, probe.result().updated(versions), settings.ranks, settings.memory_gib)
+        offered = offered.model_copy(update={"measured": hardware_speed.stored(settings.work_dir, offered)})
         place = Workplace(
             work_dir=settings.work_dir.resolve(),
             launcher=launcher,
@@ -207,6 +213,20 @@ def read_task(path: Path) -> Task:
     if not isinstance(content, dict):
         raise ValueError(f"file ({path}) must hold one JSON object with model, workload, cluster and config")
     return _TASK.validate_python({"kind": "trial", **content})
+
+
+def measure_hardware(settings: WorkerSettings, options: argparse.Namespace) -> int:
+    """Measure matrix products, copies, launches and collectives; the agent offers the result from its next start on."""
+    interrupt = Interrupt().install()
+    gpus = find_gpus().first(settings.ranks)
+    offered = inventory(gpus, LibraryProbe.start().result(), settings.ranks, settings.memory_gib)
+    mark = device_lock.pool_mark(settings.work_dir, gpus.uuids)
+    with device_lock.hold(settings.work_dir, gpus.uuids):
+        report = hardware_speed.measure(offered, settings.work_dir, mark, lambda: bool(interrupt))
+    if report is None:
+        return INTERRUPTED
+    _print(report.model_dump(mode="json"), options.json)
+    return DONE
 
 
 def detect(settings: WorkerSettings, options: argparse.Namespace) -> int:

@@ -145,18 +145,40 @@ def run_trial(
     raise typer.Exit(PLATFORM_FAILURE if code == 1 else code)
 
 
+@app.command("measure-hardware")
+def measure_hardware(
+    ranks: Annotated[int | None, typer.Option(min=1, help="Ranks; all GPUs, or 2 CPU ranks without it.")] = None,
+    state_dir: StateDir = Path(".shardtune"),
+    as_json: AsJson = False,
+) -> None:
+    """Measure what predictions for this machine need (a minute); `predict --cluster local` and workers use it."""
+    command = [*MODULE, "workers", "measure-hardware", "--work-dir", str(state_dir / "worker")]
+    command += ["--ranks", str(ranks)] if ranks else []
+    command += ["--json"] if as_json else []
+    code = subprocess.run(command, check=False).returncode
+    raise typer.Exit(PLATFORM_FAILURE if code == 1 else code)
+
+
 @app.command()
 def predict(
     model: Annotated[str, typer.Argument(help="A preset such as llama-2-70b, or the path of a config.json.")],
-    cluster: Annotated[str, typer.Option(help="Nodes × GPUs per node × model, such as 8xh100 or 4x8xa100-80gb.")],
+    cluster: Annotated[
+        str,
+        typer.Option(help="Nodes × GPUs per node × model, such as 8xh100 or 4x8xa100-80gb; `local`: measured here."),
+    ] = "local",
     seq_len: Annotated[int | None, typer.Option(min=8, help="Tokens per sample; the model's own up to 4096.")] = None,
     micro_batch: Annotated[int, typer.Option(min=1, help="Samples per forward pass and GPU.")] = 1,
     gradient_accumulation: Annotated[int, typer.Option(min=1, help="Micro batches per step.")] = 1,
     recipe: Annotated[str, typer.Option(help="Dtypes: bf16-mixed or fp32.")] = "bf16-mixed",
+    hardware: Annotated[
+        Path | None, typer.Option(help="What `measure-hardware --json` printed, here or elsewhere; for `local`.")
+    ] = None,
+    state_dir: StateDir = Path(".shardtune"),
     as_json: AsJson = False,
 ) -> None:
     """Predict memory and speed of one configuration of each strategy, without running anything."""
-    options = predicting.PredictOptions(model, cluster, seq_len, micro_batch, gradient_accumulation, recipe)
+    report = predicting.hardware_report(cluster, hardware, state_dir)
+    options = predicting.PredictOptions(model, cluster, seq_len, micro_batch, gradient_accumulation, recipe, report)
     table = predicting.predict(options)
     if as_json:
         print(table.model_dump_json())

@@ -8,9 +8,10 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
+from api_schemas.hardware import HardwareReport
 from api_schemas.models import ModelSpec, preset_names
 from api_schemas.predictions import Prediction, PredictionRequest, PredictionTable
-from service.cli import study_file
+from service.cli import study_file, wording
 from service.cli.errors import InputError
 from tuner.predict import predictions
 
@@ -28,6 +29,33 @@ class PredictOptions:
     micro_batch: int
     gradient_accumulation: int
     recipe: str
+    hardware: HardwareReport | None = None
+    """In place of `cluster`."""
+
+
+def hardware_report(cluster: str, file: Path | None, state_dir: Path) -> HardwareReport | None:
+    """What was measured: of a file, or for `local` the newest of the state directory; None for a named cluster.
+
+    Raises:
+        InputError: nothing was measured here, the file is no report, or both a cluster and a file are given.
+    """
+    if cluster != "local":
+        if file is not None:
+            raise InputError(f"--hardware ({file}) says which cluster it is; leave out --cluster ({cluster})")
+        return None
+    if file is None:
+        found = sorted((state_dir / "worker").glob("hardware-*.json"), key=lambda path: path.stat().st_mtime)
+        if not found:
+            raise InputError(
+                "--cluster ('local'): this machine has not been measured; run `shardtune measure-hardware` (a minute), "
+                "or name a cluster such as 8xh100"
+            )
+        file = found[-1]
+    try:
+        return HardwareReport.model_validate(study_file.read_json_object(file))
+    except ValidationError as error:
+        wrong = (f"--hardware ({file}): {'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise InputError(*wrong) from None
 
 
 def predict(options: PredictOptions) -> PredictionTable:
@@ -38,7 +66,8 @@ def predict(options: PredictOptions) -> PredictionTable:
     """
     values: dict[str, Any] = {
         "model": _model(options.model),
-        "cluster": options.cluster,
+        "cluster": options.hardware.cluster if options.hardware else options.cluster,
+        "hardware": options.hardware.measured if options.hardware else None,
         "sequence_length": options.sequence_length,
         "micro_batch": options.micro_batch,
         "gradient_accumulation": options.gradient_accumulation,
@@ -90,8 +119,8 @@ def _overview(table: PredictionTable) -> Table:
         shown.add_column(heading, justify="left" if heading in ("configuration", "fits", "bound by") else "right")
     for one in table.predictions:
         memory, speed = one.memory, one.speed
-        fits = memory.verdict if memory.margin_gib >= 0 else f"{memory.verdict} by {-memory.margin_gib:.1f}"
-        row = [one.description, fits, f"{memory.total_gib:.1f}", f"{memory.capacity_gib:.1f}"]
+        fits = memory.verdict if memory.margin_gib >= 0 else f"{memory.verdict} by {wording.gib(-memory.margin_gib)}"
+        row = [one.description, fits, wording.gib(memory.total_gib), wording.gib(memory.capacity_gib)]
         if speed is None:
             row += ["unknown GPU rates", "", "", ""]
         else:
@@ -105,8 +134,10 @@ def _overview(table: PredictionTable) -> Table:
 
 def _explain(console: Console, one: Prediction) -> None:
     memory = one.memory
-    terms = ", ".join(f"{term.name} {term.gib:.1f}" for term in memory.terms if term.gib >= 0.05)
-    console.print(f"\n{one.description} (peak at {memory.moment}; {memory.low_gib:.1f} to {memory.high_gib:.1f} GiB)")
+    shown = (term for term in memory.terms if term.gib >= 0.01 * memory.total_gib)
+    terms = ", ".join(f"{term.name} {wording.gib(term.gib)}" for term in shown)
+    interval = f"{wording.gib(memory.low_gib)} to {wording.gib(memory.high_gib)} GiB"
+    console.print(f"\n{one.description} (peak at {memory.moment}; {interval})")
     console.print(f"  {terms}")
     if memory.host_gib_per_node:
         console.print(f"  host memory per node: {memory.host_gib_per_node:.0f} GiB")

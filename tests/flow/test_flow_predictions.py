@@ -2,9 +2,11 @@
 the edge of memory counts only when it happens twice."""
 
 import pytest
-from simulated_worker import PROFILE, SPEC, SimulatedWorker, measurement, speed_of, well
+from simulated_worker import CLUSTER, PROFILE, SPEC, SimulatedWorker, measurement, speed_of, well
 
-from tuner.learning import NOTHING_LEARNT, predict_trial
+from api_schemas.hardware import MeasuredHardware
+from tuner.calibration import NOTHING_LEARNT
+from tuner.learning import predict_trial
 from tuner.traced_shape import of_study
 
 
@@ -53,3 +55,18 @@ def test_over_the_limit_by_a_hair_counts_when_it_happens_twice(quick_client):
     assert trials[0]["state"] == "infeasible" and trials[1]["state"] == "complete"
     ends = [[attempt["end"] for attempt in trial["runs"][0]["attempts"]] for trial in trials[:2]]
     assert ends == [["over_limit", "over_limit"], ["over_limit", "complete"]]
+
+
+def test_local_is_predicted_with_what_its_worker_measured_and_its_trials_taught(quick_client):
+    def speed(**inventory):
+        SimulatedWorker(quick_client, **inventory).register()
+        answer = quick_client.post("/v1/predictions", json={"model": "llama-tiny", "cluster": "local"})
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["cluster"] == CLUSTER.model_dump()
+        return answer.json()["predictions"][0]["speed"]
+
+    assumed = speed()
+    measured = speed(measured=MeasuredHardware(bf16_flops=1e9, fp32_flops=1e9, copy_bytes_per_s=1e9, launch_s=1e-5))
+    assert measured["tokens_per_s_per_gpu"] < assumed["tokens_per_s_per_gpu"] / 5
+    run_study(quick_client, slow_machine)
+    assert speed()["calibrated_on"] == SPEC["budget"]["max_trials"]

@@ -1,10 +1,13 @@
 """`shardtune predict` and `POST /v1/predictions` give the same table, and refuse the same mistakes."""
 
 import json
+from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
+from simulated_worker import FINGERPRINT
 
+from api_schemas.hardware import Cluster, CollectiveTime, HardwareReport, MeasuredHardware
 from service.app import create_app
 from service.cli.commands import app as cli
 from service.cli.errors import InputError
@@ -47,6 +50,50 @@ def test_the_text_says_that_nothing_was_measured_and_what_would_fit(capsys: pyte
 def test_a_mistake_names_value_and_remedy(arguments: list[str], expected: str) -> None:
     with pytest.raises(InputError, match=expected):
         predict(*arguments)
+
+
+def report(flops: float) -> HardwareReport:
+    """Two ranks of a GPU no catalogue has."""
+    return HardwareReport(
+        cluster=Cluster(gpu="Novel 9", gpus_per_node=2, memory_gib=64, host_memory_gib=256),
+        fingerprint=FINGERPRINT,
+        measured=MeasuredHardware(
+            bf16_flops=flops,
+            fp32_flops=flops / 8,
+            copy_bytes_per_s=2e12,
+            launch_s=5e-6,
+            host_link_bytes_per_s=2.5e10,
+            collectives=tuple(
+                CollectiveTime(operation="all_gather", bytes=size, seconds=2e-5 + size / 2 / 1e11)
+                for size in (1 << 18, 1 << 24, 1 << 29)
+            ),
+        ),
+    )
+
+
+def test_hardware_nobody_knows_is_predicted_from_its_measurement(
+    tmp_path: Path, client: TestClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "worker").mkdir()
+    speeds = []
+    for flops in (1e14, 4e14):
+        made = report(flops)
+        (tmp_path / "worker" / "hardware-x-2.json").write_text(made.model_dump_json())
+        predict("llama-2-7b", "--state-dir", str(tmp_path), "--json")
+        printed = json.loads(capsys.readouterr().out)
+        speeds.append(printed["predictions"][-1]["speed"]["tokens_per_s_per_gpu"])
+        entered = {"cluster": made.cluster.model_dump(), "hardware": made.measured.model_dump()}
+        assert client.post("/v1/predictions", json={"model": "llama-2-7b"} | entered).json() == printed
+    assert 2 < speeds[1] / speeds[0] < 4
+    answer = client.post("/v1/predictions", json={"model": "llama-2-7b", "cluster": made.cluster.model_dump()})
+    assert answer.status_code == 422 and "Novel 9" in answer.text
+
+
+def test_this_machine_has_to_be_measured_first(tmp_path: Path, client: TestClient) -> None:
+    with pytest.raises(InputError, match="measure-hardware"):
+        predict("llama-tiny", "--state-dir", str(tmp_path))
+    answer = client.post("/v1/predictions", json={"model": "llama-tiny", "cluster": "local"})
+    assert answer.status_code == 422 and "no worker is registered" in answer.text
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ from api_schemas.models import ModelSpec
 from api_schemas.strategies import DdpConfig, Fsdp2Config, Offload, TrialConfig, ZeroConfig
 from api_schemas.studies import Objective
 from api_schemas.workload import Workload
-from tuner.calibration import ESTIMATED, MemoryCalibration, fit_memory
+from tuner.calibration import ESTIMATED, NOTHING_LEARNT, MemoryCalibration, fit_memory
 from tuner.feasibility import gate, near_the_edge
 from tuner.footprint import Dtypes, Implementation, peak_memory
 from tuner.footprint.candidates import from_configs
-from tuner.learning import NOTHING_LEARNT, Calibrations, predict_trial
+from tuner.learning import memory_of, predict_trial
 from tuner.traced_shape import of_study
 
 SHORT = Workload(sequence_length=128, global_batch=64)
@@ -76,7 +76,7 @@ def test_an_architecture_without_a_closed_form_is_predicted_from_its_profile():
     guessed = of_study(ModelSpec(name="x", config={"model_type": "unheard_of"}), profile)
     assert guessed.parameters == profile.parameters
     assert guessed.ffn == pytest.approx(11_008, rel=0.01)
-    assert Calibrations().memory_of(guessed) == ESTIMATED
+    assert memory_of(NOTHING_LEARNT, guessed) == ESTIMATED
     assert gate(TrialConfig(strategy=DdpConfig()), guessed, SHORT, gpus(memory_gib=24), Objective(), ESTIMATED)
 
 

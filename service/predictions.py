@@ -1,0 +1,24 @@
+"""Answer a prediction with what is known here: a live worker's cluster, what it measured, what its trials taught."""
+
+from api_schemas.predictions import PredictionRequest, PredictionTable
+from service import experience, matching, workers
+from service.context import Context
+from tuner import predict as predicting
+
+
+def predict(context: Context, request: PredictionRequest) -> PredictionTable:
+    """Predict; `local` means the cluster that the live workers have.
+
+    Raises:
+        Invalid: `local` without a worker, or with several clusters.
+        ValueError: unknown hardware or model family, a missing model field, a mesh that does not come out.
+    """
+    if request.cluster != "local":
+        return predicting.predictions(request)
+    with context.db.read() as session:
+        worker = matching.local_worker(workers.live(context, session))
+        known = experience.of(context.askers, session, worker.fingerprint_key)
+        cluster = worker.inventory.cluster
+    hardware = request.hardware or known.hardware
+    asked = request.model_copy(update={"cluster": cluster, "hardware": hardware})
+    return predicting.predictions(asked, known.calibrations)

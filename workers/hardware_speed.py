@@ -1,0 +1,68 @@
+"""Measure this machine once per fingerprint and keep the result beside the trial directories."""
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from api_schemas.hardware import HardwareReport, Inventory, MeasuredHardware
+from workers.clock import now_s
+from workers.launchers.base import LaunchFailed
+from workers.launchers.cold import ColdLauncher
+from workers.launchers.processes import PYTHON
+from workers.trial_dir import tail
+
+COMMAND = (*PYTHON, "-m", "workers.rank.measure.hardware")
+_DEADLINE_S = 300.0
+
+
+def measure(offered: Inventory, work_dir: Path, mark: str, give_up: Callable[[], bool]) -> HardwareReport | None:
+    """Run the ranks that measure; None when interrupted. The caller holds the devices.
+
+    Raises:
+        LaunchFailed: a rank failed or took too long.
+    """
+    work_dir.mkdir(parents=True, exist_ok=True)
+    world_size = offered.cluster.world_size
+    launcher = ColdLauncher(os.environ, mark, COMMAND)
+    with tempfile.TemporaryDirectory(dir=work_dir, prefix="hardware-") as name:
+        folder = Path(name)
+        ends_s = now_s() + _DEADLINE_S
+        try:
+            launcher.launch(folder, world_size)
+            while len(launcher.exits) < world_size:
+                if give_up():
+                    return None
+                if now_s() > ends_s or any(end.code for end in launcher.exits):
+                    break
+                launcher.wait(0.25)
+            ends = launcher.exits
+        finally:
+            launcher.close()
+        failed = next((end for end in ends if end.code), None)
+        if failed is not None or len(ends) < world_size:
+            what = f"rank {failed.rank} failed" if failed else f"it took longer than {_DEADLINE_S:.0f} s"
+            last = tail(folder / f"rank_{failed.rank if failed else 0}.log", 1500)
+            raise LaunchFailed(f"the hardware could not be measured: {what}. Its last words:\n{last or '(none)'}")
+        measured = MeasuredHardware.model_validate_json((folder / "hardware.json").read_bytes())
+    report = HardwareReport(cluster=offered.cluster, fingerprint=offered.fingerprint, measured=measured)
+    path = _path(work_dir, offered)
+    partial = path.with_suffix(".partial")
+    partial.write_text(report.model_dump_json(indent=2) + "\n")
+    partial.replace(path)
+    return report
+
+
+def stored(work_dir: Path, offered: Inventory) -> MeasuredHardware | None:
+    """What was measured here with as many ranks under the same fingerprint."""
+    try:
+        report = HardwareReport.model_validate_json(_path(work_dir, offered).read_bytes())
+    except (OSError, ValidationError):
+        return None
+    return report.measured
+
+
+def _path(work_dir: Path, offered: Inventory) -> Path:
+    return work_dir / f"hardware-{offered.fingerprint.content_key()}-{offered.cluster.world_size}.json"

@@ -1,0 +1,129 @@
+"""`python -m workers.rank.measure.hardware DIR`: what a rank reaches while all of them work, for the predictor.
+
+Every figure is the median of repetitions, taken on all ranks at once: cores, memory and links are shared as in a trial.
+Rank 0 writes `hardware.json`.
+"""
+
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from api_schemas.hardware import CollectiveTime, MeasuredHardware
+from workers.rank import lifeline, mesh
+from workers.rank.measure import throughput
+from workers.rank.place import Place
+
+_SIZES = {"cpu": (1 << 14, 1 << 17, 1 << 20, 1 << 23, 1 << 25), "cuda": (1 << 18, 1 << 21, 1 << 24, 1 << 27, 1 << 29)}
+"""Bytes of the whole tensor, from latency to bandwidth."""
+_MATRIX = {"cpu": 1024, "cuda": 8192}
+_COPIED = {"cpu": 1 << 26, "cuda": 1 << 30}
+"""Bytes; larger than the last-level cache of either."""
+_ENOUGH_S = 1.0
+_FEWEST, _MOST = 5, 200
+
+
+def measure(place: Place) -> MeasuredHardware:
+    """All figures of this machine."""
+    kind = place.device.type
+    collectives = [
+        CollectiveTime(operation=name, bytes=size, seconds=_collective(name, size, place))
+        for name in ("all_gather", "reduce_scatter", "all_reduce")
+        for size in _SIZES[kind]
+        if place.world_size > 1
+    ]
+    return MeasuredHardware(
+        bf16_flops=_matmul(_MATRIX[kind], torch.bfloat16, place),
+        fp32_flops=_matmul(_MATRIX[kind], torch.float32, place),
+        copy_bytes_per_s=_copy(_COPIED[kind], place),
+        launch_s=_launch(place),
+        host_link_bytes_per_s=_host_link(place) if place.is_cuda else None,
+        collectives=tuple(collectives),
+    )
+
+
+def _seconds(work: Callable[[], object], place: Place) -> float:
+    """Median time of one repetition on the slowest rank; all ranks repeat equally often."""
+    for _ in range(2):
+        work()
+    dist.barrier()
+    begin = throughput.clock(place)
+    work()
+    (once,) = mesh.largest([throughput.clock(place) - begin], place)
+    count = int(min(_MOST, max(_FEWEST, _ENOUGH_S / max(once, 1e-6))))
+    times = []
+    for _ in range(count):
+        begin = throughput.clock(place)
+        work()
+        times.append(throughput.clock(place) - begin)
+    (slowest,) = mesh.largest([statistics.median(times)], place)
+    return slowest
+
+
+def _matmul(size: int, dtype: torch.dtype, place: Place) -> float:
+    left, right = (torch.randn(size, size, device=place.device).to(dtype) for _ in range(2))
+    return 2.0 * size**3 / _seconds(lambda: left @ right, place)
+
+
+def _copy(size: int, place: Place) -> float:
+    source = torch.ones(size // 4, device=place.device)
+    target = torch.empty_like(source)
+    return 2.0 * size / _seconds(lambda: torch.mul(source, 2.0, out=target), place)
+
+
+def _launch(place: Place) -> float:
+    tiny = torch.ones(16, device=place.device)
+
+    def many() -> None:
+        for _ in range(500):
+            tiny.add(1.0)
+
+    return _seconds(many, place) / 500
+
+
+def _host_link(place: Place) -> float:
+    size = _COPIED["cpu"]
+    device = torch.ones(size // 4, device=place.device)
+    host = torch.empty(size // 4, pin_memory=True)
+    return size / _seconds(lambda: host.copy_(device, non_blocking=True), place)
+
+
+def _collective(name: str, size: int, place: Place) -> float:
+    count = size // 4 // place.world_size
+    whole = torch.ones(count * place.world_size, device=place.device)
+    part = torch.ones(count, device=place.device)
+    calls: dict[str, Callable[[], object]] = {
+        "all_gather": lambda: dist.all_gather_into_tensor(whole, part),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, whole),
+        "all_reduce": lambda: dist.all_reduce(whole),
+    }
+    return _seconds(calls[name], place)
+
+
+def main() -> int:
+    """Measure as the rank the environment names."""
+    lifeline.tie_to_parent()
+    folder = Path(sys.argv[1])
+    place = Place.from_environment("cuda" if torch.cuda.is_available() else "cpu")
+    if place.is_cuda:
+        torch.cuda.set_device(place.device)
+    else:
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // place.local_world_size))
+    mesh.join(place, folder)
+    begin = time.monotonic()
+    measured = measure(place)
+    if place.rank == 0:
+        (folder / "hardware.json").write_text(measured.model_dump_json())
+        sys.stderr.write(f"measured in {time.monotonic() - begin:.0f} s\n")
+    dist.barrier()
+    dist.destroy_process_group()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

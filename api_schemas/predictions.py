@@ -150,3 +150,5 @@ class PredictionTable(Schema):
     sequence_length: int
     recipe: str
     predictions: tuple[Prediction, ...]
+    notes: tuple[str, ...] = ()
+    """What the figures rest on that nobody has checked or measured."""

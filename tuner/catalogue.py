@@ -36,6 +36,8 @@ class Gpu:
     network_bytes_per_s: float
     """Per GPU and direction, of a typical cluster of this generation."""
     sources: tuple[tuple[str, str], ...] = ()
+    doubts: tuple[tuple[str, str], ...] = ()
+    """Figures whose source was not checked, or that are assumptions: field and reason."""
 
     @property
     def peer_bytes_per_s(self) -> float:
@@ -53,11 +55,11 @@ _BINARY_GIB = {"H200-SXM-141GB": 139.8, "GH200-141GB": 139.8, "H100-SXM-96GB-HBM
 def _load() -> dict[str, Gpu]:
     data = json.loads((files("tuner") / "data" / "hardware.json").read_text())
     network = data["network_gbit_per_s_per_gpu"]
-    gpus = [_gpu(entry, network[entry["architecture"]]["value"]) for entry in data["gpus"]]
+    gpus = [_gpu(entry, network[entry["architecture"]]) for entry in data["gpus"]]
     return {gpu.name: gpu for gpu in gpus}
 
 
-def _gpu(entry: dict[str, Any], network_gbit: float) -> Gpu:
+def _gpu(entry: dict[str, Any], network: dict[str, Any]) -> Gpu:
     def value(field: str, scale: float) -> float | None:
         return None if entry[field] is None else entry[field]["value"] * scale
 
@@ -72,8 +74,13 @@ def _gpu(entry: dict[str, Any], network_gbit: float) -> Gpu:
         memory_bytes_per_s=value("memory_gb_per_s", GB),
         link_bytes_per_s=value("link_gb_per_s", GB),
         host_link_bytes_per_s=value("host_link_gb_per_s", GB) or 12 * GB,
-        network_bytes_per_s=network_gbit / 8 * GB,
+        network_bytes_per_s=network["value"] / 8 * GB,
         sources=tuple((name, entry[name]["source"]) for name in figures if entry[name]),
+        doubts=tuple(
+            (name, f"{figure['value']:g} is {figure['status']} ({figure['source']})")
+            for name, figure in [*((name, entry[name]) for name in figures), ("network_gbit_per_s_per_gpu", network)]
+            if figure and "status" in figure
+        ),
     )
 
 
@@ -133,13 +140,20 @@ def on_cluster(cluster: Cluster) -> Gpu:
     """The cluster's GPU, with the cluster's own bandwidths and memory where it states them."""
     gpu = find(cluster.gpu)
     stated: dict[str, float] = {"memory_gib": cluster.memory_gib}
+    settled = {"memory_gb"}
     if cluster.intra_node_gb_per_s:
+        settled.add("link_gb_per_s")
         stated["link_bytes_per_s"] = cluster.intra_node_gb_per_s * GB
     if cluster.inter_node_gb_per_s:
+        settled.add("network_gbit_per_s_per_gpu")
         stated["network_bytes_per_s"] = cluster.inter_node_gb_per_s * GB / cluster.gpus_per_node
     if cluster.host_link_gb_per_s:
+        settled.add("host_link_gb_per_s")
         stated["host_link_bytes_per_s"] = cluster.host_link_gb_per_s * GB
-    return replace(gpu, **stated)  # type: ignore[arg-type]
+    if cluster.nodes == 1:
+        settled.add("network_gbit_per_s_per_gpu")
+    doubts = tuple((name, reason) for name, reason in gpu.doubts if name not in settled)
+    return replace(gpu, **stated, doubts=doubts)  # type: ignore[arg-type]
 
 
 def parse_cluster(text: str) -> Cluster:

@@ -239,7 +239,16 @@ def predictions(request: PredictionRequest, known: Calibrations = NOTHING_LEARNT
         sequence_length=sequence,
         recipe=request.recipe.name,
         predictions=tuple(made),
+        notes=_notes(request, cluster),
     )
+
+
+def _notes(request: PredictionRequest, cluster: Cluster) -> tuple[str, ...]:
+    if request.hardware is not None:
+        return ("rates and links are those measured or entered for this hardware",)
+    if cluster.device == "cpu":
+        return ("rates of CPU ranks are a guess; `shardtune measure-hardware` measures them",)
+    return tuple(f"{name}: {reason}" for name, reason in catalogue.on_cluster(cluster).doubts)
 
 
 def state_gib(shape: ModelShape, workload: Workload) -> dict[str, float]:

@@ -96,6 +96,8 @@ def show(table: PredictionTable) -> None:
     console.print(_overview(table))
     for prediction in table.predictions:
         _explain(console, prediction)
+    for note in table.notes:
+        console.print(f"note: {note}", style="dim")
 
 
 def _count(parameters: int) -> str:

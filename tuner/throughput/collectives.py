@@ -28,7 +28,16 @@ def ring_seconds(total: Array, calls: Array, ranks: Array, network: Network, str
     steps = np.where(inside, network.intra_latency_s, network.inter_latency_s) * np.log2(np.maximum(ranks, 2.0))
     moved = total * (ranks - 1.0) / np.maximum(ranks, 1.0)
     seconds = moved / (bandwidth * ramp) + calls * steps
+    if network.measured:
+        seconds = np.where(inside, calls * _as_measured(moved / np.maximum(calls, 1.0), network), seconds)
     return np.where(ranks > 1, seconds, 0.0)
+
+
+def _as_measured(size: Array, network: Network) -> Array:
+    """Seconds of one call: between the sizes that were measured linearly, beyond them at the largest one's rate."""
+    sizes, seconds = (np.array(column) for column in zip(*network.measured, strict=True))
+    per_call: Array = np.interp(size, sizes, seconds) * np.maximum(size / sizes[-1], 1.0)
+    return per_call
 
 
 @dataclass(frozen=True)

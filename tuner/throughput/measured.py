@@ -1,7 +1,8 @@
 """Rates and links from what a worker measured, in place of the catalogue's: any GPU, and CPU ranks."""
 
-import math
-from statistics import median
+from collections import defaultdict
+from dataclasses import replace
+from statistics import fmean
 
 from api_schemas.hardware import Cluster, MeasuredHardware
 from tuner.throughput.rates import CPU_NETWORK, CPU_RATES, Network, Rates
@@ -28,32 +29,18 @@ def measured_rates(measured: MeasuredHardware, device: str, in_fp32: bool) -> Ra
 
 
 def measured_network(measured: MeasuredHardware, cluster: Cluster, fallback: Network) -> Network:
-    """Links of one node: seconds = latency × log2(ranks) + bytes moved / bandwidth, by the smallest and largest sizes.
+    """Links of one node by the sizes measured; links between nodes are not measured.
 
-    A ring moves (n-1)/n of the bytes through each rank's link, and an all-reduce does so twice. Links between nodes
-    are not measured.
+    A ring moves (n-1)/n of the bytes through each rank's link, and an all-reduce does so twice.
     """
     ranks = cluster.gpus_per_node
     host_link = measured.host_link_bytes_per_s or fallback.host_link
-    if ranks < 2 or not measured.collectives:
-        return Network(fallback.intra, fallback.inter, ranks, host_link)
-    moved = [
-        (one.bytes * (ranks - 1) / ranks * (2 if one.operation == "all_reduce" else 1), one.seconds)
-        for one in measured.collectives
-    ]
-    moved.sort()
-    third = max(1, len(moved) // 5)
-    bandwidth = median(size / seconds for size, seconds in moved[-third:])
-    latency = median(max(seconds - size / bandwidth, 1e-6) for size, seconds in moved[:third])
-    return Network(
-        intra=bandwidth,
-        inter=fallback.inter,
-        gpus_per_node=ranks,
-        host_link=host_link,
-        intra_latency_s=latency / math.log2(ranks) if ranks > 2 else latency,
-        inter_latency_s=fallback.inter_latency_s,
-        half_bytes=1.0,
-    )
+    seconds: dict[float, list[float]] = defaultdict(list)
+    for one in measured.collectives:
+        passes = 2 if one.operation == "all_reduce" else 1
+        seconds[one.bytes * (ranks - 1) / ranks].append(one.seconds / passes)
+    curve = tuple((size, fmean(times)) for size, times in sorted(seconds.items()) if size > 0)
+    return replace(fallback, gpus_per_node=ranks, host_link=host_link, measured=curve)
 
 
 def fallback_network(cluster: Cluster) -> Network:

@@ -52,6 +52,8 @@ class Network:
     inter_latency_s: float = 30e-6
     half_bytes: float = 16e6
     """Message per rank at which half of the bandwidth is reached (nccl-tests: 16-128 MiB per call for all-reduce)."""
+    measured: tuple[tuple[float, float], ...] = ()
+    """Within a node, in place of the above: bytes through a rank's link in one call and its seconds, by rising size."""
 
 
 # Share of the vendor's dense peak that matrix products reach. First factor: best of any shape

@@ -17,15 +17,15 @@ from tuner import space
 
 SEED = 4
 _LLAMA: dict[str, Any] = {
-    "model_type": "llama", "vocab_size": 4096, "hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 6,
-    "num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 512, "tie_word_embeddings": False,
+    "model_type": "llama", "vocab_size": 2048, "hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 6,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512, "tie_word_embeddings": False,
 }  # fmt: skip
 _GPT2: dict[str, Any] = {
-    "model_type": "gpt2", "vocab_size": 6000, "n_positions": 256, "n_embd": 256, "n_layer": 4, "n_head": 4,
+    "model_type": "gpt2", "vocab_size": 3000, "n_positions": 256, "n_embd": 128, "n_layer": 6, "n_head": 4,
     "tie_word_embeddings": True, "bos_token_id": 0, "eos_token_id": 0,
 }  # fmt: skip
 _MIXTRAL: dict[str, Any] = _LLAMA | {
-    "model_type": "mixtral", "num_hidden_layers": 3, "intermediate_size": 384, "num_local_experts": 4,
+    "model_type": "mixtral", "num_hidden_layers": 3, "intermediate_size": 192, "num_local_experts": 4,
     "num_experts_per_tok": 2, "sliding_window": None,
 }  # fmt: skip
 
@@ -47,7 +47,7 @@ class Job:
 
 
 def _job(name: str, config: dict[str, Any], recipe: str, ranks: int = 2, per_strategy: int = 5) -> Job:
-    workload = Workload(sequence_length=64, global_batch=16, recipe=RECIPES[recipe])
+    workload = Workload(sequence_length=64, global_batch=8, recipe=RECIPES[recipe])
     return Job(name, ModelSpec(name=name, config=config), workload, ranks, per_strategy)
 
 

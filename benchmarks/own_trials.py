@@ -31,7 +31,7 @@ from workers.supervise import Limits
 from workers.trial_dir import TrialDir
 
 COLUMNS = ("job", "strategy", "config", "peak_allocated_mib", "step_time_s", "half_width_s", "failure", "fingerprint")
-PLAN = MeasurePlan(parity_steps=2, max_warmup_steps=3, window_steps=1, min_windows=5, max_windows=5)
+PLAN = MeasurePlan(parity_steps=2, max_warmup_steps=1, window_steps=1, min_windows=4, max_windows=4)
 _LIMITS = Limits(deadline_s=300, no_progress_s=120)
 
 

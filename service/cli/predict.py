@@ -11,7 +11,8 @@ from rich.table import Table
 from api_schemas.hardware import HardwareReport
 from api_schemas.models import ModelSpec, preset_names
 from api_schemas.predictions import Prediction, PredictionRequest, PredictionTable
-from service.cli import study_file, wording
+from service import wording
+from service.cli import study_file
 from service.cli.errors import InputError
 from tuner.predict import predictions
 

@@ -5,6 +5,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from api_schemas.base import Schema
+from api_schemas.conditions import Conditions
 
 
 class FailureKind(StrEnum):
@@ -28,6 +29,10 @@ class FailureKind(StrEnum):
     """The run took longer than its hard deadline."""
     WORKER_LOST = "worker_lost"
     """The worker stopped renewing its lease."""
+    DEVICE = "device"
+    """The hardware was not fit to measure on: another process on the GPU, throttling, a memory or driver error, a slow rank."""
+    SUSPECT = "suspect"
+    """It ended with numbers that cannot be true."""
     SETUP = "setup"
     """The worker could not start the run (missing package, full disk, device busy)."""
 
@@ -48,6 +53,8 @@ class Failure(Schema):
     """Negative: ended by that signal."""
     peak_allocated_gib: float | None = None
     """Measured before the failure, where it was."""
+    conditions: Conditions | None = None
+    """What the worker saw of its machine meanwhile."""
 
     @property
     def is_infeasible(self) -> bool:

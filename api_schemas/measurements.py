@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from api_schemas.base import Schema
+from api_schemas.conditions import Conditions
 from api_schemas.failures import Failure
 
 
@@ -85,7 +86,21 @@ class Measurement(Schema):
     """Loss of every step in order, trajectory steps first."""
     gradient_accumulation: int
     elapsed_s: float
-    """From the launch of the ranks to their last report."""
+    """From the launch of the ranks to the end of the last one."""
+    startup_s: float | None = None
+    """From the launch to the slowest rank's first forward: what a trial costs before its first step."""
+    teardown_s: float | None = None
+    """From the slowest rank's last step to the end of the last rank."""
+    is_steady: bool | None = None
+    """Warm-up ended because the step time was steady, not because the plan allowed no more of it."""
+    is_precise: bool | None = None
+    """Timing ended because the half-width was small enough, not because the plan allowed no more windows."""
+    data_wait_share: float | None = None
+    """Of the timed windows, waiting for data on the rank that waited most; None where data is made outside of them."""
+    suspect: str | None = None
+    """Why these numbers cannot be true; such a measurement neither wins nor teaches."""
+    conditions: Conditions | None = None
+    """What the worker saw of its machine meanwhile."""
 
 
 class RankReport(Schema):
@@ -94,6 +109,17 @@ class RankReport(Schema):
     rank: int
     status: Literal["complete", "failed"]
     failure: Failure | None = None
+    first_forward_at_s: float | None = None
+    """On CLOCK_BOOTTIME, which all processes of a host share."""
+    steps_ended_at_s: float | None = None
+    """On the same clock, after the last timed window."""
+    cpu_s: float | None = None
+    """CPU time of the rank's process over its life, all threads."""
+    pace_s: float | None = None
+    """Seconds for a small calculation that is the same on every rank, before training."""
+    is_steady: bool | None = None
+    data_wait_s: float | None = None
+    """Within the timed windows; None where data is made outside of them."""
     wrap_time_s: float | None = None
     memory: Memory | None = None
     warmup_steps: int = 0

@@ -106,6 +106,9 @@ def settle(session: Session, study: StudyRow, run: RunRow, ended: Ended, now: da
 def _fault_found(session: Session, study: StudyRow, run: RunRow, ended: Ended) -> Failure | None:
     if ended.measurement is None:
         return None
+    if ended.measurement.suspect is not None:
+        message = f"the numbers cannot be true: {ended.measurement.suspect}"[:4000]
+        return Failure(kind=FailureKind.SUSPECT, message=message, conditions=ended.measurement.conditions)
     over = objective.over_limit(ended.measurement, study.cluster, study.spec.objective)
     if over is not None or run.purpose != "confirm" or run.trial is None:
         return over

@@ -5,12 +5,10 @@ failed (its failure is printed), 130 interrupted.
 """
 
 import argparse
-import contextlib
 import json
 import logging
-import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +16,15 @@ from pydantic import TypeAdapter, ValidationError
 
 from api_schemas.failures import Failure
 from api_schemas.leases import Task
-from workers import device_lock, hardware_speed
+from workers import device_lock, hardware_speed, machine
 from workers.agent import Agent
 from workers.attempt import Workplace, attempt
 from workers.client import ClientError, ServiceClient
+from workers.device_watch import DevicesUnfit
 from workers.gpu_figures import figures
-from workers.hardware import DetectionFailed, Gpus, Libraries, LibraryProbe, find_gpus, fingerprint, inventory
+from workers.hardware import DetectionFailed, Libraries, LibraryProbe, find_gpus, fingerprint, inventory
 from workers.interrupt import Interrupt
 from workers.launchers.base import LaunchFailed, RanksAlive
-from workers.launchers.local import LocalLauncher
 from workers.settings import WorkerSettings
 from workers.supervise import Limits
 from workers.trial_dir import DiskFull, TrialDir
@@ -49,7 +47,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = options.command(settings, options)
     except (ValueError, FileNotFoundError, IsADirectoryError, PermissionError) as error:
         return _say(error, BAD_INPUT)
-    except (ClientError, DetectionFailed, DiskFull, LaunchFailed, RanksAlive, device_lock.DevicesBusy) as error:
+    except (
+        ClientError,
+        DetectionFailed,
+        DiskFull,
+        LaunchFailed,
+        RanksAlive,
+        device_lock.DevicesBusy,
+        DevicesUnfit,
+    ) as error:
         return _say(error, COULD_NOT_WORK)
     return code
 
@@ -103,6 +109,13 @@ def _machine_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranks", type=int, metavar="N", help="ranks (default: all GPUs, or 2 CPU ranks)")
     parser.add_argument("--memory-gib", type=float, metavar="X", help="declared memory of one CPU rank")
     parser.add_argument("--cold", action="store_true", default=None, help="one interpreter per rank, no warm host")
+    parser.add_argument(
+        "--no-build-operators",
+        dest="build_operators",
+        action="store_false",
+        default=None,
+        help="leave building DeepSpeed's CPU Adam to the first trial that offloads its optimizer",
+    )
 
 
 def _settings(options: argparse.Namespace) -> WorkerSettings:
@@ -110,33 +123,16 @@ def _settings(options: argparse.Namespace) -> WorkerSettings:
     return WorkerSettings(**{name: value for name, value in given.items() if value is not None})
 
 
-@contextlib.contextmanager
-def _machine(settings: WorkerSettings, ranks: int | None) -> Iterator[tuple[Gpus, LocalLauncher]]:
-    """Hold this machine's devices and a launcher for them; on the way out no rank and no host is left."""
-    gpus = find_gpus()
-    chosen = gpus.first(ranks)
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-    if len(chosen.devices) < len(gpus.devices):
-        environment["CUDA_VISIBLE_DEVICES"] = ",".join(chosen.uuids)
-    mark = device_lock.pool_mark(settings.work_dir, chosen.uuids)
-    with device_lock.hold(settings.work_dir, chosen.uuids):
-        log_path = settings.work_dir / f"host-{mark}.log"
-        launcher = LocalLauncher(environment, mark, log_path, settings.host_ready_s, cold=settings.cold)
-        try:
-            yield chosen, launcher
-        finally:
-            launcher.close()
-
-
 def run_agent(settings: WorkerSettings, options: argparse.Namespace) -> int:
     """Serve trials until interrupted."""
     interrupt = Interrupt().install()
-    with _machine(settings, settings.ranks) as (gpus, launcher):
+    with machine.hold(settings, settings.ranks) as (gpus, launcher, watch):
         probe = LibraryProbe.start()
-        versions = _prepare(launcher, interrupt)
-        if interrupt:
+        prepared = machine.prepare(settings, launcher, interrupt)
+        if interrupt or prepared is None:
             return DONE
-        offered = inventory(gpus, probe.result().updated(versions), settings.ranks, settings.memory_gib)
+        libraries = probe.result().updated(prepared.versions)
+        offered = inventory(gpus, libraries, settings.ranks, settings.memory_gib, isolation=prepared.isolation)
         offered = offered.model_copy(update={"measured": hardware_speed.stored(settings.work_dir, offered)})
         place = Workplace(
             work_dir=settings.work_dir.resolve(),
@@ -145,6 +141,7 @@ def run_agent(settings: WorkerSettings, options: argparse.Namespace) -> int:
             ranks=offered.cluster.world_size,
             peak_flops=offered.peak_flops,
             min_free_gib=settings.min_free_gib,
+            devices=watch,
         )
         client = ServiceClient(settings.service)
         try:
@@ -154,28 +151,17 @@ def run_agent(settings: WorkerSettings, options: argparse.Namespace) -> int:
     return DONE
 
 
-def _prepare(launcher: LocalLauncher, interrupt: Interrupt) -> dict[str, str | None]:
-    log.info(
-        "importing the libraries of the ranks; the first time DeepSpeed's operators are built, which takes minutes"
-    )
-    try:
-        return dict(launcher.prepare(lambda: bool(interrupt)))
-    except LaunchFailed:
-        if interrupt:
-            return {}
-        raise
-
-
 def run_trial(settings: WorkerSettings, options: argparse.Namespace) -> int:
     """Run one task from a file and print what it came to."""
     task = read_task(options.file)
     ranks = None if task.kind == "profile" else task.cluster.world_size
     interrupt = Interrupt().install()
-    with _machine(settings, ranks) as (gpus, launcher):
-        versions = _prepare(launcher, interrupt)
-        if interrupt:
+    with machine.hold(settings, ranks) as (gpus, launcher, watch):
+        # One trial: it builds what it needs, and most need nothing.
+        prepared = machine.prepare(settings.model_copy(update={"build_operators": False}), launcher, interrupt)
+        if interrupt or prepared is None:
             return INTERRUPTED
-        found = fingerprint(gpus, Libraries().updated(versions))
+        found = fingerprint(gpus, Libraries().updated(prepared.versions))
         place = Workplace(
             work_dir=settings.work_dir.resolve(),
             launcher=launcher,
@@ -183,7 +169,10 @@ def run_trial(settings: WorkerSettings, options: argparse.Namespace) -> int:
             ranks=ranks or 1,
             peak_flops=figures(found.gpu).peak_bf16_flops,
             min_free_gib=settings.min_free_gib,
+            devices=watch,
         )
+        if watch is not None:
+            watch.require_fit(lambda: bool(interrupt))
         attempted = attempt(
             place,
             task,

@@ -53,7 +53,7 @@ class Agent:
 
         Raises:
             Refused: the service does not accept this worker, or another one has its name.
-            DiskFull, LaunchFailed, RanksAlive: this machine cannot run trials; nothing is leased any more.
+            DiskFull, LaunchFailed, RanksAlive, DevicesUnfit: this machine cannot run trials; nothing is leased any more.
         """
         if self._register() is None:
             return
@@ -66,6 +66,8 @@ class Agent:
                 if self._interrupt:
                     return
                 raise
+            if self._place.devices is not None:
+                self._place.devices.require_fit(lambda: bool(self._interrupt))
             sent_at_s = now_s()
             lease = self._lease()
             if lease is not None:
@@ -118,18 +120,24 @@ class Agent:
     def _work_on(self, lease: Lease, sent_at_s: float) -> None:
         name = f"{lease.run_id}-{lease.attempt}"
         log.info("run %s, attempt %d: %s", lease.run_id, lease.attempt, _describe(lease))
-        path = self._place.work_dir / name
+        directory = TrialDir(self._place.work_dir / name)
         heartbeat = HeartbeatThread(
-            self._client, self._session, lease, sent_at_s, progress=lambda: TrialDir(path).progress()
+            self._client, self._session, lease, sent_at_s, progress=directory.progress, renewed=directory.write_deadline
         )
+
+        def create() -> TrialDir:
+            created = TrialDir.create(
+                self._place.work_dir, name, lease.task, self._place.fingerprint, self._place.min_free_gib
+            )
+            created.write_deadline(heartbeat.ranks_end_s)
+            return created
+
         heartbeat.start()
         try:
             attempted = attempt(
                 self._place,
                 lease.task,
-                directory_of=lambda: TrialDir.create(
-                    self._place.work_dir, name, lease.task, self._place.fingerprint, self._place.min_free_gib
-                ),
+                directory_of=create,
                 limits=Limits(lease.deadline_s, lease.no_progress_s),
                 interrupted=lambda: self._interrupt.reason or heartbeat.stop_reason,
             )

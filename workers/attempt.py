@@ -10,9 +10,13 @@ from api_schemas.hardware import Fingerprint
 from api_schemas.leases import ProfileTask, TrialTask
 from api_schemas.measurements import Measurement
 from api_schemas.models import ModelProfile
+from workers.clock import now_s
 from workers.collect import outcome
+from workers.device_watch import DeviceWatch
+from workers.host_load import HostLook
 from workers.launchers.base import Launcher, LaunchFailed
 from workers.supervise import Ended, Limits, supervise
+from workers.surroundings import judged, observe
 from workers.trial_dir import DiskFull, TrialDir
 
 log = logging.getLogger(__name__)
@@ -29,6 +33,8 @@ class Workplace:
     """Most ranks a trial may have here."""
     peak_flops: float | None
     min_free_gib: float
+    devices: DeviceWatch | None = None
+    """Eyes on the GPUs; None for CPU ranks."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,7 @@ def attempt(
     try:
         _check_fits(task, place)
         directory = directory_of()
+        before = HostLook.now()
         ended = supervise(place.launcher, directory, ranks, limits, interrupted)
     except (DiskFull, LaunchFailed, ValueError, OSError) as error:
         log.error("the run could not be started: %s", error)
@@ -69,7 +76,10 @@ def attempt(
     if ended.cause == "interrupted":
         directory.write_outcome("interrupted")
         return None
-    result = outcome(task, directory, ended, place.peak_flops)
+    looks = place.devices.between(ended.started_at_s, now_s()) if place.devices else []
+    reports = [directory.report(rank) for rank in range(ranks)]
+    conditions = observe(before, HostLook.now(), looks, reports)
+    result = judged(task, outcome(task, directory, ended, place.peak_flops), conditions, place.peak_flops)
     return _finished(result, directory, ended, ranks)
 
 

@@ -26,5 +26,13 @@ class LeaseClock:
 
     def must_end(self) -> bool:
         """True when ranks have to be killed now to be gone before the lease ends."""
-        margin_s = min(3.0, self._lease_s / 4)
-        return now_s() >= self._ends_s - margin_s
+        return now_s() >= self._ends_s - self._margin_s
+
+    @property
+    def ranks_end_s(self) -> float:
+        """When ranks that nobody has killed must end themselves: after we should have, and before the lease ends."""
+        return self._ends_s - self._margin_s / 2
+
+    @property
+    def _margin_s(self) -> float:
+        return min(3.0, self._lease_s / 4)

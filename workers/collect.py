@@ -51,11 +51,11 @@ def outcome(
     complete = [report for report in reports if report is not None]
     if len(complete) < len(reports):
         return _crash(f"rank {reports.index(None)} ended without a report", rank=reports.index(None), exit_code=0)
-    return measurement(task, complete, ended.elapsed_s, peak_flops)
+    return measurement(task, complete, ended, peak_flops)
 
 
 def measurement(
-    task: TrialTask, reports: Sequence[RankReport], elapsed_s: float, peak_flops: float | None
+    task: TrialTask, reports: Sequence[RankReport], ended: Ended, peak_flops: float | None
 ) -> Measurement | Failure:
     """Join the ranks' reports: time of the slowest, memory of the fullest, tokens counted here."""
     windows = [max(steps) for steps in zip(*(report.window_step_times_s for report in reports), strict=False)]
@@ -73,6 +73,8 @@ def measurement(
             peak_allocated_gib=memory.peak_allocated_gib,
         )
     first = reports[0]
+    first_forward_s = _latest(report.first_forward_at_s for report in reports)
+    last_step_s = _latest(report.steps_ended_at_s for report in reports)
     return Measurement(
         tokens_per_s_per_gpu=tokens_per_s_per_gpu,
         step_time_s=step_time_s,
@@ -88,7 +90,12 @@ def measurement(
         trajectory=first.trajectory,
         losses=first.losses,
         gradient_accumulation=gradient_accumulation(task.workload.global_batch, task.config.micro_batch, world_size),
-        elapsed_s=elapsed_s,
+        elapsed_s=ended.elapsed_s,
+        is_steady=all(report.is_steady for report in reports),
+        is_precise=half_width(windows) <= task.plan.target_half_width * statistics.fmean(windows),
+        data_wait_share=_data_wait_share(task, reports, windows),
+        startup_s=None if first_forward_s is None else first_forward_s - ended.started_at_s,
+        teardown_s=None if last_step_s is None else ended.started_at_s + ended.elapsed_s - last_step_s,
     )
 
 
@@ -99,6 +106,17 @@ def _figures(report: RankReport) -> RankFigures:
         step_time_s=statistics.median(own) if own else None,
         memory=report.memory or Memory(peak_allocated_gib=None),
     )
+
+
+def _data_wait_share(task: TrialTask, reports: Sequence[RankReport], windows: Sequence[float]) -> float | None:
+    waited = [report.data_wait_s for report in reports if report.data_wait_s is not None]
+    timed_s = sum(windows) * task.plan.window_steps
+    return max(waited) / timed_s if waited and timed_s > 0 else None
+
+
+def _latest(moments: Iterable[float | None]) -> float | None:
+    """None where no rank told one."""
+    return max((moment for moment in moments if moment is not None), default=None)
 
 
 def half_width(samples: Sequence[float]) -> float:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, JsonValue, ValidationError
 
 from api_schemas.base import GIB
 from api_schemas.hardware import Cluster, Fingerprint, Inventory
@@ -187,15 +187,17 @@ def fingerprint(gpus: Gpus, libraries: Libraries) -> Fingerprint:
     )
 
 
-def inventory(gpus: Gpus, libraries: Libraries, ranks: int | None, memory_gib: float | None) -> Inventory:
-    """What a worker on this machine offers."""
+def inventory(
+    gpus: Gpus, libraries: Libraries, ranks: int | None, memory_gib: float | None, **details: JsonValue
+) -> Inventory:
+    """What a worker on this machine offers; `details` are for a person to read."""
     offered = cluster(gpus, ranks, memory_gib)
     return Inventory(
         cluster=offered,
         fingerprint=fingerprint(gpus, libraries),
         causal_lm_types=libraries.causal_lm_types,
         peak_flops=figures(offered.gpu).peak_bf16_flops,
-        details={"host": platform.node(), "gpu_uuids": list(gpus.uuids)},
+        details={"host": platform.node(), "gpu_uuids": list(gpus.uuids), **details},
     )
 
 

@@ -22,12 +22,15 @@ class HeartbeatThread(threading.Thread):
         lease: Lease,
         leased_at_s: float,
         progress: Callable[[], Progress | None],
+        renewed: Callable[[float], None] = lambda _: None,
     ):
+        """`renewed` is called in the thread with `ranks_end_s` after every renewal."""
         super().__init__(name=f"heartbeat-{lease.run_id}", daemon=True)
         self._client = client
         self._session = session
         self._lease = lease
         self._progress = progress
+        self._renewed = renewed
         self._finished = threading.Event()
         self._clock = LeaseClock(leased_at_s, lease.lease_s)
         self._stop_reason: str | None = None
@@ -39,6 +42,11 @@ class HeartbeatThread(threading.Thread):
         if self._stop_reason is None and self._clock.must_end():
             return "the lease could not be renewed"
         return self._stop_reason
+
+    @property
+    def ranks_end_s(self) -> float:
+        """When the ranks must have ended by themselves, on `clock.now_s`."""
+        return self._clock.ranks_end_s
 
     def finish(self) -> None:
         """End the thread. It does not wait for a request under way."""
@@ -65,6 +73,7 @@ class HeartbeatThread(threading.Thread):
             self._stop_reason = f"lease lost: {error}"
         else:
             self._clock.renewed(sent_at_s, answer.lease_s)
+            self._renewed(self.ranks_end_s)
             if answer.is_draining and not self._told_draining:
                 self._told_draining = True
                 log.info("this worker is being drained: it gets no more work after this run")

@@ -30,8 +30,11 @@ class WorkerSettings(BaseSettings):
     """Newest trial directories of failed runs that are kept."""
     min_free_gib: float = Field(default=1.0, ge=0)
     """A run is refused (`setup`) when the work directory's disk has less than this."""
-    host_ready_s: float = Field(default=1200, gt=0)
-    """How long the warm host may import and build DeepSpeed's C++ operators, which takes minutes the first time."""
+    host_ready_s: float = Field(default=600, gt=0)
+    """How long the warm host may import torch, deepspeed and transformers."""
+    build_operators: bool = True
+    """Build DeepSpeed's CPU Adam (a minute, then cached) before work is taken. Without, the first trial that offloads
+    its optimizer does."""
 
     @property
     def pool_name(self) -> str:

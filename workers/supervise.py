@@ -35,6 +35,8 @@ class Ended:
     cause: Literal["deadline", "no_progress", "host_lost", "interrupted"] | None
     """Why we ended the rest; None when all ended, or after one had failed."""
     detail: str
+    started_at_s: float
+    """On `clock.now_s`."""
     elapsed_s: float
     oom_killed: bool
     """The kernel's out-of-memory killer struck meanwhile."""
@@ -66,7 +68,7 @@ def supervise(
         exits, elapsed_s = launcher.exits, now_s() - started_s
     finally:
         launcher.kill()
-    return Ended(exits, end.cause, end.detail, elapsed_s, oom_killed=oom_kills() > kills_before)
+    return Ended(exits, end.cause, end.detail, started_s, elapsed_s, oom_killed=oom_kills() > kills_before)
 
 
 @dataclass(frozen=True)
@@ -90,10 +92,12 @@ class _Watch:
 
     def end(self, interrupted: str | None) -> _End | None:
         """None while the ranks may go on."""
-        if len(self._launcher.exits) == self._world_size:
-            return _End(None)
-        if interrupted is not None:
+        all_ended = len(self._launcher.exits) == self._world_size
+        # Ranks that have ended themselves because the lease ran out are no result; those that are done are one.
+        if interrupted is not None and not (all_ended and all(exit.code == 0 for exit in self._launcher.exits)):
             return _End("interrupted", interrupted)
+        if all_ended:
+            return _End(None)
         if self._launcher.lost is not None:
             return _End("host_lost", f"the warm host ended with exit code {self._launcher.lost.code}")
         if self._peers_had_their_time():

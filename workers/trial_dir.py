@@ -1,7 +1,9 @@
 """The folder through which the agent and the ranks of one attempt talk, and how long such folders are kept."""
 
 import json
+import logging
 import shutil
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +18,9 @@ from api_schemas.models import ModelProfile
 _TASK: TypeAdapter[Task] = TypeAdapter(Task)
 _OUTCOME = "outcome.json"
 LOG_TAIL_CHARACTERS = 8000
+
+
+log = logging.getLogger(__name__)
 
 
 class DiskFull(Exception):
@@ -46,6 +51,18 @@ class TrialDir:
         (path / "versions.json").write_text(fingerprint.model_dump_json(indent=2) + "\n")
         (path / "task.json").write_bytes(_TASK.dump_json(task, indent=2))
         return cls(path)
+
+    def write_deadline(self, ends_s: float) -> None:
+        """Tell the ranks and their host when they must be gone, on `clock.now_s`; nothing where the folder is not there."""
+        if not self.path.is_dir():
+            return
+        partial = self.path / f".deadline-{threading.get_ident()}"
+        try:
+            partial.write_text(str(ends_s))
+            partial.replace(self.path / "deadline")
+        except OSError as error:
+            # The ranks then end early, and the run is repeated: better than ranks that nobody can end.
+            log.warning("the ranks' deadline could not be moved: %s", error)
 
     def progress(self) -> Progress | None:
         """What rank 0 last said, None before that."""

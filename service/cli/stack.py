@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -106,26 +106,53 @@ def local_service(state_dir: Path) -> Iterator[ServiceClient]:
 class LocalWorker:
     """A worker process on this machine; started again when it dies while a study runs."""
 
-    def __init__(self, client: ServiceClient, state_dir: Path, ranks: int | None, memory_gib: float | None) -> None:
+    def __init__(
+        self,
+        client: ServiceClient,
+        state_dir: Path,
+        ranks: int | None,
+        memory_gib: float | None,
+        *,
+        may_offload: bool = True,
+    ) -> None:
+        """`may_offload`: some configuration may need DeepSpeed's CPU Adam, which is then built before work is taken."""
         self._client = client
         # The name outlives the process, so that a resumed study takes over the leases of the interrupted one at once.
         self.name = f"{platform.node()}:{state_dir}"[-200:]
         command = [*MODULE, "workers", "--service", client.base_url, "--work-dir", str(state_dir / "worker")]
         command += ["--name", self.name]
         command += ["--ranks", str(ranks)] if ranks else []
+        command += [] if may_offload else ["--no-build-operators"]
         command += ["--memory-gib", str(memory_gib)] if memory_gib else []
         self._child = Child("the worker", command, state_dir / "logs" / "worker.log")
+        self._doing = state_dir / "worker" / "doing.txt"
+        self._said = ""
         self._restarts = 0
 
-    def start(self) -> None:
-        """Start it and wait until the service knows it.
+    def start(self, say: Callable[[str], None]) -> None:
+        """Start it and wait until the service knows it; `say` gets what takes it long.
 
         Raises:
             PlatformFailure: it ended or did not register.
         """
         before = self._sessions()
         self._child.start()
-        wait_until(lambda: bool(self._sessions() - before), self._child, _WORKER_START_S, "registered")
+
+        def registered() -> bool:
+            if (news := self.news()) is not None:
+                say(news)
+            return bool(self._sessions() - before)
+
+        wait_until(registered, self._child, _WORKER_START_S, "registered")
+
+    def news(self) -> str | None:
+        """What keeps the worker from taking work (building operators, an occupied GPU); None if nothing, or nothing new."""
+        try:
+            words = self._doing.read_text()
+        except OSError:
+            words = ""
+        is_new, self._said = words != self._said, words
+        return words if is_new and words else None
 
     def keep_alive(self) -> bool:
         """Start it again when it has died; True when that was needed.

@@ -107,11 +107,13 @@ def _check_out(out: Path) -> None:
 def _run(client: ServiceClient, state_dir: Path, spec: StudySpec | None, options: TuneOptions) -> None:
     study = _last_unfinished(client, options.state_dir) if spec is None else None
     ranks, memory_gib = _worker_options(study.cluster if study else spec.cluster if spec else "local", options)
-    worker = LocalWorker(client, state_dir, ranks, memory_gib)
+    asked = study.spec if study else spec
+    assert asked is not None
+    worker = LocalWorker(client, state_dir, ranks, memory_gib, may_offload="zero" in asked.space.backends)
     _only(client, study)
     try:
         say("starting a worker on this machine")
-        worker.start()
+        worker.start(say)
         if study is None:
             assert spec is not None
             study = _create(client, spec)
@@ -174,6 +176,8 @@ def _watch(client: ServiceClient, worker: LocalWorker, study_id: str) -> Study:
             view.show(study, trials, rejections, time.monotonic() - started)
             if study.state not in _UNFINISHED:
                 return study
+            if (news := worker.news()) is not None:
+                view.say(news)
             if worker.keep_alive():
                 view.say("the worker ended unexpectedly and was started again; the study goes on")
             time.sleep(_POLL_S)

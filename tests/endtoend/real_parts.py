@@ -57,11 +57,13 @@ class Stack:
             self._port = probe.getsockname()[1]
         self.http = httpx.Client(base_url=f"http://127.0.0.1:{self._port}", timeout=30, trust_env=False)
 
-    def start_service(self) -> subprocess.Popen[bytes]:
+    def start_service(self, **settings: str) -> subprocess.Popen[bytes]:
+        """`settings` as in service.settings, in capitals without the prefix."""
         environment = {
             "SHARDTUNE_DATABASE_URL": f"sqlite:///{self._folder}/shardtune.sqlite3",
             "SHARDTUNE_LEASE_S": "10",
             "SHARDTUNE_HEARTBEAT_S": "1",
+            **{f"SHARDTUNE_{name}": value for name, value in settings.items()},
         }
         command = [sys.executable, "-m", "service.cli", "serve", "--host", "127.0.0.1", "--port", str(self._port)]
         process = self._start(command, "service.log", environment)
@@ -71,7 +73,15 @@ class Stack:
     def start_worker(self, ranks: int = 2) -> psutil.Process:
         before = set(self.workers())
         command = [sys.executable, "-m", "workers", "--service", str(self.http.base_url), "--name", "w"]
-        command += ["--work-dir", str(self._folder / "worker"), "--ranks", str(ranks), "--memory-gib", "2"]
+        command += [
+            "--work-dir",
+            str(self._folder / "worker"),
+            "--ranks",
+            str(ranks),
+            "--memory-gib",
+            "2",
+            "--no-build-operators",
+        ]
         process = self._start(command, "worker.log", {})
         until(lambda: set(self.workers()) - before or process.poll() is not None, 120, "worker registered")
         assert process.poll() is None, (self._folder / "worker.log").read_text()

@@ -1,5 +1,10 @@
-"""kill -9 of the worker in mid-trial: no rank survives, nothing is lost or counted twice."""
+"""Agent, warm host and a rank, each killed and each stopped for longer than the lease, in one study of real trials.
 
+Nothing is left, nothing is lost, nothing is counted twice, and the study finishes.
+"""
+
+import json
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,7 +13,31 @@ import psutil
 import pytest
 from real_parts import Stack, study, until
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.timeout(600)]
+
+LEASE_S, NO_PROGRESS_S = 8, 12
+PLAN = {"parity_steps": 2, "max_warmup_steps": 1, "window_steps": 10, "min_windows": 20, "max_windows": 20}
+"""Long enough to be hit."""
+
+
+class Crew:
+    """The processes of a worker whose ranks train."""
+
+    def __init__(self, agent: psutil.Process) -> None:
+        (helper,) = agent.children()
+        # With a PID namespace there is a process in between, which waits for the host.
+        wrapped = any("tether" in word for word in helper.cmdline())
+        self.agent, self.host = agent, helper.children()[0] if wrapped else helper
+        self.ranks = self.host.children()
+        self.rank = self.ranks[1]
+        self.below = agent.children(recursive=True)
+
+
+def is_gone(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 @pytest.fixture
@@ -18,29 +47,91 @@ def stack(tmp_path: Path) -> Iterator[Stack]:
     opened.close()
 
 
-def _training(stack: Stack, study_id: str) -> Any:
-    """True once ranks of a search run train."""
-    runs = [run for trial in stack.trials(study_id) for run in trial["runs"] if run["state"] == "running"]
-    return any((run["progress"] or {}).get("phase") in ("warming_up", "measuring") for run in runs)
+class Story:
+    """A study, the worker that serves it, and what has happened to its runs."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._stack = stack
+        stack.start_service(
+            LEASE_S=str(LEASE_S), HEARTBEAT_S="0.5", NO_PROGRESS_S=str(NO_PROGRESS_S), MEASURE=json.dumps(PLAN)
+        )
+        self.agent = stack.start_worker()
+        self.study_id = stack.create(study(budget={"max_trials": 6}))
+        self.hit: dict[str, str] = {}
+        """What was done to each run, by id."""
+        self.last = ""
+
+    def next_crew(self, deed: str) -> Crew:
+        """Wait until a run that was left alone so far trains, and note what happens to it."""
+        run_id = str(until(self._untouched_run, 180, f"a run trains, before: {deed}"))
+        self.hit[run_id], self.last = deed, run_id
+        return Crew(self.agent)
+
+    def _untouched_run(self) -> str | None:
+        for trial in self._stack.trials(self.study_id):
+            for run in trial["runs"]:
+                trains = (run["progress"] or {}).get("phase") == "measuring"
+                if run["state"] == "running" and trains and len(run["attempts"]) == 1 and run["run_id"] not in self.hit:
+                    return str(run["run_id"])
+        return None
+
+    def replace_agent(self) -> None:
+        self.agent = self._stack.start_worker()
+
+    def ends(self) -> dict[str, list[str]]:
+        """How the attempts at each run ended."""
+        runs = [run for trial in self._stack.trials(self.study_id) for run in trial["runs"]]
+        return {run["run_id"]: [attempt["end"] for attempt in run["attempts"]] for run in runs}
+
+    def finished(self) -> dict[str, Any]:
+        until(lambda: self._stack.study(self.study_id)["state"] != "running", 300, "the study ends")
+        return self._stack.study(self.study_id)
 
 
-def test_a_killed_worker_leaves_no_rank_and_its_successor_finishes(stack: Stack) -> None:
-    stack.start_service()
-    worker = stack.start_worker()
-    study_id = stack.create(study())
-    until(lambda: _training(stack, study_id), 120, "a trial trains")
-    family = worker.children(recursive=True)
-    assert len(family) >= 3, "the warm host and two ranks"
-    worker.kill()
-    _, alive = psutil.wait_procs(family, timeout=5)
-    assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+def test_whatever_is_killed_or_stopped_the_study_finishes_and_nothing_is_left(stack: Stack) -> None:
+    story = Story(stack)
 
-    stack.start_worker()
-    until(lambda: stack.study(study_id)["state"] != "running", 240, "the study ends")
-    found = stack.study(study_id)
-    assert (found["state"], found["trials"]) == ("complete", {"complete": 3}), found["reason"]
-    runs = [run for trial in stack.trials(study_id) for run in trial["runs"]]
-    ends = [[attempt["end"] for attempt in run["attempts"]] for run in runs]
-    assert ends.count(["worker_lost", "complete"]) == 1
-    assert all(run.count("complete") == 1 and run[-1] == "complete" for run in ends)
-    assert len(runs) == 3 + 2 * 5
+    crew = story.next_crew("agent killed")
+    crew.agent.kill()
+    until(lambda: all(map(is_gone, crew.below)), 5, "host and ranks die with the agent")
+    story.replace_agent()
+
+    crew = story.next_crew("agent stopped")
+    crew.agent.suspend()
+    until(lambda: all(map(is_gone, crew.ranks)), LEASE_S + 5, "ranks end themselves with the lease of a stopped agent")
+    until(lambda: story.ends()[story.last] == ["worker_lost"], 20, "the service takes the run away")
+    crew.agent.resume()
+
+    crew = story.next_crew("host killed")
+    crew.host.kill()
+    until(lambda: all(map(is_gone, [crew.host, *crew.ranks])), 5, "ranks die with their host")
+
+    crew = story.next_crew("host stopped")
+    crew.host.suspend()
+    # Its ranks train on to their end; what they have measured reaches nobody.
+    until(lambda: is_gone(crew.host), NO_PROGRESS_S + 90, "the agent ends a host that is silent")
+    assert all(map(is_gone, crew.ranks))
+
+    crew = story.next_crew("rank killed")
+    crew.rank.send_signal(signal.SIGKILL)
+    until(lambda: all(map(is_gone, crew.ranks)), 15, "its peer ends too")
+
+    crew = story.next_crew("rank stopped")
+    crew.rank.suspend()
+    until(lambda: is_gone(crew.rank), NO_PROGRESS_S + 60, "the agent ends ranks that stand still")
+
+    found = story.finished()
+    assert (found["state"], found["trials"]) == ("complete", {"complete": 6}), found["reason"]
+    ends = story.ends()
+    assert {deed: ends[run_id][0] for run_id, deed in story.hit.items()} == {
+        "agent killed": "worker_lost",
+        "agent stopped": "worker_lost",
+        "host killed": "rank_lost",
+        "host stopped": "no_progress",
+        "rank killed": "rank_lost",
+        "rank stopped": "no_progress",
+    }
+    assert all(run.count("complete") == 1 and run[-1] == "complete" for run in ends.values()), ends
+    below = story.agent.children(recursive=True)
+    stack.close()
+    until(lambda: all(map(is_gone, [story.agent, *below])), 5, "nothing outlives the worker")

@@ -189,3 +189,22 @@ def test_default_budget_ends_when_further_gain_is_unlikely(quick_client):
     study, trials = run_study(quick_client, lambda *_: measurement(1000.0), budget={})
     assert 12 <= len(trials) < 40 and "gained less than" in study["reason"]
     assert study["result"]["verdict"] == "no_significant_improvement"
+
+
+def test_numbers_that_cannot_be_true_are_measured_again_and_never_win(quick_client):
+    suspect = measurement(99_000).model_copy(update={"suspect": "an MFU of 310 %: more FLOPs than the device has"})
+    study, trials = run_study(quick_client, only(0, suspect))
+    assert study["state"] == "complete" and study["trials"] == {"complete": 7, "failed": 1}
+    assert "MFU of 310 %" in trials[0]["failure"]["message"]
+    assert [attempt["end"] for attempt in trials[0]["runs"][0]["attempts"]] == ["suspect", "suspect"]
+    assert study["result"]["best"]["trial_number"] != 0
+
+
+def test_a_bad_device_is_the_platforms_fault(quick_client):
+    def once(lease, task):
+        is_first = lease.trial_number == 0 and lease.attempt == 1
+        return failure(FailureKind.DEVICE, "GPU-1 was throttled") if is_first else well(lease, task)
+
+    study, trials = run_study(quick_client, once)
+    assert study["trials"] == {"complete": 8}
+    assert [attempt["end"] for attempt in trials[0]["runs"][0]["attempts"]] == ["device", "complete"]

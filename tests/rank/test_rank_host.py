@@ -1,6 +1,7 @@
 """The warm host's protocol, and that no rank outlives whoever started it."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -100,3 +101,39 @@ def test_no_rank_outlives_a_killed_parent_of_the_host(tmp_path: Path) -> None:
         processes = [psutil.Process(pid) for pid in pids]
         parent.kill()
     wait_for(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes), 5)
+
+
+def test_ranks_are_gone_when_their_deadline_has_passed(own_host: HostProcess) -> None:
+    folder, ranks = launch(own_host)
+    (folder / "deadline").write_text(str(time.clock_gettime(time.CLOCK_BOOTTIME) + 1))
+    # Neither the host's nor the rank's own watch needs anybody else: one rank cannot move at all.
+    ranks[0].suspend()
+    wait_for(lambda: not any(rank.is_running() for rank in ranks), 10)
+    assert {own_host.event()["event"] for _ in ranks} == {"exited"}
+
+
+def test_ranks_without_a_host_hold_their_deadline_themselves(tmp_path: Path) -> None:
+    (tmp_path / "task.json").write_text(tiny_task({"kind": "ddp"}, ranks=1, max_windows=100_000).model_dump_json())
+    (tmp_path / "deadline").write_text(str(time.clock_gettime(time.CLOCK_BOOTTIME) + 1))
+    rank = subprocess.run([sys.executable, "-m", "workers.rank", str(tmp_path)], start_new_session=True, timeout=60)
+    assert rank.returncode == -signal.SIGKILL
+
+
+def test_the_builder_takes_its_compilers_along_when_its_parent_is_killed(tmp_path: Path) -> None:
+    # A compiler that never ends, for a cache of our own.
+    compiler = tmp_path / "g++"
+    compiler.write_text(f"#!/bin/sh\necho $$ >> {tmp_path}/pids\nexec sleep 600\n")
+    compiler.chmod(0o755)
+    environment = os.environ | {"TORCH_EXTENSIONS_DIR": str(tmp_path / "cache"), "CXX": str(compiler)}
+    program = (
+        "import subprocess, sys, os\n"
+        "os.environ['SHARDTUNE_PARENT_PID'] = str(os.getpid())\n"
+        "subprocess.run([sys.executable, '-m', 'workers.rank.ops'], start_new_session=True)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], env=environment) as parent:
+        wait_for(lambda: (tmp_path / "pids").exists() and (tmp_path / "pids").read_text().endswith("\n"), 60)
+        (builder,) = psutil.Process(parent.pid).children()
+        family = [builder, *builder.children(recursive=True)]
+        assert int((tmp_path / "pids").read_text().split()[-1]) in [process.pid for process in family]
+        parent.kill()
+    wait_for(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in family), 5)

@@ -1,11 +1,21 @@
 """What every launcher can do: be made ready, start the ranks of one trial, watch them, end them."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-Versions = Mapping[str, str | None]
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a launcher knows once it can launch."""
+
+    versions: Mapping[str, str | None] = field(default_factory=dict)
+    """Of the libraries the ranks will run with, as far as the launcher knows them."""
+    isolation: str = "none: ranks are started one by one"
+    """`pid_namespace`: whatever a rank starts dies with the launcher's helper; else why there is none."""
+    operators_built: bool | None = None
+    """Whether DeepSpeed's C++ operators lie in the cache; None where it was not looked."""
 
 
 class LaunchFailed(Exception):
@@ -28,10 +38,8 @@ class RankExit:
 class Launcher(Protocol):
     """Starts the ranks of one trial at a time. All calls come from the main thread."""
 
-    def prepare(self, give_up: Callable[[], bool]) -> Versions:
-        """Get ready to launch, which may take minutes; cheap when ready already.
-
-        Returns the library versions the ranks will run with, as far as the launcher knows them.
+    def prepare(self, give_up: Callable[[], bool]) -> Prepared:
+        """Get ready to launch, which may take seconds; cheap when ready already.
 
         Raises:
             LaunchFailed: it cannot be made ready, or `give_up` said so.

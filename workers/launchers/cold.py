@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from workers.launchers.base import LaunchFailed, RankExit, RanksAlive, Versions
+from workers.launchers.base import LaunchFailed, Prepared, RankExit, RanksAlive
 from workers.launchers.processes import MARK, PYTHON, kill_marked, kill_quietly, start_tethered
 
 RANK_COMMAND = (*PYTHON, "-m", "workers.rank")
@@ -33,9 +33,9 @@ class ColdLauncher:
         """There is no helper to lose."""
         return None
 
-    def prepare(self, give_up: Callable[[], bool]) -> Versions:
+    def prepare(self, give_up: Callable[[], bool]) -> Prepared:
         """Nothing to prepare."""
-        return {}
+        return Prepared()
 
     def launch(self, directory: Path, world_size: int) -> None:
         """Start all ranks."""

@@ -4,7 +4,8 @@ import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from workers.launchers.base import RankExit, Versions
+from workers.launchers import operators
+from workers.launchers.base import Prepared, RankExit
 from workers.launchers.cold import ColdLauncher
 from workers.launchers.processes import kill_marked
 from workers.launchers.warm import ForkUnsafe, WarmLauncher
@@ -18,6 +19,7 @@ class LocalLauncher:
     def __init__(
         self, environment: Mapping[str, str], mark: str, log_path: Path, ready_timeout_s: float, cold: bool = False
     ):
+        self._environment, self._mark = environment, mark
         self._cold = ColdLauncher(environment, mark)
         self._current: ColdLauncher | WarmLauncher = (
             self._cold if cold else WarmLauncher(environment, mark, log_path, ready_timeout_s)
@@ -35,14 +37,18 @@ class LocalLauncher:
         """The warm host, when it died during this launch."""
         return self._current.lost
 
-    def prepare(self, give_up: Callable[[], bool]) -> Versions:
+    def prepare(self, give_up: Callable[[], bool]) -> Prepared:
         """Warm up; change to cold starts for good where forking is unsafe."""
         try:
             return self._current.prepare(give_up)
         except ForkUnsafe as error:
             log.warning("ranks are started cold, because forked ones would not work here: %s", error)
             self._current = self._cold
-            return {}
+            return self._cold.prepare(give_up)
+
+    def build_operators(self, work_dir: Path, give_up: Callable[[], bool]) -> None:
+        """Build DeepSpeed's C++ operators with the ranks' environment, unless they are there."""
+        operators.build(self._environment, self._mark, work_dir, give_up, operators.BUILD_COMMAND)
 
     def launch(self, directory: Path, world_size: int) -> None:
         """Start the ranks."""

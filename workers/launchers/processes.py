@@ -20,8 +20,6 @@ PYTHON = (sys.executable, *(["-P"] if sys.flags.safe_path else []))
 """The interpreter for our own modules. -P is passed on: with it a folder `workers` where we were started is not ours."""
 MARK = "SHARDTUNE_POOL"
 """Environment variable that holds the mark of the device pool a process works on."""
-PARENT = "SHARDTUNE_PARENT_PID"
-"""Environment variable the ranks' side compares with its parent; one inherited from our own parent must not pass."""
 
 
 def start_tethered(
@@ -30,14 +28,18 @@ def start_tethered(
     stdin: int | None = subprocess.DEVNULL,
     stdout: int | IO[bytes] | None = None,
     stderr: int | IO[bytes] | None = None,
+    isolated: bool = False,
 ) -> subprocess.Popen[bytes]:
-    """Start a process, in a session of its own, that dies with this one (also by kill -9)."""
+    """Start a process, in a session of its own, that dies with this one (also by kill -9).
+
+    `isolated`: in a PID namespace where permitted, so that whatever it starts dies with it.
+    """
     # The death signal follows the thread that forks: from another thread, ranks would die when that thread ends.
     assert threading.current_thread() is threading.main_thread(), "start ranks from the main thread"
-    wrapper = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid())]
+    wrapper = [sys.executable, "-I", "-S", tether.__file__, *(["--isolated"] if isolated else []), str(os.getpid())]
     return subprocess.Popen(
         [*wrapper, *command],
-        env={**environment, PARENT: str(os.getpid())},
+        env=dict(environment),
         stdin=stdin,
         stdout=stdout,
         stderr=stderr,

@@ -1,27 +1,129 @@
-"""Become another program that the kernel kills when its parent dies: `tether.py PARENT_PID PROGRAM [ARGUMENT…]`.
+"""Become another program that the kernel kills when its parent dies: `tether.py [--isolated] PARENT_PID PROGRAM [ARGUMENT…]`.
 
 A file of its own, run as a script, because Popen's `preexec_fn` is unsafe in a process with threads. The kernel keeps
 the death signal over exec and ties it to the parent *thread*, so start this from a thread that lives as long as the ranks may.
+
+With `--isolated` the program is process 1 of a PID namespace of its own where that is permitted: when it dies, the kernel
+kills whatever it and its children started, under whatever session, parent or environment. The program finds in
+SHARDTUNE_ISOLATION what came of it.
 """
 
 import ctypes
 import os
+import select
 import signal
 import sys
+from pathlib import Path
 
-_PR_SET_PDEATHSIG = 1
+PARENT = "SHARDTUNE_PARENT_PID"
+"""Environment variable the ranks' side compares with its parent; one inherited from our own parent must not pass."""
+ISOLATION = "SHARDTUNE_ISOLATION"
+"""Environment variable: `pid_namespace`, or why there is none."""
+PID_NAMESPACE = "pid_namespace"
+
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
+_CLONE_NEWNS, _CLONE_NEWUSER, _CLONE_NEWPID = 0x00020000, 0x10000000, 0x20000000
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 2, 4, 8, 1 << 14, 1 << 18
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
     """Set the death signal, make sure that it was not too late, exec."""
-    parent, command = int(sys.argv[1]), sys.argv[2:]
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    arguments = sys.argv[1:]
+    isolated = arguments[0] == "--isolated"
+    parent, command = int(arguments[isolated]), arguments[isolated + 1 :]
+    _die_with_parent()
     # A parent that died before the call above sends nothing any more.
     if os.getppid() != parent:
         sys.exit(f"parent {parent} died before {command[0]} could start")
+    os.environ[PARENT] = str(parent)
+    if isolated:
+        refusal = why_not_isolated()
+        os.environ[ISOLATION] = refusal or PID_NAMESPACE
+        if refusal is None:
+            _run_in_namespace(command)
     os.execvp(command[0], command)
+
+
+def why_not_isolated() -> str | None:
+    """Try the namespaces in a child, since a process that has entered one cannot leave; the reason where they fail."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _enter()
+            child = os.fork()
+            if child == 0:
+                _mount_proc()
+                os._exit(0)
+            if os.waitpid(child, 0)[1]:
+                raise OSError("/proc cannot be mounted")
+        except OSError as error:
+            os.write(write, str(error).encode())
+        os._exit(0)
+    os.close(write)
+    reason = os.read(read, 1000).decode()
+    os.close(read)
+    os.waitpid(pid, 0)
+    return reason or None
+
+
+def _run_in_namespace(command: list[str]) -> None:
+    """Run the program as process 1 of a new namespace, and end as it ends. Does not return."""
+    _enter()
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(write)
+        _die_with_parent()
+        # In the new namespace the parent has no number: it lives as long as its end of the pipe is open.
+        if select.select([read], [], [], 0)[0]:
+            os._exit(1)
+        os.close(read)
+        # Checked here; there is no number to compare.
+        os.environ[PARENT] = "0"
+        _mount_proc()
+        os.execvp(command[0], command)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, 0)
+    os.dup2(nowhere, 1)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL) if -code not in (signal.SIGKILL, signal.SIGSTOP) else None
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+def _enter() -> None:
+    """PID and mount namespaces for our children; without root, a user namespace in which that is permitted."""
+    user, group = os.getuid(), os.getgid()
+    _check(_libc.unshare(_CLONE_NEWPID | _CLONE_NEWNS | (_CLONE_NEWUSER if user else 0)), "unshare")
+    if user:
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+        # The change of credentials has taken both away; the agent finds its processes by their environment.
+        _check(_libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0), "prctl(PR_SET_DUMPABLE)")
+        parent = os.getppid()
+        _die_with_parent()
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+def _mount_proc() -> None:
+    """/proc has to show the numbers of the namespace, which psutil and others take for their own."""
+    _check(_libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None), "mount --make-rprivate /")
+    _check(_libc.mount(b"proc", b"/proc", b"proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, None), "mount /proc")
+
+
+def _die_with_parent() -> None:
+    _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
+
+
+def _check(result: int, what: str) -> None:
+    if result:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
 
 
 if __name__ == "__main__":

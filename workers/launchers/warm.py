@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from workers.launchers.base import LaunchFailed, RankExit, RanksAlive, Versions
+from workers.launchers.base import LaunchFailed, Prepared, RankExit, RanksAlive
 from workers.launchers.processes import MARK, PYTHON, kill_marked, marked, start_tethered
 from workers.trial_dir import tail
 
@@ -48,7 +48,7 @@ class WarmLauncher:
         self._obey_s = obey_s
         self._host: subprocess.Popen[bytes] | None = None
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        self._versions: Versions | None = None
+        self._prepared: Prepared | None = None
         self._own: set[int] = set()
         """The host and its helpers, which outlive a trial."""
         self._launched: tuple[str, int] | None = None
@@ -65,27 +65,32 @@ class WarmLauncher:
         """The host, when it died during this launch."""
         return self._lost
 
-    def prepare(self, give_up: Callable[[], bool]) -> Versions:
+    def prepare(self, give_up: Callable[[], bool]) -> Prepared:
         """Start a host unless one is alive, and wait until it is warm."""
-        if self._host is None or self._host.poll() is not None or self._versions is None:
+        if self._host is None or self._host.poll() is not None or self._prepared is None:
             self._end_host()
             self._start_host()
-            self._versions = self._await_ready(give_up)
-        return self._versions
+            self._prepared = self._await_ready(give_up)
+        return self._prepared
 
     def _start_host(self) -> None:
         self._log_path.parent.mkdir(parents=True, exist_ok=True)
         self._events = queue.Queue()
         with self._log_path.open("wb") as stderr:
             self._host = start_tethered(
-                self._command, self._environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr
+                self._command,
+                self._environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                isolated=True,
             )
         assert self._host.stdout is not None
         threading.Thread(
             target=_read_events, args=(self._host.stdout, self._events), name="host-events", daemon=True
         ).start()
 
-    def _await_ready(self, give_up: Callable[[], bool]) -> Versions:
+    def _await_ready(self, give_up: Callable[[], bool]) -> Prepared:
         ends_s = time.monotonic() + self._ready_timeout_s
         while not give_up():
             try:
@@ -100,7 +105,11 @@ class WarmLauncher:
                 if not event.get("fork_safe", True):
                     self._end_host()
                     raise ForkUnsafe(str(event.get("reason")))
-                return {str(name): version for name, version in event.get("versions", {}).items()}
+                return Prepared(
+                    versions={str(name): version for name, version in event.get("versions", {}).items()},
+                    isolation=str(event.get("isolation")),
+                    operators_built=event.get("operators_built"),
+                )
         self._end_host()
         raise LaunchFailed("asked to stop while the warm host was starting")
 
@@ -170,7 +179,7 @@ class WarmLauncher:
         self._launched = None
 
     def _end_host(self) -> None:
-        host, self._host, self._versions = self._host, None, None
+        host, self._host, self._prepared = self._host, None, None
         if host is None:
             return
         # By mark, not by pid alone: the ranks of a host that does not answer have to go as well.

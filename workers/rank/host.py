@@ -12,8 +12,7 @@ import json
 import os
 import selectors
 import signal
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,10 @@ import cpuinfo  # type: ignore[import-untyped]
 import transformers
 
 from api_schemas.leases import ProfileTask, TrialTask
-from api_schemas.measurements import Progress
-from workers.rank import forking, lifeline, ops, trial_dir
+from workers.rank import deadline, forking, lifeline, ops, trial_dir
 from workers.rank.versions import library_versions
+
+_DEADLINE_POLL_S = 0.5
 
 _LATE_IMPORTS = (
     "cpuinfo",
@@ -51,8 +51,6 @@ class Host:
         self._folder: str | None = None
         self._ranks: dict[int, int] = {}
         """Rank by pid, of the launch in progress."""
-        self._builder: tuple[subprocess.Popen[bytes], str, int] | None = None
-        """A running build of operators, and the launch that waits for it."""
 
     def run(self) -> None:
         """Serve until the input ends."""
@@ -64,21 +62,30 @@ class Host:
         for name in _LATE_IMPORTS:
             _import_if_there(name)
         fork_safe, reason = forking.probe()
-        self._tell({"event": "ready", "fork_safe": fork_safe, "reason": reason, "versions": library_versions()})
+        self._tell(
+            {
+                "event": "ready",
+                "fork_safe": fork_safe,
+                "reason": reason,
+                "versions": library_versions(),
+                "isolation": os.environ.get("SHARDTUNE_ISOLATION", "none: not asked for"),
+                "operators_built": ops.is_built(),
+            }
+        )
         with selectors.DefaultSelector() as selector:
             selector.register(self._orders, selectors.EVENT_READ)
             selector.register(wakeup_read, selectors.EVENT_READ)
             open_ = True
             while open_:
-                # A build keeps the agent's no-progress clock from running out by touching the progress file.
-                ready = selector.select(timeout=1.0 if self._builder else None)
-                for key, _ in ready:
+                for key, _ in selector.select(timeout=_DEADLINE_POLL_S if self._ranks else None):
                     if key.fd == wakeup_read:
                         os.read(wakeup_read, 4096)
                     else:
                         open_ = self._read_orders()
-                self._continue_build()
                 self._reap()
+                # An agent that is stopped, and a rank that is: neither can keep the lease's promise, so we do.
+                if self._folder is not None and deadline.has_passed(Path(self._folder)):
+                    self._kill_all()
         self._kill_all()
 
     def _read_orders(self) -> bool:
@@ -106,22 +113,7 @@ class Host:
         preload(task)
         if ops.needed(task):
             cpuinfo.get_cpu_info()
-        if ops.needed(task) and not ops.is_built():
-            builder = subprocess.Popen([sys.executable, "-m", "workers.rank.ops"], stdout=2, start_new_session=True)
-            self._builder = (builder, folder, world_size)
-            return
         self._fork_ranks(folder, 1 if isinstance(task, ProfileTask) else world_size)
-
-    def _continue_build(self) -> None:
-        if self._builder is None:
-            return
-        builder, folder, world_size = self._builder
-        if builder.poll() is None:
-            trial_dir.ProgressFile(Path(folder), rank=0).write(Progress(phase="starting"))
-            return
-        self._builder = None
-        # If it failed, the ranks fail to load it and say so in their reports.
-        self._fork_ranks(folder, world_size)
 
     def _fork_ranks(self, folder: str, world_size: int) -> None:
         (Path(folder) / "store").unlink(missing_ok=True)
@@ -140,29 +132,31 @@ class Host:
         self._tell({"event": "started", "dir": folder, "pids": list(self._ranks)})
 
     def _reap(self) -> None:
-        for pid in list(self._ranks):
-            done, status = os.waitpid(pid, os.WNOHANG)
-            if done:
-                code = os.waitstatus_to_exitcode(status)
+        for pid, code in _ended_children():
+            # As process 1 of a namespace we also inherit what ranks leave behind.
+            if pid in self._ranks:
                 # A rank may have left children of its own, such as compiler processes.
                 forking.kill_group(pid)
                 self._tell({"event": "exited", "dir": self._folder, "rank": self._ranks.pop(pid), "code": code})
-        if not self._ranks and self._builder is None:
+        if not self._ranks:
             self._folder = None
 
     def _kill_all(self) -> None:
-        if self._builder is not None:
-            builder, folder, world_size = self._builder
-            forking.kill_group(builder.pid)
-            builder.wait()
-            self._builder = None
-            for rank in range(world_size):
-                self._tell({"event": "exited", "dir": folder, "rank": rank, "code": -signal.SIGKILL})
         for pid in self._ranks:
             forking.kill_group(pid)
 
     def _tell(self, event: dict[str, Any]) -> None:
         os.write(self._events, json.dumps(event).encode() + b"\n")
+
+
+def _ended_children() -> Iterator[tuple[int, int]]:
+    """(pid, exit code) of every child that has ended."""
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            yield pid, os.waitstatus_to_exitcode(status)
 
 
 def preload(task: TrialTask | ProfileTask) -> None:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
 import torch
@@ -30,6 +29,8 @@ class Outcome:
     losses: list[float] = field(default_factory=list)
     """Mean over the global batch, of every step in order."""
     warmup_step_times_s: list[float] = field(default_factory=list)
+    is_steady: bool = False
+    """Whether the warm-up's last steps took the same time."""
     window_step_times_s: list[float] = field(default_factory=list)
     own_step_times_s: list[float] = field(default_factory=list)
 
@@ -37,13 +38,10 @@ class Outcome:
 class Loop:
     """Runs a trainer through a task's plan. Every decision is taken from numbers that all ranks share."""
 
-    def __init__(
-        self, trainer: Trainer, setting: Setting, vocab_size: int, folder: Path, progress: trial_dir.ProgressFile
-    ) -> None:
+    def __init__(self, trainer: Trainer, setting: Setting, vocab_size: int, progress: trial_dir.ProgressFile) -> None:
         self._trainer = trainer
         self._setting = setting
         self._vocab_size = vocab_size
-        self._folder = folder
         self._progress = progress
         self._step = 0
         self.outcome = Outcome()
@@ -76,28 +74,24 @@ class Loop:
         times: list[float] = []
         while len(times) < self._plan.max_warmup_steps and not throughput.is_steady(times):
             losses, seconds = self._timed([self._batches(self._step)])
-            seconds, stop = self._agree(seconds)
+            seconds = self._slowest(seconds)
             times.append(seconds)
             self._note_losses(losses)
             self.outcome.warmup_step_times_s.append(seconds)
             self._tell("warming_up")
-            if stop:
-                return
+        self.outcome.is_steady = throughput.is_steady(times)
 
     def measure(self) -> None:
-        """Time windows of steps until the plan is satisfied or the agent asks to stop."""
+        """Time windows of steps until the plan is satisfied."""
         times = self.outcome.window_step_times_s
         while not throughput.is_enough(times, self._plan):
             # Made beforehand: the trainer's speed is measured, not the data's.
             batches = [self._batches(self._step + i) for i in range(self._plan.window_steps)]
             losses, own_seconds = self._timed(batches, self._tell_within_window)
             self.outcome.own_step_times_s.append(own_seconds / self._plan.window_steps)
-            seconds, stop = self._agree(own_seconds)
-            times.append(seconds / self._plan.window_steps)
+            times.append(self._slowest(own_seconds) / self._plan.window_steps)
             self._note_losses(losses)
             self._tell("measuring")
-            if stop:
-                return
 
     def _timed(
         self, steps: list[list[torch.Tensor]], after_step: Callable[[], None] = lambda: None
@@ -134,10 +128,10 @@ class Loop:
             for micro in range(self._setting.accumulation)
         ]
 
-    def _agree(self, seconds: float) -> tuple[float, bool]:
-        """The slowest rank's time, and whether any rank has seen the stop flag."""
-        slowest, stop = mesh.largest([seconds, float(trial_dir.stop_asked(self._folder))], self._place)
-        return slowest, stop > 0
+    def _slowest(self, seconds: float) -> float:
+        """The slowest rank's time."""
+        (slowest,) = mesh.largest([seconds], self._place)
+        return slowest
 
     def _check_limit(self, peak_gib: float | None) -> None:
         limit = self._task.memory_limit_gib

@@ -13,10 +13,10 @@ from torch import nn
 
 from api_schemas.leases import ProfileTask, TrialTask
 from api_schemas.measurements import Progress, RankReport
-from workers.rank import classify, mesh, ops, profile, trial_dir, wrap
+from workers.rank import classify, deadline, mesh, ops, profile, trial_dir, wrap
 from workers.rank import model as models
 from workers.rank.loop import Loop
-from workers.rank.measure import memory
+from workers.rank.measure import memory, pace
 from workers.rank.place import Place
 from workers.rank.strategies.base import Setting, Trainer
 from workers.rank.versions import library_versions
@@ -29,6 +29,7 @@ def run(folder: Path, make_trainer: MakeTrainer = wrap.trainer) -> int:
 
     Always leaves a report, unless the process is killed.
     """
+    deadline.hold(folder)
     rank = int(os.environ.get("RANK", "0"))
     attempt = Attempt(folder, rank, make_trainer)
     try:
@@ -58,12 +59,13 @@ class Attempt:
     def run(self, task: TrialTask) -> RankReport:
         """Train and measure; raises whatever goes wrong."""
         self._progress.write(Progress(phase="starting"))
-        ops.ensure(task)
+        ops.ensure(task, lambda: self._progress.write(Progress(phase="starting")))
         place = Place.from_environment(task.cluster.device)
         _prepare_process(place)
         mesh.join(place, self._folder)
         self._progress.write(Progress(phase="building"))
         self.phase = "building"
+        pace_s = pace.seconds(place)
         meter = memory.meter(place)
         begin = time.perf_counter()
         setting = Setting.of(task, place)
@@ -72,7 +74,8 @@ class Attempt:
         trainer = self._make_trainer(model, setting)
         wrap_time = time.perf_counter() - begin
         self.phase = "training"
-        loop = Loop(trainer, setting, vocab_size, self._folder, self._progress)
+        loop = Loop(trainer, setting, vocab_size, self._progress)
+        first_forward_at_s = _boot_s()
         loop.record_first_steps(meter)
         # A collection in mid-window would be timed; what the build left goes now and the rest is not looked at again.
         gc.collect()
@@ -80,7 +83,9 @@ class Attempt:
         loop.warm_up()
         loop.measure()
         self._progress.write(Progress(phase="finishing", step=len(loop.outcome.losses)))
-        report = _report(place, loop, meter, wrap_time)
+        report = _report(place, loop, meter, wrap_time).model_copy(
+            update={"first_forward_at_s": first_forward_at_s, "steps_ended_at_s": _boot_s(), "pace_s": pace_s}
+        )
         dist.barrier()
         trainer.close()
         dist.destroy_process_group()
@@ -97,6 +102,8 @@ def _report(place: Place, loop: Loop, meter: memory.MemoryMeter, wrap_time: floa
         memory=meter.result(),
         warmup_steps=len(outcome.warmup_step_times_s),
         warmup_step_times_s=tuple(outcome.warmup_step_times_s),
+        cpu_s=time.process_time(),
+        is_steady=outcome.is_steady,
         window_step_times_s=tuple(outcome.window_step_times_s),
         own_step_times_s=tuple(outcome.own_step_times_s),
         measured_steps=timed,
@@ -104,6 +111,11 @@ def _report(place: Place, loop: Loop, meter: memory.MemoryMeter, wrap_time: floa
         losses=tuple(outcome.losses),
         versions=library_versions(),
     )
+
+
+def _boot_s() -> float:
+    """The clock that the agent reads as well."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _prepare_process(place: Place) -> None:

@@ -1,20 +1,27 @@
 """Builds DeepSpeed's C++ operators before a trial needs them: once per machine, never within a timed trial.
 
-Run as `python -m workers.rank.ops` by the warm host; ranks only wait for it and load the result.
+Run as `python -m workers.rank.ops` by the agent before it takes work, and by a rank only where that was left out.
 """
 
 import functools
+import os
 import shutil
+import signal
+import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import cpuinfo  # type: ignore[import-untyped]
+import deepspeed
 import filelock
+import torch
 from deepspeed.ops.op_builder import CPUAdamBuilder
 from torch.utils.cpp_extension import _get_build_directory
 
 from api_schemas.leases import ProfileTask, TrialTask
 from api_schemas.strategies import ZeroConfig
+from workers.rank import lifeline
 from workers.rank.classify import SetupError
 
 # DeepSpeed's CPU Adam asks for the CPU's vendor each time it is made, which takes a second and a subprocess. Cached
@@ -22,6 +29,7 @@ from workers.rank.classify import SetupError
 cpuinfo.get_cpu_info = functools.cache(cpuinfo.get_cpu_info)
 
 _NAME = "cpu_adam"
+_MARKER = "shardtune-built-for"
 _BUILD_TIMEOUT_S = 600
 
 
@@ -35,18 +43,32 @@ def needed(task: TrialTask | ProfileTask) -> bool:
 
 
 def is_built() -> bool:
-    """Whether the operator lies in torch's extension cache."""
-    return (_folder() / f"{_NAME}.so").exists()
+    """Whether the operator lies in torch's extension cache, built for the libraries we have."""
+    marker = _folder() / _MARKER
+    return (_folder() / f"{_NAME}.so").exists() and marker.exists() and marker.read_text() == _built_for()
 
 
-def ensure(task: TrialTask) -> None:
-    """Build what the task needs, unless it is there; a second rank waits for the first.
+def ensure(task: TrialTask, moving: Callable[[], None]) -> None:
+    """Build what the task needs, unless it is there. The first rank of a node does; the others wait where ranks meet.
+
+    `moving` is called every second meanwhile.
 
     Raises:
         SetupError: there is no compiler, or the build failed.
     """
-    if needed(task) and not is_built():
-        build()
+    if not needed(task) or os.environ.get("LOCAL_RANK", "0") != "0" or is_built():
+        return
+    command = [sys.executable, *(["-P"] if sys.flags.safe_path else []), "-m", "workers.rank.ops"]
+    environment = {**os.environ, lifeline.PARENT_VARIABLE: str(os.getpid())}
+    builder = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    while True:
+        try:
+            _, words = builder.communicate(timeout=1.0)
+            break
+        except subprocess.TimeoutExpired:
+            moving()
+    if builder.returncode:
+        raise SetupError(words.strip()[-3000:] or f"the build of DeepSpeed's CPU Adam ended with {builder.returncode}")
 
 
 def build() -> None:
@@ -67,14 +89,28 @@ def build() -> None:
             CPUAdamBuilder().load(verbose=False)
         except RuntimeError as error:
             raise SetupError(f"DeepSpeed's CPU Adam did not build: {error}") from error
+        (folder / _MARKER).write_text(_built_for())
 
 
 def _folder() -> Path:
     return Path(_get_build_directory(_NAME, verbose=False))
 
 
-if __name__ == "__main__":
+def _built_for() -> str:
+    return f"torch {torch.__version__}, deepspeed {deepspeed.__version__}"
+
+
+def main() -> int:
+    """Build, and take the compilers along when killed or when the parent ends."""
+    signal.signal(signal.SIGTERM, lambda *_: os.killpg(0, signal.SIGKILL))
+    lifeline.tie_to_parent(sign=signal.SIGTERM)
     try:
         build()
     except SetupError as failure:
-        sys.exit(str(failure))
+        sys.stderr.write(str(failure))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

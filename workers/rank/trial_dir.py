@@ -1,4 +1,4 @@
-"""The rank's side of a trial directory: reads the task and the stop flag, writes progress and its report."""
+"""The rank's side of a trial directory: reads the task, writes progress and its report."""
 
 import os
 import time
@@ -18,11 +18,6 @@ _THROTTLE_S = 0.5
 def read_task(folder: Path) -> ProfileTask | TrialTask:
     """The content of `task.json`."""
     return _TASK.validate_json((folder / "task.json").read_text())
-
-
-def stop_asked(folder: Path) -> bool:
-    """Whether the agent wants the run to end at the next window."""
-    return (folder / "stop").exists()
 
 
 def write_report(folder: Path, report: RankReport) -> None:

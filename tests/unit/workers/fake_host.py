@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+DAEMON_S = os.environ.get("FAKE_DAEMON_S", "600")
 ACTS = json.loads(os.environ.get("FAKE_ACTS", '["complete"]'))
 
 
@@ -66,7 +67,8 @@ def act(name, directory, rank):
     elif name == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
     elif name == "kill_host":
-        os.kill(os.getppid(), signal.SIGKILL)
+        # Process 1 of a PID namespace cannot be killed from within: it is asked to die.
+        (directory / "die").touch()
         time.sleep(600)
     elif name == "hang":
         time.sleep(600)
@@ -74,6 +76,11 @@ def act(name, directory, rank):
         for step in range(10_000):
             move(directory, step)
             time.sleep(0.05)
+    elif name == "daemon":
+        # Something that also sheds its environment, and with it our mark.
+        os.spawnve(os.P_NOWAIT, "/bin/setsid", ["setsid", "sleep", DAEMON_S], {})
+        complete(directory, rank)
+        time.sleep(600)
     elif name == "orphan":
         # Something that leaves its process group and outlives its parent, as a compiler worker might.
         if os.fork() == 0:
@@ -109,7 +116,13 @@ def main():
         sys.exit(act(ACTS[rank], Path(sys.argv[1]), rank))
     if "no_start" in ACTS:
         sys.exit("cannot import torch")
-    say(event="ready", fork_safe="fork_unsafe" not in ACTS, reason=None, versions={"torch": "0.0-fake"})
+    say(
+        event="ready",
+        fork_safe="fork_unsafe" not in ACTS,
+        reason=None,
+        versions={"torch": "0.0-fake"},
+        isolation=os.environ.get("SHARDTUNE_ISOLATION"),
+    )
     os.set_blocking(0, False)
     running, directory, pending = {}, None, b""
     while True:
@@ -133,6 +146,8 @@ def main():
             elif "deaf" not in ACTS:
                 for pid in running:
                     os.kill(pid, signal.SIGKILL)
+        if directory is not None and (directory / "die").exists():
+            os._exit(9)
         for pid, rank in list(running.items()):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:

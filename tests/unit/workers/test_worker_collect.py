@@ -34,7 +34,7 @@ def write_failed(directory, rank, kind, at_s=1000):
 def ended(*codes, cause=None, oom_killed=False, order=None):
     exits = [RankExit(rank, code) for rank, code in enumerate(codes) if code is not None]
     exits.sort(key=lambda exit: (order or list(range(len(codes)))).index(exit.rank))
-    return Ended(tuple(exits), cause, "in words", elapsed_s=5.0, oom_killed=oom_killed)
+    return Ended(tuple(exits), cause, "in words", started_at_s=100.0, elapsed_s=5.0, oom_killed=oom_killed)
 
 
 def test_each_window_lasts_as_long_as_its_slowest_rank(directory, task):

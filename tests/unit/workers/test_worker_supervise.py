@@ -6,11 +6,13 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 from worker_fakes import FAKE_HOST
 
 from workers.launchers.base import LaunchFailed
 from workers.launchers.processes import MARK, kill_marked, marked
+from workers.launchers.tether import PID_NAMESPACE
 from workers.launchers.warm import ForkUnsafe
 from workers.supervise import Limits, supervise
 
@@ -69,14 +71,16 @@ def test_a_dead_host_ends_the_attempt_and_is_replaced(warm, directory, mark):
     assert ended.cause == "host_lost"
     assert marked(mark) == set()
     launcher.prepare(lambda: False)
-    assert len(marked(mark)) == 1
+    assert marked(mark), "a new host"
 
 
 def test_what_a_rank_left_behind_is_ended_but_the_host_stays_warm(warm, directory, mark):
     launcher = warm("orphan", "complete")
+    launcher.prepare(lambda: False)
+    helpers = marked(mark)
     ended = run(launcher, directory)
     assert [exit.code for exit in ended.exits] == [0, 0]
-    assert len(marked(mark)) == 1
+    assert marked(mark) == helpers
     assert len(supervise(launcher, directory, 2, LONG, never).exits) == 2
 
 
@@ -94,7 +98,7 @@ def test_a_host_that_cannot_start_is_explained_by_its_last_words(warm):
 def test_a_refused_launch_says_why_and_costs_the_host_nothing(warm, directory, mark):
     with pytest.raises(LaunchFailed, match="not today"):
         run(warm("refuse"), directory)
-    assert len(marked(mark)) == 1
+    assert marked(mark), "the host"
 
 
 def test_a_host_that_finds_forking_unsafe_says_so(warm, mark):
@@ -120,15 +124,45 @@ while True:
 """
 
 
+@pytest.fixture
+def agent_with(mark, directory):
+    """Starts a process that launches and then only waits; it does not outlive the test."""
+    started = []
+
+    def start(acts, kind, **environment):
+        command = [sys.executable, "-c", _AGENT, kind, mark, str(directory.path), *FAKE_HOST]
+        started.append(subprocess.Popen(command, env={**os.environ, "FAKE_ACTS": acts, **environment}))
+        return started[-1]
+
+    yield start
+    for agent in started:
+        agent.kill()
+        agent.wait()
+
+
 @pytest.mark.parametrize(("kind", "processes"), [("warm", 3), ("cold", 2)])
-def test_kill_9_of_the_agent_leaves_nothing(kind, processes, directory, mark):
-    environment = {**os.environ, "FAKE_ACTS": '["busy", "hang"]'}
-    command = [sys.executable, "-c", _AGENT, kind, mark, str(directory.path), *FAKE_HOST]
-    agent = subprocess.Popen(command, env=environment)
-    assert _until(lambda: len(marked(mark)) == processes and directory.progress() is not None)
+def test_kill_9_of_the_agent_leaves_nothing(kind, processes, agent_with, directory, mark):
+    agent = agent_with('["busy", "hang"]', kind)
+    assert _until(lambda: len(marked(mark)) >= processes and directory.progress() is not None)
     agent.send_signal(signal.SIGKILL)
     agent.wait()
     assert _until(lambda: not marked(mark)), "a rank outlived its agent by five seconds"
+
+
+def test_what_sheds_session_environment_and_parent_dies_with_the_host_in_a_pid_namespace(warm, agent_with, directory):
+    if warm("complete").prepare(lambda: False).isolation != PID_NAMESPACE:
+        pytest.skip("PID namespaces are not permitted here")
+    seconds = f"600.{os.getpid()}"
+    agent = agent_with('["daemon", "hang"]', "warm", FAKE_DAEMON_S=seconds)
+
+    def daemons():
+        return [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", seconds]]
+
+    assert _until(lambda: daemons() and directory.report(0) is not None)
+    (wrapper,) = psutil.Process(agent.pid).children()
+    (host,) = wrapper.children()
+    host.kill()
+    assert _until(lambda: not daemons())
 
 
 def test_only_processes_of_the_pool_are_found(mark):

@@ -1,0 +1,40 @@
+"""Whether a measurement can be true at all. What cannot neither wins nor teaches; it is measured again."""
+
+from api_schemas.leases import TrialTask
+from api_schemas.measurements import Measurement
+
+_MOST_DATA_WAIT = 0.2
+"""Of the timed windows; beyond, the speed is that of the data and not of the configuration."""
+_CLOCK_SLACK = 1.01
+
+
+def doubt(task: TrialTask, measured: Measurement, peak_flops: float | None) -> str | None:
+    """Why the measurement cannot be true, None where nothing speaks against it."""
+    if not measured.step_time_s > 0:
+        return f"a step time of {measured.step_time_s} s"
+    # The median can hide a window that no clock has measured.
+    if min(measured.window_step_times_s) <= 0:
+        return f"a timed window of {min(measured.window_step_times_s)} s a step"
+    timed_s = sum(measured.window_step_times_s) * task.plan.window_steps
+    if timed_s > measured.elapsed_s * _CLOCK_SLACK:
+        return f"timed windows of {timed_s:.2f} s in a run that took {measured.elapsed_s:.2f} s"
+    if measured.mfu is not None and measured.mfu > 1:
+        return f"an MFU of {measured.mfu:.0%}: more FLOPs than the device has"
+    ceiling = roofline_tokens_per_s(task, peak_flops)
+    if ceiling is not None and measured.tokens_per_s_per_gpu > ceiling:
+        return (
+            f"{measured.tokens_per_s_per_gpu:,.0f} tokens/s/GPU, where the device's peak allows at most {ceiling:,.0f}"
+        )
+    if measured.data_wait_share is not None and measured.data_wait_share > _MOST_DATA_WAIT:
+        return f"{measured.data_wait_share:.0%} of the timed windows were spent waiting for data"
+    return None
+
+
+def roofline_tokens_per_s(task: TrialTask, peak_flops: float | None) -> float | None:
+    """Most tokens per second of one GPU: forward, and twice that backward, at the dense bf16 peak; None where unknown.
+
+    No dtype that we train in is faster than bf16, and recomputation only adds, so the bound holds for every configuration.
+    """
+    if peak_flops is None or not task.forward_flops_per_token:
+        return None
+    return peak_flops / (3 * task.forward_flops_per_token)

@@ -13,6 +13,9 @@ from api_schemas.search_space import SpaceLimits
 from api_schemas.strategies import TrialConfig
 from api_schemas.workload import Workload
 
+FEWEST_PAIRS, MOST_PAIRS = 7, 100
+"""Pairs that a verdict needs at least (all of them won), and may use at most."""
+
 
 class Objective(Schema):
     """What is maximised, and what must hold."""
@@ -23,7 +26,7 @@ class Objective(Schema):
 
 
 class Budget(Schema):
-    """What a study may spend before its confirmation runs; the first limit reached ends the search."""
+    """What a study may spend: the first limit reached ends the search; promotion has its own."""
 
     max_trials: int | None = Field(default=None, ge=1, le=10_000)
     """Exactly this many trials, unless the space is exhausted first. None: up to 40, ended early when further gain is unlikely."""
@@ -31,6 +34,8 @@ class Budget(Schema):
     """Seconds × ranks of all runs."""
     max_wall_seconds: float | None = Field(default=None, gt=0)
     """From the creation of the study."""
+    max_pairs: int = Field(default=20, ge=FEWEST_PAIRS, le=MOST_PAIRS)
+    """Pairs of fresh runs of challenger and baseline before the verdict is `no_significant_improvement`. More find smaller gains."""
 
 
 class StudySpec(Schema):
@@ -65,6 +70,7 @@ class StudyPhase(StrEnum):
     PROFILE = "profile"
     SEARCH = "search"
     CONFIRM = "confirm"
+    """Promotion: fresh runs of the fastest and of the baseline."""
     DONE = "done"
 
 
@@ -76,7 +82,9 @@ class Contender(Schema):
     description: str
     """The strategy in words, such as `FSDP2, HSDP 2×8, full checkpointing, micro batch 4`."""
     tokens_per_s_per_gpu: float
-    """Median of its confirmation runs where it has them, else of its search run."""
+    """Median of its fresh runs where it has them, else of its search run."""
+    spread: tuple[float, float] | None = None
+    """Slowest and fastest of its fresh runs, in tokens_per_s_per_gpu; None for fewer than two."""
     peak_allocated_gib: float | None
     peak_reserved_gib: float | None
     mfu: float | None = None
@@ -85,7 +93,7 @@ class Contender(Schema):
 
 
 class Speedup(Schema):
-    """Geometric mean of the paired ratios challenger / baseline, with its 95 % interval (t, on log ratios)."""
+    """Median of the paired ratios challenger / baseline, with its 95 % interval (`tuner.paired_test`)."""
 
     value: float
     ci95: tuple[float, float]
@@ -99,6 +107,18 @@ class Verdict(StrEnum):
     NO_SIGNIFICANT_IMPROVEMENT = "no_significant_improvement"
 
 
+class Promotion(Schema):
+    """What it took to reach the verdict."""
+
+    candidates: tuple[int, ...]
+    """Trials that were run again, fastest by their search runs first."""
+    pairs: int
+    """Pairs of challenger and baseline."""
+    runs: int
+    """Fresh runs, those that failed or did not count included."""
+    gpu_seconds: float
+
+
 class StudyResult(Schema):
     """The answer of a study. `best` is the baseline when nothing was confirmed to beat it."""
 
@@ -107,8 +127,10 @@ class StudyResult(Schema):
     candidate: Contender | None = None
     """The challenger that did not pass, where the verdict is `no_significant_improvement`."""
     speedup: Speedup | None
-    """None when there was nothing to compare (a single feasible configuration)."""
+    """None when there was nothing to compare (a single feasible configuration), or too few pairs for an interval."""
     verdict: Verdict
+    promotion: Promotion | None = None
+    """None when there was nothing to compare."""
     notes: tuple[str, ...] = ()
     """What a reader should know, such as a baseline that did not fit and was replaced."""
 

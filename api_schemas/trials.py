@@ -56,6 +56,9 @@ class Run(Schema):
 
     run_id: str
     purpose: Literal["search", "confirm"]
+    """`confirm`: a fresh run of a promotion."""
+    block: int | None = None
+    """Of a promotion; its runs are made one after the other."""
     state: TrialState
     measurement: Measurement | None = None
     failure: Failure | None = None

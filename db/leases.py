@@ -15,9 +15,9 @@ from db.rows import AttemptRow, RunRow, StudyRow, TrialRow, WorkerRow
 
 
 def add_run(
-    session: Session, study: StudyRow, trial: TrialRow | None, purpose: str, now: datetime, match_round: int = 0
+    session: Session, study: StudyRow, trial: TrialRow | None, purpose: str, now: datetime, block: int | None = None
 ) -> RunRow:
-    """A new waiting run. The caller holds the study's lock."""
+    """A new waiting run; with a `block` it is one of the study's present promotion. The caller holds the study's lock."""
     query = select(func.coalesce(func.max(RunRow.position) + 1, 0)).where(RunRow.study_id == study.id)
     run = RunRow(
         id=f"run-{secrets.token_hex(8)}",
@@ -25,7 +25,8 @@ def add_run(
         trial=trial,
         position=session.scalars(query).one(),
         purpose=purpose,
-        match_round=match_round,
+        match_round=study.match_round if block is not None else 0,
+        block=block,
         state=TrialState.WAITING,
         attempt=0,
         created_at=now,
@@ -73,13 +74,34 @@ def open_runs(session: Session, study_id: str) -> Sequence[RunRow]:
 
 
 def confirm_runs(session: Session, study_id: str, match_round: int) -> Sequence[RunRow]:
-    """The confirmation runs of a round in the order they were made, with their trials."""
+    """The fresh runs of a promotion in the order they were made, with their trials."""
     return session.scalars(
         select(RunRow)
         .where(RunRow.study_id == study_id, RunRow.purpose == "confirm", RunRow.match_round == match_round)
         .order_by(RunRow.position)
         .options(joinedload(RunRow.trial))
     ).all()
+
+
+def block_workers(session: Session, run: RunRow) -> frozenset[str]:
+    """Ids of the workers that have run, or run, other parts of a run's block."""
+    query = select(RunRow.worker_id).where(
+        RunRow.study_id == run.study_id,
+        RunRow.purpose == run.purpose,
+        RunRow.match_round == run.match_round,
+        RunRow.block == run.block,
+        RunRow.id != run.id,
+        RunRow.worker_id.is_not(None),
+    )
+    return frozenset(worker_id for worker_id in session.scalars(query) if worker_id is not None)
+
+
+def promotion_cost(session: Session, study_id: str) -> tuple[int, float]:
+    """Number of fresh runs of all a study's promotions, and the GPU-seconds of their attempts."""
+    of_promotions = (RunRow.study_id == study_id, RunRow.purpose == "confirm")
+    spent = select(func.coalesce(func.sum(AttemptRow.gpu_seconds), 0.0)).join(AttemptRow.run).where(*of_promotions)
+    runs = select(func.count()).select_from(RunRow).where(*of_promotions)
+    return session.scalars(runs).one(), session.scalars(spent).one() or 0.0
 
 
 def expired(session: Session, now: datetime) -> Sequence[RunRow]:

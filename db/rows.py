@@ -88,9 +88,9 @@ class StudyRow(Row):
     """Of the worker that took the first lease; only equal ones measure for this study."""
     gpu_seconds: Mapped[float] = mapped_column(default=0.0)
     match_round: Mapped[int] = mapped_column(default=0)
-    """Grows with every new pair to confirm; runs of earlier rounds do not count."""
+    """Grows with every promotion that is begun anew; runs of earlier rounds do not count."""
     match: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
-    """The pair being confirmed: trial numbers and notes."""
+    """Who is promoted: trial numbers and notes."""
     best_so_far: Mapped[Contender | None] = mapped_column(Stored(Contender))
     result: Mapped[StudyResult | None] = mapped_column(Stored(StudyResult))
     reason: Mapped[str | None] = mapped_column(Text)
@@ -142,7 +142,7 @@ class RejectionRow(Row):
 
 
 class RunRow(Row):
-    """The leased unit: the profile run, a trial's search run, or one of its confirmation runs."""
+    """The leased unit: the profile run, a trial's search run, or one of its fresh runs in a promotion."""
 
     __tablename__ = "runs"
 
@@ -155,6 +155,8 @@ class RunRow(Row):
     """`profile`, `search` or `confirm`."""
     match_round: Mapped[int] = mapped_column(default=0)
     """For `confirm`: the study's round it was made for."""
+    block: Mapped[int | None]
+    """For `confirm`: the block of the promotion."""
     state: Mapped[TrialState]
     attempt: Mapped[int] = mapped_column(default=0)
     """Attempts so far; the number of the live one while `state` is running."""

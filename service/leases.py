@@ -28,7 +28,7 @@ from service.context import Context
 from service.errors import Conflict, NotFound, invalid
 from service.outcomes import Ended
 from service.search import Wait
-from service.workers import check_protocol
+from service.workers import check_protocol, has_begun_elsewhere
 
 log = logging.getLogger(__name__)
 
@@ -168,8 +168,11 @@ def _claim(context: Context, study_id: str, worker_session: str) -> Lease | None
                 if study.version == seen.version:
                     steps.apply(session, study, planned, context.now())
                 run = leases.next_waiting(session, study_id)
+                worker = _worker(session, worker_session)
                 if run is not None:
-                    return _start(context, session, study, run, _worker(session, worker_session))
+                    if has_begun_elsewhere(context, session, study, run, worker):
+                        return None
+                    return _start(context, session, study, run, worker)
                 if isinstance(planned, Wait) and study.version == seen.version:
                     return None
     return None

@@ -25,7 +25,7 @@ RELEASED = "released"
 _SAME_END = 2
 """A platform fault is retried once; the same end twice is final."""
 _SAME_END_OF_STUDY = 3
-"""For the profile and confirmation runs a lost worker counts less: the study (or a measured trial) hangs on them."""
+"""For the profile and fresh runs a lost worker counts less: the study (or a measured trial) hangs on them."""
 _MOST_TRIES = 4
 """Whatever the ends: a run that never ends the same way twice is not retried forever."""
 
@@ -171,6 +171,6 @@ def _judge(session: Session, study: StudyRow, now: datetime) -> None:
             failure = Failure(kind=FailureKind.NUMERICS, message=reason)
             moves.trial(rows[number], TrialState.INFEASIBLE, now, failure)
             log.warning("trial trains something else: %s", reason, extra={"study": study.id, "trial": number})
-            if study.match is not None and number in (study.match["baseline"], study.match["challenger"]):
+            if study.match is not None and number in (study.match["baseline"], *study.match["candidates"]):
                 study.match = None
     study.best_so_far = ranking.best_so_far(history, judgement)

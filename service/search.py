@@ -21,10 +21,10 @@ from db import leases, trials
 from db.rows import RunRow, StudyRow, TrialRow
 from service import crowning
 from service.askers import Askers
-from tuner import confirmation, feasibility, learning, numerics, ranking, seeds, space, stopping, suggest, traced_shape
+from tuner import feasibility, learning, numerics, promotion, ranking, seeds, space, stopping, suggest, traced_shape
 from tuner.calibration import NOTHING_LEARNT, Calibrations
 from tuner.history import Observation, Origin
-from tuner.ranking import Match
+from tuner.promotion import FreshRun, Match
 
 _OPEN = (TrialState.WAITING, TrialState.RUNNING)
 
@@ -48,8 +48,10 @@ class StudyView:
     match: Match | None
     history: tuple[Observation, ...]
     rejected: tuple[Rejection, ...]
-    confirmed: tuple[int, ...]
-    """Trials of the finished confirmation runs of this round, in order."""
+    fresh: tuple[FreshRun, ...]
+    """Complete runs of this promotion, in order."""
+    promotion_cost: tuple[int, float]
+    """Runs and GPU-seconds of all promotions so far."""
     has_waiting_run: bool
     has_open_run: bool
     calibrations: Calibrations = NOTHING_LEARNT
@@ -77,14 +79,15 @@ class NewTrial:
 
 @dataclass(frozen=True)
 class NewConfirmation:
-    """Run this trial again, for the pair being confirmed."""
+    """Run this trial again, in this block of the promotion."""
 
     trial_number: int
+    block: int
 
 
 @dataclass(frozen=True)
 class Confirm:
-    """The search is over; confirm this pair."""
+    """The search is over; promote these."""
 
     match: Match
     reason: str | None
@@ -131,21 +134,28 @@ def view(session: Session, study: StudyRow) -> StudyView:
         match=stored_match(study),
         history=tuple(observation(row, study.match_round) for row in trials.of_study(session, study.id)),
         rejected=tuple(row.value for row in trials.rejections(session, study.id)),
-        confirmed=tuple(run.trial.number for run in confirm_runs if run.trial and run.state is TrialState.COMPLETE),
+        fresh=tuple(fresh for run in confirm_runs if (fresh := _fresh(run)) is not None),
+        promotion_cost=leases.promotion_cost(session, study.id),
         has_waiting_run=any(run.state is TrialState.WAITING for run in open_runs),
         has_open_run=bool(open_runs),
     )
 
 
 def stored_match(study: StudyRow) -> Match | None:
-    """The pair being confirmed."""
+    """Who is promoted."""
     if study.match is None:
         return None
-    return Match(study.match["baseline"], study.match["challenger"], tuple(study.match["notes"]))
+    return Match(study.match["baseline"], tuple(study.match["candidates"]), tuple(study.match["notes"]))
+
+
+def _fresh(run: RunRow) -> FreshRun | None:
+    if run.trial is None or run.block is None or run.measurement is None or run.state is not TrialState.COMPLETE:
+        return None
+    return FreshRun(run.trial.number, run.block, run.worker_id or "", run.measurement.tokens_per_s_per_gpu)
 
 
 def observation(row: TrialRow, match_round: int) -> Observation:
-    """A trial as the tuner sees it; confirmation runs of earlier rounds do not count."""
+    """A trial as the tuner sees it; fresh runs of earlier promotions do not count."""
     return Observation(
         number=row.number,
         config=row.config,
@@ -174,7 +184,7 @@ def judge(history: Sequence[Observation], spec: StudySpec) -> numerics.Judgement
 
 
 def confirm_failure(seen: StudyView, number: int, measurement: Measurement) -> Failure | None:
-    """Why a confirmation run is no repetition of its trial: it left the study's reference."""
+    """Why a fresh run is no repetition of its trial: it left the study's reference."""
     reference = crowning.judgement_at_the_end(seen.history, seen.rejected, seen.spec).judgement.reference
     trial_of = {obs.number: obs for obs in seen.history}
     if reference is None or number not in trial_of:
@@ -226,7 +236,7 @@ def _ask(seen: StudyView, profile: ModelProfile, askers: Askers) -> Step:
 
 
 def _end_of_search(seen: StudyView, reason: str | None, rejections: tuple[Rejection, ...]) -> Step:
-    """Wait for what still runs, then pick the pair to confirm, or say why there is none."""
+    """Wait for what still runs, then pick who is promoted, or say why there is nobody."""
     if seen.has_open_run:
         return Wait(rejections)
     rejected = (*seen.rejected, *rejections)
@@ -236,17 +246,15 @@ def _end_of_search(seen: StudyView, reason: str | None, rejections: tuple[Reject
         return Fail(failure if reason is None else f"{failure} (search ended: {reason})", rejections)
     match = ranking.pick(seen.history, seen.baseline is not None, settled.judgement)
     match = replace(match, notes=(*seen.notes, *settled.notes, *match.notes))
-    if match.challenger is None:
-        return Complete(ranking.result(seen.history, match, settled.judgement), reason, rejections)
+    if not match.candidates:
+        return Complete(ranking.unbeaten(seen.history, match), reason, rejections)
     return Confirm(match, reason, rejections)
 
 
 def _next_confirmation(seen: StudyView, match: Match) -> Step:
     if seen.has_open_run:
         return Wait()
-    assert match.baseline is not None and match.challenger is not None
-    number = confirmation.next_trial(match.baseline, match.challenger, seen.confirmed)
-    if number is not None:
-        return NewConfirmation(number)
-    settled = crowning.judgement_at_the_end(seen.history, seen.rejected, seen.spec)
-    return Complete(ranking.result(seen.history, match, settled.judgement))
+    standing = promotion.standing(match, seen.fresh, seen.spec.budget.max_pairs, seen.study_id)
+    if standing.next is not None:
+        return NewConfirmation(standing.next.trial, standing.next.block)
+    return Complete(ranking.result(seen.history, match, standing, seen.promotion_cost))

@@ -20,7 +20,7 @@ _MOST_STEPS = 8
 
 
 def advance(context: Context, study_id: str) -> None:
-    """Take every step that needs no worker: end the search, choose the pair, store the result."""
+    """Take every step that needs no worker: end the search, choose whom to promote, store the result."""
     for _ in range(_MOST_STEPS):
         with context.db.read() as session:
             study = studies.get(session, study_id)
@@ -62,13 +62,13 @@ def apply(session: Session, study: StudyRow, step: Step, now: datetime) -> None:
         case NewConfirmation():
             again = trials.by_number(session, study.id, step.trial_number)
             assert again is not None
-            leases.add_run(session, study, again, "confirm", now, study.match_round)
+            leases.add_run(session, study, again, "confirm", now, step.block)
         case Confirm():
             study.match = asdict(step.match)
             study.match_round += 1
             study.phase = StudyPhase.CONFIRM
             study.reason = step.reason or study.reason
-            log.info("search ended, confirming: %s", step.match, extra=extra)
+            log.info("search ended, promoting: %s", step.match, extra=extra)
         case Complete():
             study.result = step.result
             moves.end_study(session, study, StudyState.COMPLETE, step.reason, now)

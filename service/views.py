@@ -67,6 +67,7 @@ def _run(row: RunRow) -> Run:
     return Run(
         run_id=row.id,
         purpose=row.purpose,
+        block=row.block,
         state=row.state,
         measurement=row.measurement,
         failure=row.failure,

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from api_schemas.measurements import Progress
-from api_schemas.studies import Study, StudyPhase
+from api_schemas.studies import FEWEST_PAIRS, Study, StudyPhase
 from api_schemas.trials import Rejection, Run, Trial, TrialState
+from tuner import promotion
 
 _TERMINAL = {TrialState.COMPLETE, TrialState.INFEASIBLE, TrialState.PRUNED, TrialState.FAILED, TrialState.CANCELLED}
-CONFIRM_RUNS = 10
 _MOST_REASONS = 5
 DEFAULT_TRIALS = 40
 """Upper limit of the search when the budget names none; it usually ends earlier."""
@@ -96,21 +96,26 @@ def activity(study: Study, trials: Sequence[Trial]) -> str:
         return "counting the model's parameters and FLOPs"
     running = [(trial, run) for trial in trials for run in trial.runs if run.state is TrialState.RUNNING]
     confirming = study.phase is StudyPhase.CONFIRM
-    what = confirm_position(trials) if confirming else "searching"
+    what = confirm_position(study, trials) if confirming else "searching"
     if not running:
         return what + ", choosing the next configuration" if not confirming else what
     trial, run = running[-1]
     return f"{what}, trial {trial.number}: {step(run.progress)}"
 
 
-def confirm_position(trials: Sequence[Trial]) -> str:
-    """How far the confirmation runs are."""
+def confirm_position(study: Study, trials: Sequence[Trial]) -> str:
+    """How far the promotion is."""
     done = len(confirm_runs(trials, TrialState.COMPLETE))
-    return f"confirming best against baseline, run {min(done + 1, CONFIRM_RUNS)} of {CONFIRM_RUNS}"
+    return f"running the fastest and the baseline again, run {done + 1} of at most {most_confirm_runs(study)}"
+
+
+def most_confirm_runs(study: Study) -> int:
+    """Fresh runs a promotion can take; it ends as soon as the pairs are clear."""
+    return promotion.most_runs(promotion.KEPT[0], study.spec.budget.max_pairs)
 
 
 def confirm_runs(trials: Sequence[Trial], state: TrialState) -> list[tuple[Trial, Run]]:
-    """Confirmation runs in a state, with their trials."""
+    """Fresh runs of a promotion in a state, with their trials."""
     return [(trial, run) for trial in trials for run in trial.runs if run.purpose == "confirm" and run.state is state]
 
 
@@ -141,5 +146,8 @@ def remaining(study: Study, finished: int, confirmed: int, elapsed_s: float) -> 
         search_s = max(0, (budget.max_trials or DEFAULT_TRIALS) - finished) * per_run
         if budget.max_wall_seconds is not None:
             search_s = min(search_s, max(0.0, budget.max_wall_seconds - elapsed_s))
-    total = duration(search_s + (CONFIRM_RUNS - confirmed) * per_run)
-    return f"at most {total}" if budget.max_trials is None else f"about {total}"
+    # Clear winners take the fewest pairs there can be, and most that are none are seen to be none by then.
+    usual = promotion.most_runs(promotion.KEPT[0], FEWEST_PAIRS)
+    left = usual if confirmed < usual else most_confirm_runs(study)
+    total = duration(search_s + (left - confirmed) * per_run)
+    return f"at most {total}" if budget.max_trials is None or left > usual else f"about {total}"

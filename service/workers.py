@@ -7,7 +7,8 @@ from sqlalchemy.orm import Session
 
 from api_schemas.leases import SERVED_VERSIONS, Registered, Registration, Worker
 from db import leases, workers
-from db.rows import WorkerRow
+from db.rows import RunRow, StudyRow, WorkerRow
+from service import matching
 from service.context import Context
 from service.errors import NotFound, WrongProtocol
 from service.expiry import close_lost
@@ -79,6 +80,14 @@ def everyone(context: Context) -> list[Worker]:
 def live(context: Context, session: Session) -> list[WorkerRow]:
     """Workers that asked for something lately."""
     return list(workers.seen_since(session, live_since(context)))
+
+
+def has_begun_elsewhere(context: Context, session: Session, study: StudyRow, run: RunRow, worker: WorkerRow) -> bool:
+    """Another worker has run a part of the run's block and can go on: a block is compared on the same devices."""
+    if run.block is None:
+        return False
+    begun_by = leases.block_workers(session, run) - {worker.id}
+    return any(other.id in begun_by and matching.may_run(other, study) for other in live(context, session))
 
 
 def live_since(context: Context) -> datetime:

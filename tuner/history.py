@@ -13,7 +13,7 @@ Origin = Literal["baseline", "default", "sampler"]
 
 @dataclass(frozen=True)
 class Observation:
-    """One trial of a study, its search run and its confirmation runs."""
+    """One trial of a study, its search run and its fresh runs in the present promotion."""
 
     number: int
     config: TrialConfig
@@ -23,7 +23,7 @@ class Observation:
     """Of the search run; also kept for a trial that was later found infeasible."""
     failure: Failure | None = None
     confirmations: tuple[Measurement, ...] = ()
-    """Of the complete confirmation runs, in the order they were made."""
+    """Of the complete fresh runs, in the order they were made."""
 
     @property
     def config_key(self) -> str:

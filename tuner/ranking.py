@@ -1,38 +1,29 @@
-"""Who wins: the baseline, its challenger, and the result their confirmation runs support."""
+"""Who wins: the baseline, whom to promote against it, and the result their fresh runs support."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from statistics import median
 
 from api_schemas.measurements import Measurement
-from api_schemas.studies import Contender, Speedup, StudyResult, Verdict
+from api_schemas.studies import Contender, Promotion, StudyResult, Verdict
 from api_schemas.trials import TrialState
-from tuner import confirmation
+from tuner import paired_test
 from tuner.history import Observation
 from tuner.numerics import Judgement
-
-
-@dataclass(frozen=True)
-class Match:
-    """The two trials of the confirmation runs."""
-
-    baseline: int | None
-    """None: no configuration is feasible."""
-    challenger: int | None
-    """None: the baseline is the only feasible one."""
-    notes: tuple[str, ...] = ()
+from tuner.promotion import KEPT, Match, Standing
 
 
 def contender(obs: Observation) -> Contender:
-    """A measured trial as shown to a user; its figures are those of the confirmation runs where it has them."""
+    """A measured trial as shown to a user; its figures are those of its fresh runs where it has them."""
     runs = obs.confirmations or ((obs.measurement,) if obs.measurement is not None else ())
     assert runs, "a contender has been measured"
+    speeds = [run.tokens_per_s_per_gpu for run in runs]
     mfus = [run.mfu for run in runs if run.mfu is not None]
     return Contender(
         trial_number=obs.number,
         config=obs.config,
         description=obs.config.describe(),
-        tokens_per_s_per_gpu=median(run.tokens_per_s_per_gpu for run in runs),
+        tokens_per_s_per_gpu=median(speeds),
+        spread=(min(speeds), max(speeds)) if len(obs.confirmations) > 1 else None,
         peak_allocated_gib=_largest(run.memory.peak_allocated_gib for run in _all_runs(obs)),
         peak_reserved_gib=_largest(run.memory.peak_reserved_gib for run in _all_runs(obs)),
         mfu=median(mfus) if mfus else None,
@@ -47,65 +38,50 @@ def best_so_far(history: Sequence[Observation], judgement: Judgement) -> Contend
 
 
 def pick(history: Sequence[Observation], spec_has_baseline: bool, judgement: Judgement) -> Match:
-    """Choose the baseline and the fastest other feasible trial. Nothing is picked until two trajectories agree."""
+    """Choose the baseline and the fastest other feasible trials. Nothing is picked until two trajectories agree."""
     if judgement.reference is None:
         measured = any(obs.state is TrialState.COMPLETE for obs in history)
         reason = (
             "no two trials of different backends train the same thing" if measured else "no configuration is feasible"
         )
-        return Match(None, None, (f"nothing is crowned: {reason}",))
+        return Match(None, (), (f"nothing is crowned: {reason}",))
     feasible = _feasible(history, judgement)
     if not feasible:
-        return Match(None, None, ("nothing is crowned: no configuration is feasible",))
+        return Match(None, (), ("nothing is crowned: no configuration is feasible",))
     baseline, notes = _baseline(history, feasible, spec_has_baseline, judgement)
-    others = [obs for obs in feasible if obs.number != baseline.number]
+    others = sorted((obs for obs in feasible if obs.number != baseline.number), key=_search_speed, reverse=True)
     if not others:
-        return Match(baseline.number, None, (*notes, "no other configuration is feasible: there is nothing to compare"))
-    return Match(baseline.number, max(others, key=_search_speed).number, notes)
+        return Match(baseline.number, (), (*notes, "no other configuration is feasible: there is nothing to compare"))
+    return Match(baseline.number, tuple(obs.number for obs in others[: KEPT[0]]), notes)
 
 
-def result(history: Sequence[Observation], match: Match, judgement: Judgement) -> StudyResult:
-    """The answer of a study after its confirmation runs.
+def unbeaten(history: Sequence[Observation], match: Match) -> StudyResult:
+    """The answer where nothing but the baseline is feasible."""
+    stands = contender(next(obs for obs in history if obs.number == match.baseline))
+    verdict = Verdict.NO_SIGNIFICANT_IMPROVEMENT
+    return StudyResult(best=stands, baseline=stands, speedup=None, verdict=verdict, notes=match.notes)
 
-    Raises:
-        ValueError: no configuration is feasible.
-    """
+
+def result(history: Sequence[Observation], match: Match, standing: Standing, cost: tuple[int, float]) -> StudyResult:
+    """The answer of a study after its promotion, whose runs and GPU-seconds are its `cost`."""
+    assert match.baseline is not None and standing.challenger is not None
     trials = {obs.number: obs for obs in history}
-    if match.baseline is None:
-        raise ValueError("; ".join(match.notes) or "no configuration is feasible; give the model more memory or ranks")
-    baseline = trials[match.baseline]
-    notes = match.notes
-    if match.challenger is None:
-        return _unbeaten(baseline, None, None, notes)
-    challenger = trials[match.challenger]
-    if challenger.number in judgement.infeasible or challenger.state is not TrialState.COMPLETE:
-        return _unbeaten(baseline, None, None, (*notes, f"trial {challenger.number} did not stay feasible"))
-    if min(len(baseline.confirmations), len(challenger.confirmations)) < 2:
-        note = "too few confirmation runs ended well for an interval"
-        return _unbeaten(baseline, challenger, None, (*notes, note))
-    speedup = confirmation.speedup(baseline.confirmations, challenger.confirmations)
-    if speedup.ci95[0] <= 1:
-        return _unbeaten(baseline, challenger, speedup, notes)
-    return StudyResult(
-        best=contender(challenger),
-        baseline=contender(baseline),
-        speedup=speedup,
-        verdict=Verdict.CONFIRMED,
-        notes=notes,
+    baseline, challenger = contender(trials[match.baseline]), contender(trials[standing.challenger])
+    speedup = paired_test.speedup(standing.log_ratios)
+    is_faster = speedup is not None and speedup.ci95[0] > 1
+    lacking = (
+        () if speedup else ("too few pairs for an interval: blocks were interrupted and ran on different workers",)
     )
-
-
-def _unbeaten(
-    baseline: Observation, challenger: Observation | None, speedup: Speedup | None, notes: tuple[str, ...]
-) -> StudyResult:
-    stands = contender(baseline)
     return StudyResult(
-        best=stands,
-        baseline=stands,
-        candidate=contender(challenger) if challenger is not None else None,
+        best=challenger if is_faster else baseline,
+        baseline=baseline,
+        candidate=None if is_faster else challenger,
         speedup=speedup,
-        verdict=Verdict.NO_SIGNIFICANT_IMPROVEMENT,
-        notes=notes,
+        verdict=Verdict.CONFIRMED if is_faster else Verdict.NO_SIGNIFICANT_IMPROVEMENT,
+        promotion=Promotion(
+            candidates=match.candidates, pairs=len(standing.log_ratios), runs=cost[0], gpu_seconds=cost[1]
+        ),
+        notes=(*match.notes, *lacking),
     )
 
 

@@ -47,8 +47,8 @@ class LineView:
                 self._confirmed.add(run.run_id)
                 figure = wording.rate(run.measurement.tokens_per_s_per_gpu if run.measurement else None)
                 self._write(
-                    f"confirmation {len(self._confirmed)} of {wording.CONFIRM_RUNS}: trial {trial.number}, "
-                    f"{figure} tokens/s/GPU"
+                    f"fresh run {len(self._confirmed)} of at most {wording.most_confirm_runs(study)}: "
+                    f"trial {trial.number}, {figure} tokens/s/GPU"
                 )
 
     def _tell_refusals(self, rejections: Sequence[Rejection]) -> None:
@@ -65,7 +65,7 @@ class LineView:
         self._states = {trial.number: trial.state for trial in done}
         self._confirmed = {run.run_id for _, run in wording.confirm_runs(trials, TrialState.COMPLETE)}
         self._rejected = len(rejections)
-        confirmed = f" and {len(self._confirmed)} confirmation runs" if self._confirmed else ""
+        confirmed = f" and {len(self._confirmed)} fresh runs" if self._confirmed else ""
         self._write(f"{len(done)} trials{confirmed} are there already")
 
 

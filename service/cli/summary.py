@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from api_schemas.studies import Contender, Study, StudyResult, Verdict
+from api_schemas.studies import Contender, Promotion, Study, StudyResult, Verdict
 from service import wording
 
 
@@ -15,6 +15,7 @@ def as_json(study: Study, result: StudyResult, exports: Sequence[str] | None = N
         "baseline": _contender(result.baseline),
         "speedup": None,
         "verdict": result.verdict.value,
+        "promotion": result.promotion.model_dump(mode="json") if result.promotion else None,
         "trials": trial_counts(study.trials),
     }
     if result.speedup is not None:
@@ -53,6 +54,8 @@ def as_text(
     if result.candidate is not None:
         rows.append(("candidate", _describe(result.candidate) + " (not confirmed)"))
     rows.append(("speed-up", _speedup(result)))
+    if result.promotion is not None:
+        rows.append(("promotion", _promotion(result.promotion)))
     rows.append(("trials", _counts(study)))
     rows += why_not
     rows += [("note", note) for note in result.notes]
@@ -72,17 +75,25 @@ def _describe(contender: Contender) -> str:
     if contender.mfu is not None:
         parts.append(f"MFU {contender.mfu:.1%}")
     runs = f"{contender.runs} runs" if contender.runs != 1 else "1 run"
+    if contender.spread is not None:
+        runs += ", {} to {}".format(*map(wording.rate, contender.spread))
     return f"{contender.description}: {', '.join(parts)} ({runs})"
 
 
 def _speedup(result: StudyResult) -> str:
-    verdict = "confirmed" if result.verdict is Verdict.CONFIRMED else "no significant improvement: keep the baseline"
     if result.speedup is None:
-        return f"nothing to compare, {verdict}"
+        why = "nothing to compare" if result.promotion is None else "too few pairs"
+        return f"{why}: keep the baseline"
     low, high = result.speedup.ci95
-    pairs = f"95 % interval {low:.2f} to {high:.2f}, {result.speedup.pairs} pairs"
-    who = "best" if result.verdict is Verdict.CONFIRMED else "candidate"
-    return f"{result.speedup.value:.2f}×, {who} over baseline in paired runs ({pairs}), {verdict}"
+    ratio = f"{result.speedup.value:.2f}x [{low:.2f}, {high:.2f}] over baseline"
+    if result.verdict is Verdict.CONFIRMED:
+        return f"{ratio}, confirmed in {result.speedup.pairs} pairs of fresh runs (95 % interval)"
+    return f"no significant improvement: keep the baseline (candidate {ratio} in {result.speedup.pairs} pairs of fresh runs)"
+
+
+def _promotion(promotion: Promotion) -> str:
+    who = "1 candidate" if len(promotion.candidates) == 1 else f"{len(promotion.candidates)} candidates"
+    return f"{who} and the baseline run again: {promotion.runs} runs, {promotion.gpu_seconds:,.0f} GPU-seconds"
 
 
 def _counts(study: Study) -> str:

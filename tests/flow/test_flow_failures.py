@@ -71,11 +71,11 @@ def test_trial_that_trains_something_else_is_infeasible_however_fast(quick_clien
     assert study["result"]["best"]["trial_number"] != 0
 
 
-def test_confirmation_that_fails_picks_another_pair(quick_client):
+def test_a_candidate_that_breaks_in_its_promotion_begins_it_anew(quick_client):
     seen = []
 
     def behave(lease, task):
-        """The first challenger ends out of memory when it is confirmed."""
+        """The first candidate that is run again ends out of memory."""
         seen.append(lease.trial_number)
         if len(seen) == 9:
             return failure(FailureKind.OOM)
@@ -86,10 +86,11 @@ def test_confirmation_that_fails_picks_another_pair(quick_client):
     assert trials[seen[8]]["state"] == "infeasible"
     result = study["result"]
     assert seen[8] not in (result["best"]["trial_number"], result["baseline"]["trial_number"])
-    assert result["speedup"]["pairs"] == 5 and len(seen) == 8 + 1 + 10
+    assert seen[8] not in result["promotion"]["candidates"]
+    assert result["verdict"] == "confirmed" and result["promotion"]["runs"] == 1 + 6 + 14
 
 
-def test_confirmation_in_which_training_changed_is_not_counted(quick_client):
+def test_fresh_run_in_which_training_changed_is_not_counted(quick_client):
     seen = []
 
     def behave(lease, task):

@@ -15,47 +15,64 @@ def test_study_ends_confirmed_when_the_challenger_is_faster(client):
     runs = worker.work()
     study = client.get(f"/v1/studies/{study_id}").json()
     assert study["state"] == "complete", study["reason"]
-    assert runs == 1 + 8 + 10
+    assert runs == 1 + 8 + 4 + 2 + 14
     result = client.get(f"/v1/studies/{study_id}/best").json()
     assert result["verdict"] == "confirmed"
     assert result["best"]["config"]["strategy"]["kind"] == "fsdp2"
-    assert result["speedup"]["pairs"] == 5 and result["speedup"]["ci95"][0] > 1
+    assert result["speedup"]["pairs"] == 7 and result["speedup"]["ci95"][0] > 1
+    assert result["promotion"]["runs"] == 20 and result["promotion"]["gpu_seconds"] == 6.0 * 20
+    assert result["best"]["runs"] == 9 and result["baseline"]["runs"] == 7
     assert sum(study["trials"].values()) == 8
     assert study["fingerprint"]["torch"] == "2.13.0"
     assert study["gpu_seconds"] == 6.0 * runs
 
 
-def test_confirmation_runs_alternate_in_pairs(quick_client):
+def test_promotion_screens_in_blocks_and_then_pairs(quick_client):
     worker = SimulatedWorker(quick_client).register()
     study_id = create(quick_client)
     order = []
     while (lease := worker.lease()) is not None:
         order.append(lease.trial_number)
         worker.do(lease)
-    a, b = order[-10:][:2]
-    assert order[-10:] == [a, b, b, a, a, b, b, a, a, b]
-    trial = quick_client.get(f"/v1/studies/{study_id}/trials").json()[a]
-    assert [run["purpose"] for run in trial["runs"]] == ["search"] + ["confirm"] * 5
+    fresh, result = order[9:], quick_client.get(f"/v1/studies/{study_id}/best").json()
+    candidates = result["promotion"]["candidates"]
+    best, baseline = result["best"]["trial_number"], result["baseline"]["trial_number"]
+    assert sorted(fresh[:4]) == sorted(candidates) and set(fresh[4:6]) < set(candidates)
+    pairs = list(zip(fresh[6::2], fresh[7::2], strict=True))
+    assert all(set(pair) == {best, baseline} for pair in pairs)
+    runs = quick_client.get(f"/v1/studies/{study_id}/trials").json()[best]["runs"]
+    assert [run["block"] for run in runs] == [None, *range(9)]
 
 
 def test_challenger_that_was_only_lucky_is_not_crowned(client):
     def lucky(lease, task):
-        """Fast in the search; in the confirmation everyone is alike, with a little noise."""
-        searching = lease.run_id not in confirm_runs
-        return measurement(speed_of(task.config) if searching else 1000.0 + noise.pop())
+        """Fast in the search; in the promotion everyone is alike."""
+        seen.append(lease.run_id)
+        return measurement(speed_of(task.config) if len(seen) <= 8 else 1000.0)
 
-    confirm_runs, noise = set(), [3, -4, 5, -2, 1, -3, 2, -5, 4, -1]
+    seen = []
     worker = SimulatedWorker(client, behave=lucky).register()
     study_id = create(client)
-    for number in range(19):
-        lease = worker.lease()
-        if number >= 9:
-            confirm_runs.add(lease.run_id)
-        worker.do(lease)
+    worker.work()
     result = client.get(f"/v1/studies/{study_id}/best").json()
     assert result["verdict"] == "no_significant_improvement"
     assert result["best"] == result["baseline"]
     assert result["candidate"]["trial_number"] != result["baseline"]["trial_number"]
+
+
+def test_a_block_stays_on_the_worker_that_began_it(quick_client, clock):
+    one, other = (SimulatedWorker(quick_client, name=f"sim-{i}").register() for i in range(2))
+    study_id = create(quick_client, cluster=one.inventory.cluster.model_dump())
+    for _ in range(9 + 1):
+        one.do(one.lease())
+    assert other.lease() is None
+    for _ in range(3 + 2):
+        one.do(one.lease())
+    other.do(other.lease())
+    clock.turn(3600)
+    assert one.work() > 0, "the other is gone, and its block does not count"
+    result = quick_client.get(f"/v1/studies/{study_id}/best").json()
+    assert result["verdict"] == "confirmed" and result["promotion"]["runs"] == 6 + 2 + 14
 
 
 def test_users_baseline_runs_first_and_is_what_is_beaten(quick_client):

@@ -14,6 +14,7 @@ from api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
 from api_schemas.studies import (
     Budget,
     Contender,
+    Promotion,
     Speedup,
     Study,
     StudyPhase,
@@ -63,8 +64,9 @@ def refused(config: TrialConfig, needed: float) -> Rejection:
 
 
 CONFIRMED = StudyResult(
-    best=contender(1, ZERO, 1234.5), baseline=contender(0, DDP, 942.0),
-    speedup=Speedup(value=1.31, ci95=(1.27, 1.35), pairs=5), verdict=Verdict.CONFIRMED,
+    best=contender(1, ZERO, 1234.5).model_copy(update={"spread": (1200.0, 1260.0)}), baseline=contender(0, DDP, 942.0),
+    speedup=Speedup(value=1.31, ci95=(1.27, 1.35), pairs=8), verdict=Verdict.CONFIRMED,
+    promotion=Promotion(candidates=(1, 2, 3, 4), pairs=8, runs=22, gpu_seconds=190),
 )  # fmt: skip
 UNBEATEN = StudyResult(
     best=contender(0, DDP, 942.0), baseline=contender(0, DDP, 942.0), candidate=contender(1, ZERO, 950.0),
@@ -74,11 +76,12 @@ UNBEATEN = StudyResult(
 
 def test_the_json_object_has_exactly_the_documented_keys() -> None:
     answer = summary.as_json(study(), CONFIRMED, ["best/config.json"])
-    assert list(answer) == ["study_id", "best", "baseline", "speedup", "verdict", "trials", "exports"]
+    assert list(answer) == ["study_id", "best", "baseline", "speedup", "verdict", "promotion", "trials", "exports"]
     assert set(answer["best"]) == {"config", "tokens_per_s_per_gpu", "peak_allocated_gib", "peak_reserved_gib"}
     assert answer["best"].keys() == answer["baseline"].keys()
     assert TrialConfig.model_validate(answer["best"]["config"]) == ZERO
     assert answer["speedup"] == {"value": 1.31, "ci95": [1.27, 1.35]}
+    assert answer["promotion"] == {"candidates": [1, 2, 3, 4], "pairs": 8, "runs": 22, "gpu_seconds": 190.0}
     assert (answer["verdict"], answer["trials"]) == ("confirmed", {"complete": 7, "infeasible": 1})
 
 
@@ -99,8 +102,9 @@ def test_the_summary_says_what_won_by_how_much_and_where_it_is() -> None:
     text = summary.as_text(study(), CONFIRMED, [], ["best/config.json"], "best/launch.sh --steps 10")
     for words in (
         "ZeRO-2, micro batch 4: 1,234",
-        "1.31×",
-        "1.27 to 1.35",
+        "1.31x [1.27, 1.35] over baseline",
+        "1,200 to 1,260",
+        "22 runs, 190 GPU-seconds",
         "confirmed",
         "3 configurations refused",
         "best/launch.sh",
@@ -143,7 +147,11 @@ def test_the_table_fits_the_screen_and_keeps_the_best() -> None:
     [
         (StudyPhase.PROFILE, None, "counting the model's parameters"),
         (StudyPhase.SEARCH, Progress(phase="warming_up", step=4), "searching, trial 1: warming up, step 4"),
-        (StudyPhase.CONFIRM, None, "confirming best against baseline, run 1 of 10, trial 1: starting ranks"),
+        (
+            StudyPhase.CONFIRM,
+            None,
+            "running the fastest and the baseline again, run 1 of at most 46, trial 1: starting ranks",
+        ),
     ],
 )
 def test_the_activity_is_in_words(phase: StudyPhase, progress: Progress | None, words: str) -> None:
@@ -152,10 +160,10 @@ def test_the_activity_is_in_words(phase: StudyPhase, progress: Progress | None, 
     assert words in wording.activity(study(phase=phase), [trial(1, TrialState.RUNNING, runs=(run,))])
 
 
-def test_the_time_left_counts_trials_and_confirmation_runs() -> None:
+def test_the_time_left_counts_trials_and_fresh_runs() -> None:
     done = [trial(number, TrialState.COMPLETE) for number in range(4)]
-    # 40 GPU seconds on 2 ranks over 4 runs: 5 s each, for 4 trials and 10 confirmation runs.
-    assert wording.time_left(study(), done, 100.0) == "about 70 s"
+    # 40 GPU seconds on 2 ranks over 4 runs: 5 s each, for 4 trials, 6 screening runs and 7 pairs.
+    assert wording.time_left(study(), done, 100.0) == "about 2 min"
     assert wording.time_left(study(), [], 100.0) == ""
 
 

@@ -9,9 +9,10 @@ from api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConf
 from api_schemas.studies import Budget, Objective, Verdict
 from api_schemas.trials import TrialState
 from api_schemas.workload import RECIPES
-from tuner import confirmation, numerics, ranking
+from tuner import numerics, ranking
 from tuner.history import Observation
 from tuner.objective import over_limit
+from tuner.promotion import Standing
 from tuner.stopping import end_of_search
 
 DDP, FSDP2 = TrialConfig(strategy=DdpConfig()), TrialConfig(strategy=Fsdp2Config(dp_shard=2))
@@ -106,26 +107,6 @@ def test_fp32_is_held_to_tighter_bounds():
     assert judge(*history, recipe=FP32).reference is None
 
 
-def test_confirmation_runs_alternate_in_five_pairs():
-    done: list[int] = []
-    while (number := confirmation.next_trial(3, 7, done)) is not None:
-        done.append(number)
-    assert done == [3, 7, 7, 3, 3, 7, 7, 3, 3, 7]
-
-
-def test_a_speedup_is_the_geometric_mean_with_a_t_interval():
-    old = [measured(100) for _ in range(5)]
-    ratios = [1.2, 1.3, 1.25, 1.28, 1.22]
-    found = confirmation.speedup(old, [measured(100 * ratio) for ratio in ratios])
-    logs = [math.log(ratio) for ratio in ratios]
-    mean = sum(logs) / 5
-    half = 2.776 * math.sqrt(sum((x - mean) ** 2 for x in logs) / 4 / 5)
-    assert found.value == pytest.approx(math.exp(mean))
-    assert found.ci95 == pytest.approx((math.exp(mean - half), math.exp(mean + half)))
-    with pytest.raises(ValueError, match="at least 2"):
-        confirmation.speedup(old[:1], old[:1])
-
-
 def confirmed(obs, speeds):
     return Observation(
         obs.number, obs.config, obs.origin, obs.state, obs.measurement, None, tuple(map(measured, speeds))
@@ -135,23 +116,42 @@ def confirmed(obs, speeds):
 AGREED = numerics.Judgement(reference=0, confirmed_by=1)
 
 
-def test_the_fastest_is_confirmed_against_the_fastest_documented_default():
+def answer(history, match, ratios, challenger):
+    standing = Standing(challenger, tuple(map(math.log, ratios)), None)
+    return ranking.result(history, match, standing, (20, 120.0))
+
+
+def test_the_fastest_are_promoted_against_the_fastest_documented_default():
     history = [complete(0, DDP, 90, "default"), complete(1, FSDP2, 100, "default"), complete(2, ZERO, 130)]
     match = ranking.pick(history, False, AGREED)
-    assert (match.baseline, match.challenger) == (1, 2)
+    assert (match.baseline, match.candidates) == (1, (2, 0))
     assert "documented default" in match.notes[0]
     history[1], history[2] = confirmed(history[1], [100, 101, 99]), confirmed(history[2], [128, 131, 130])
-    answer = ranking.result(history, match, AGREED)
-    assert answer.verdict is Verdict.CONFIRMED
-    assert (answer.best.trial_number, answer.best.tokens_per_s_per_gpu, answer.best.runs) == (2, 130, 3)
+    found = answer(history, match, [1.3] * 7, 2)
+    assert found.verdict is Verdict.CONFIRMED and found.candidate is None
+    assert (found.best.trial_number, found.best.tokens_per_s_per_gpu, found.best.runs) == (2, 130, 3)
+    assert (found.best.spread, found.promotion.runs, found.promotion.gpu_seconds) == ((128, 131), 20, 120.0)
+
+
+def test_few_of_many_are_promoted():
+    history = [complete(i, DDP, 100 + i, "baseline" if i == 0 else "sampler") for i in range(12)]
+    assert ranking.pick(history, True, AGREED).candidates == (11, 10, 9, 8)
 
 
 def test_a_challenger_that_does_not_pass_leaves_the_baseline_best():
     history = [complete(0, DDP, 100, "baseline"), complete(1, FSDP2, 110)]
-    history = [confirmed(history[0], [100, 110, 95]), confirmed(history[1], [101, 99, 108])]
-    answer = ranking.result(history, ranking.pick(history, True, AGREED), AGREED)
-    assert answer.verdict is Verdict.NO_SIGNIFICANT_IMPROVEMENT
-    assert answer.best == answer.baseline and answer.candidate is not None and answer.speedup is not None
+    match = ranking.pick(history, True, AGREED)
+    found = answer(history, match, [1.01, 0.99, 1.02, 0.98, 0.97, 1.01, 0.99], 1)
+    assert found.verdict is Verdict.NO_SIGNIFICANT_IMPROVEMENT
+    assert found.best == found.baseline and found.candidate.trial_number == 1
+    assert found.speedup.ci95 == pytest.approx((0.97, 1.02))
+
+
+def test_too_few_pairs_give_no_interval_and_say_so():
+    history = [complete(0, DDP, 100, "baseline"), complete(1, FSDP2, 110)]
+    found = answer(history, ranking.pick(history, True, AGREED), [1.3] * 6, 1)
+    assert found.speedup is None and found.verdict is Verdict.NO_SIGNIFICANT_IMPROVEMENT
+    assert "too few pairs" in found.notes[-1]
 
 
 def test_a_baseline_that_did_not_fit_is_replaced_and_said_so():
@@ -166,22 +166,20 @@ def test_a_baseline_that_did_not_fit_is_replaced_and_said_so():
 def test_a_single_feasible_configuration_has_nothing_to_beat():
     history = [complete(0, DDP, 100, "default"), infeasible(1, FSDP2)]
     match = ranking.pick(history, False, numerics.Judgement(0, None))
-    answer = ranking.result(history, match, numerics.Judgement(0, None))
-    assert match.challenger is None
-    assert answer.speedup is None and answer.verdict is Verdict.NO_SIGNIFICANT_IMPROVEMENT
+    found = ranking.unbeaten(history, match)
+    assert match.candidates == ()
+    assert found.speedup is None and found.promotion is None and found.verdict is Verdict.NO_SIGNIFICANT_IMPROVEMENT
 
 
 def test_nothing_is_crowned_until_two_agree():
     match = ranking.pick([complete(0, DDP)], False, numerics.Judgement(None, None))
     assert match.baseline is None and "crowned" in match.notes[0]
-    with pytest.raises(ValueError, match="crowned"):
-        ranking.result([complete(0, DDP)], match, numerics.Judgement(None, None))
 
 
 def test_a_trial_that_trains_something_else_never_wins():
     history = [complete(0, DDP, 100, "default"), complete(1, FSDP2, 90), complete(2, ZERO, 900)]
     judgement = numerics.Judgement(0, 1, {2: "left"})
-    assert ranking.pick(history, False, judgement).challenger == 1
+    assert ranking.pick(history, False, judgement).candidates == (1,)
     best = ranking.best_so_far(history, judgement)
     assert best is not None and best.trial_number == 0
 

@@ -1,0 +1,110 @@
+"""The sequential sign test is exact, survives a disturbed pair, and a promotion follows from its stored runs."""
+
+import math
+import random
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api_schemas.studies import FEWEST_PAIRS
+from tuner import paired_test, promotion
+from tuner.promotion import FreshRun, Match, NextRun, standing
+
+UP, DOWN = math.log(1.4), math.log(0.5)
+
+
+def pairs_needed(lost):
+    return next(n for n, allowed in enumerate(paired_test.boundary()) if allowed >= lost)
+
+
+def test_the_boundary_is_the_documented_one():
+    assert [pairs_needed(lost) for lost in range(6)] == [7, 10, 13, 17, 20, 23]
+    assert pairs_needed(0) == FEWEST_PAIRS
+
+
+def test_fair_coins_win_as_seldom_as_promised_however_often_one_looks():
+    """Counted over all sequences of 13 coins, against the boundary itself."""
+    won = sum(
+        any(paired_test.decide(coins[:n], 100) == "faster" for n in range(1, 14))
+        for coins in product((1.0, -1.0), repeat=13)
+    )
+    assert 0.015 < won / 2**13 <= paired_test.ERROR * (1 - 0.5**3)
+
+
+def test_one_disturbed_pair_does_not_lose_a_real_gain():
+    ratios = [UP, UP, DOWN, UP, UP, UP, UP]
+    assert paired_test.decide(ratios, 20) == "open"
+    ratios += [UP] * 3
+    assert paired_test.decide(ratios, 20) == "faster"
+    found = paired_test.speedup(ratios)
+    assert found.value == pytest.approx(1.4) and found.ci95 == pytest.approx((1.4, 1.4)) and found.pairs == 10
+
+
+def test_a_promotion_ends_when_no_win_is_possible_but_not_before_there_is_an_interval():
+    assert paired_test.decide([DOWN] * 6, 20) == "open"
+    assert paired_test.speedup([DOWN] * 6) is None
+    assert paired_test.decide([DOWN] * 7, 20) == "not_shown"
+    assert paired_test.decide([UP, DOWN] * 4 + [DOWN], 20) == "not_shown"
+    assert paired_test.decide([UP, DOWN] * 4 + [DOWN], 40) == "open"
+
+
+@given(st.lists(st.integers(-9, 9), min_size=1, max_size=40))
+def test_the_interval_lies_above_one_exactly_when_the_test_says_faster(hundredths):
+    ratios = [value / 100 for value in hundredths]
+    found = paired_test.speedup(ratios)
+    assert (found is not None and found.ci95[0] > 1) == (paired_test.decide(ratios, 40) == "faster")
+    assert found is None or found.ci95[0] <= found.value <= found.ci95[1]
+
+
+MATCH = Match(0, (1, 2, 3, 4))
+
+
+def play(speed, match=MATCH, salt="study-1", most_pairs=20, worker="w"):
+    """Make every run a promotion asks for; `speed` is a function of trial and run number."""
+    runs = []
+    while (ask := standing(match, runs, most_pairs, salt).next) is not None:
+        runs.append(FreshRun(ask.trial, ask.block, worker, speed(ask.trial, len(runs))))
+    return runs, standing(match, runs, most_pairs, salt)
+
+
+def test_slower_candidates_are_eliminated_before_the_pairs():
+    runs, end = play(lambda trial, _: 100.0 + trial)
+    assert end.challenger == 4 and len(end.log_ratios) == 7
+    assert [len([run for run in runs if run.block == block]) for block in range(9)] == [4, *[2] * 8]
+    assert {run.trial for run in runs if run.block == 1} == {3, 4}
+    assert len(runs) == promotion.most_runs(4, 7)
+
+
+def test_a_single_candidate_needs_no_screening():
+    runs, end = play(lambda trial, _: 100.0 + trial, Match(3, (5,)))
+    assert end.challenger == 5 and len(runs) == 14 == promotion.most_runs(1, 7)
+
+
+def test_a_promotion_ends_at_its_limit():
+    noise = random.Random(1)
+    runs, end = play(lambda *_: 100 + noise.random(), most_pairs=9)
+    assert end.next is None and len(end.log_ratios) <= 9 and len(runs) <= promotion.most_runs(4, 9)
+
+
+def test_the_order_within_pairs_is_drawn_anew_and_the_same_for_the_same_study():
+    runs, _ = play(lambda *_: 100.0, most_pairs=40)
+    again, _ = play(lambda *_: 100.0, most_pairs=40)
+    other, _ = play(lambda *_: 100.0, most_pairs=40, salt="study-2")
+    assert [run.trial for run in runs] == [run.trial for run in again] != [run.trial for run in other]
+    firsts = {runs[i].trial for i in range(6, len(runs), 2)}
+    assert len(firsts) == 2
+
+
+def test_a_block_of_two_workers_does_not_count():
+    runs = [FreshRun(trial, 0, "w" if trial < 3 else "v", 100.0) for trial in (1, 2, 3)]
+    found = standing(MATCH, runs, 20, "s").next
+    assert isinstance(found, NextRun) and found.block == 1
+
+
+def test_blocks_that_never_count_end_too():
+    runs: list[FreshRun] = []
+    while (ask := standing(Match(0, (1,)), runs, 20, "s").next) is not None:
+        runs.append(FreshRun(ask.trial, ask.block, f"w{len(runs)}", 100.0))
+    assert len(runs) == 40 and standing(Match(0, (1,)), runs, 20, "s").log_ratios == ()

@@ -1,0 +1,72 @@
+"""Is the challenger faster than the baseline? A sequential sign test on paired log-ratios, and the interval it inverts to.
+
+Each pair is one fresh run of either, in an order drawn at random. If the configuration made no difference, that draw
+alone would decide the sign of a pair's log-ratio: a fair coin, independent of all other pairs, whatever drift, bursts
+of other work or heavy tails the machine adds (randomisation inference: Fisher, The Design of Experiments, 1935, §21).
+So the number of pairs lost is a fair random walk, and a boundary for it is exact for any number of looks. A test on the
+mean and the variance is not: one disturbed pair inflates both.
+
+The boundary spends the error by stages (Lan & DeMets, Biometrika 70, 1983): winning with at most m pairs lost is allowed
+from the first number of pairs on at which the total probability of ever winning is at most `ERROR` · (1 − 2^−(m+1)).
+That gives 7 pairs without a loss, 10 with one, 13 with two, 17, 20, 23, …
+"""
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from statistics import median
+from typing import Literal
+
+from api_schemas.studies import MOST_PAIRS, Speedup
+
+ERROR = 0.025
+"""Probability, over all looks, of calling an equal or slower challenger faster; the interval has as much on either side."""
+
+Decision = Literal["faster", "open", "not_shown"]
+
+
+@cache
+def boundary() -> tuple[int, ...]:
+    """Pairs that may be lost after 0, 1, … `MOST_PAIRS` pairs for the challenger to win; −1: none can win yet."""
+    allowed, spent = -1, 0.0
+    still_open = {0: 1.0}
+    """Probability of each number of lost pairs, for fair coins that have not won yet."""
+    answer = [allowed]
+    for _ in range(MOST_PAIRS):
+        tossed = [(lost + more, chance / 2) for lost, chance in still_open.items() for more in (0, 1)]
+        still_open = {}
+        for lost, chance in tossed:
+            still_open[lost] = still_open.get(lost, 0.0) + chance
+        # Lost pairs only grow in number, so a walk can win at no other moment than when one more is allowed.
+        wins = still_open.get(allowed + 1, 0.0)
+        if spent + wins <= ERROR * (1 - 0.5 ** (allowed + 2)):
+            allowed, spent = allowed + 1, spent + wins
+            still_open.pop(allowed, None)
+        answer.append(allowed)
+    return tuple(answer)
+
+
+def decide(log_ratios: Sequence[float], most_pairs: int) -> Decision:
+    """What the pairs so far say; `not_shown` once there is an interval and no win is possible within `most_pairs`."""
+    lost, allowed = sum(ratio <= 0 for ratio in log_ratios), boundary()[len(log_ratios)]
+    if lost <= allowed:
+        return "faster"
+    can_win = len(log_ratios) < most_pairs and lost <= boundary()[most_pairs]
+    return "open" if can_win or allowed < 0 else "not_shown"
+
+
+def speedup(log_ratios: Sequence[float]) -> Speedup | None:
+    """Median ratio challenger / baseline with its 95 % interval, which holds at every look; None for too few pairs.
+
+    The interval holds the ratios that the test does not reject in either direction, which are those between two order
+    statistics (Conover, Practical Nonparametric Statistics, 1999, §3.2); `decide` says faster exactly when it is above 1.
+    """
+    allowed = boundary()[len(log_ratios)]
+    if allowed < 0:
+        return None
+    ordered = sorted(log_ratios)
+    return Speedup(
+        value=math.exp(median(ordered)),
+        ci95=(math.exp(ordered[allowed]), math.exp(ordered[-1 - allowed])),
+        pairs=len(ordered),
+    )

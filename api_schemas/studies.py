@@ -98,6 +98,8 @@ class Speedup(Schema):
     value: float
     ci95: tuple[float, float]
     pairs: int
+    ratios: tuple[float, ...] = ()
+    """Of each pair, in the order they were run."""
 
 
 class Verdict(StrEnum):

@@ -164,22 +164,6 @@ def confirmed_runs(session: Session, study_id: str, match_round: int) -> int:
     return session.scalar(query) or 0
 
 
-def confirm_speeds(session: Session, study_id: str, match_round: int) -> list[tuple[int, float]]:
-    """Trial number and tokens/s/GPU of each finished confirmation run of a round, in the order they ran."""
-    query = (
-        select(TrialRow.number, _SPEED)
-        .join(TrialRow, TrialRow.id == RunRow.trial_id)
-        .where(
-            RunRow.study_id == study_id,
-            RunRow.purpose == "confirm",
-            RunRow.match_round == match_round,
-            RunRow.state == TrialState.COMPLETE,
-        )
-        .order_by(RunRow.position)
-    )
-    return [(int(number), float(speed)) for number, speed in session.execute(query)]
-
-
 def fingerprints_of_workers(session: Session) -> dict[str, list[tuple[datetime, FingerprintRow]]]:
     """By worker name: the fingerprints its runs were measured under, with the first use of each, oldest first."""
     first = func.min(RunRow.started_at)

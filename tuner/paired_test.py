@@ -69,4 +69,5 @@ def speedup(log_ratios: Sequence[float]) -> Speedup | None:
         value=math.exp(median(ordered)),
         ci95=(math.exp(ordered[allowed]), math.exp(ordered[-1 - allowed])),
         pairs=len(ordered),
+        ratios=tuple(map(math.exp, log_ratios)),
     )

@@ -1,6 +1,5 @@
-"""Intervals on one line: each pair's ratio and the mean's 95 % interval around the mark of no difference."""
+"""Intervals on one line: each pair's ratio and the median's 95 % interval around the mark of no difference."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from api_schemas.studies import Speedup
@@ -26,9 +25,9 @@ class Interval:
     height: int = HEIGHT
 
 
-def interval(speedup: Speedup, ratios: Sequence[float]) -> Interval:
+def interval(speedup: Speedup) -> Interval:
     """The verdict's figures on a line."""
-    low, high = speedup.ci95
+    (low, high), ratios = speedup.ci95, speedup.ratios
     scale = spanning([1.0, low, high, *ratios], SIDE, WIDTH - SIDE, pad=0.08)
     return Interval(
         low=scale(low),

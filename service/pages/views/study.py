@@ -110,7 +110,6 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
     limit = available_gib(study.cluster, study.spec.objective)
     link = f"/studies/{study.study_id}/trials"
     tone, sentence = words.verdict(study)
-    pairs = _pairs(session, row, study)
     plots = (best_so_far(points, link), speed_against_memory(points, limit, link, best_number))
     configs = {point.number: TrialConfig.model_validate(point.config) for point in points}
     fresh = freshness.of(study, workers.everyone(session))
@@ -126,9 +125,9 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
         sentence=sentence,
         best_peak_gib=best.contender_peak(answer) if answer else None,
         progress=_progress(session, row, study, now),
-        trust=tuple(_trust(study, pairs, fresh)),
+        trust=tuple(_trust(study, fresh)),
         freshness=fresh,
-        verdict_chart=interval(study.result.speedup, pairs) if study.result and study.result.speedup else None,
+        verdict_chart=interval(study.result.speedup) if study.result and study.result.speedup else None,
         plots=tuple(plot for plot in plots if plot is not None),
         parallel=parallel(points, [flatten(configs[p.number]) for p in points], link, best_number),
         predicted=predicted(study, points, configs, link),
@@ -155,7 +154,7 @@ def _progress(session: Session, row: StudyRow, study: Study, now: datetime) -> P
         total=done if study.phase is StudyPhase.DONE else max(budget or wording.DEFAULT_TRIALS, done),
         is_open_ended=budget is None,
         confirmed=confirmed,
-        confirmations=wording.CONFIRM_RUNS,
+        confirmations=wording.most_confirm_runs(study),
         activity=_activity(session, study, confirmed) if running else "",
         remaining=wording.remaining(study, done, confirmed, elapsed) if running else "",
         elapsed_s=elapsed,
@@ -174,28 +173,17 @@ def _activity(session: Session, study: Study, confirmed: int) -> str:
     assert run.trial is not None
     where = f"trial {run.trial.number}: {wording.step(run.progress)}"
     if study.phase is StudyPhase.CONFIRM:
-        return f"confirmation run {min(confirmed + 1, wording.CONFIRM_RUNS)} of {wording.CONFIRM_RUNS}, {where}"
+        return f"fresh run {confirmed + 1} of at most {wording.most_confirm_runs(study)}, {where}"
     return where
 
 
-def _pairs(session: Session, row: StudyRow, study: Study) -> list[float]:
-    """Challenger over baseline, pair by pair."""
-    if study.result is None:
-        return []
-    baseline = study.result.baseline.trial_number
-    speeds = overview.confirm_speeds(session, row.id, row.match_round)
-    own = [speed for number, speed in speeds if number == baseline]
-    other = [speed for number, speed in speeds if number != baseline]
-    return [b / a for a, b in zip(own, other, strict=False)]
-
-
-def _trust(study: Study, ratios: Sequence[float], fresh: Freshness) -> list[Trust]:
+def _trust(study: Study, fresh: Freshness) -> list[Trust]:
     result = study.result
     if result is None:
         return []
     found = []
     if result.speedup is not None:
-        found.append(_repeatability(result.speedup.pairs, ratios))
+        found.append(_repeatability(result.speedup.ratios))
     else:
         found.append(Trust("warn", f"measured in {result.best.runs} run(s), without a comparison"))
     single = any("no other backend" in note for note in result.notes)
@@ -208,8 +196,8 @@ def _trust(study: Study, ratios: Sequence[float], fresh: Freshness) -> list[Trus
     return found
 
 
-def _repeatability(pairs: int, ratios: Sequence[float]) -> Trust:
-    text = f"{pairs} alternating pairs of fresh runs, which the search did not see"
+def _repeatability(ratios: Sequence[float]) -> Trust:
+    text = f"{len(ratios)} pairs of fresh runs, which the search did not see"
     spread = stdev(ratios) / fmean(ratios) if len(ratios) > 1 else 0.0
     if spread > _NOISY:
         text += f"; the ratio varied by {percent(spread)} from pair to pair: other programs may have used the machine"

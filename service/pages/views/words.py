@@ -88,7 +88,7 @@ def _unfinished(study: Study) -> tuple[str, str]:
         case StudyState.PAUSED:
             return "quiet", "Paused: no further run is given out until it is resumed."
     if study.phase is StudyPhase.CONFIRM:
-        return "busy", "The search is over; best and baseline are being run again in alternating pairs."
+        return "busy", "The search is over; the fastest and the baseline are being run again."
     if study.best_so_far is not None:
         return "busy", "Searching. The figures of the search are preliminary: the pairs at the end decide."
     return "busy", "Starting: nothing has been measured yet."

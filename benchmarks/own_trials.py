@@ -22,6 +22,7 @@ from api_schemas.hardware import Fingerprint
 from api_schemas.leases import ProfileTask, TrialTask
 from api_schemas.measurements import Measurement, MeasurePlan
 from api_schemas.models import ModelProfile
+from api_schemas.strategies import TrialConfig
 from benchmarks.own_cases import JOBS, Job, draw
 from benchmarks.own_scores import report
 from workers.attempt import Workplace, attempt
@@ -32,7 +33,7 @@ from workers.trial_dir import TrialDir
 
 COLUMNS = ("job", "strategy", "config", "peak_allocated_mib", "step_time_s", "half_width_s", "failure", "fingerprint")
 PLAN = MeasurePlan(parity_steps=2, max_warmup_steps=1, window_steps=1, min_windows=4, max_windows=4)
-_LIMITS = Limits(deadline_s=300, no_progress_s=120)
+_LIMITS = Limits(deadline_s=540, no_progress_s=500)
 
 
 @contextmanager
@@ -68,7 +69,7 @@ def run(job: Job, data: Path) -> None:
         profile = execute(place, ProfileTask(model=job.model, workload=job.workload), 0)
         assert isinstance(profile, ModelProfile), profile
         for number, (strategy, config) in enumerate(draw(job, profile), start=1):
-            text = config.model_dump_json(exclude_defaults=True)
+            text = text_of(config)
             if (job.name, text) in known:
                 continue
             task = TrialTask(model=job.model, workload=job.workload, cluster=job.cluster, config=config, plan=PLAN)
@@ -76,6 +77,12 @@ def run(job: Job, data: Path) -> None:
             assert not isinstance(result, ModelProfile)
             append(data, row_of(job, strategy, text, result, place.fingerprint))
             print(f"{job.name} {number} {config.describe()}: {_short(result)}", flush=True)
+
+
+def text_of(config: TrialConfig) -> str:
+    """What differs from the defaults, and the kind of strategy."""
+    plain = config.model_dump(mode="json", exclude_defaults=True)
+    return json.dumps({**plain, "strategy": {"kind": config.backend, **plain["strategy"]}})
 
 
 def row_of(job: Job, strategy: str, config: str, result: Measurement | Failure, found: Fingerprint) -> dict[str, str]:

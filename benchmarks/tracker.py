@@ -133,9 +133,7 @@ def predicted(case: Case) -> dict[str, float]:
             }
         ]
     )  # fmt: skip
-    table = peak_memory(
-        shape, candidate, Dtypes(), Implementation(fused_optimizer=True, keeps_logits=False), device="cpu"
-    )
+    table = peak_memory(shape, candidate, Dtypes(), Implementation(fused_optimizer=True, keeps_logits=False))
     terms = {name: float(values[0]) for name, values in table.terms.items()}
     return {**terms, "total": float(table.allocated[0]), "moment": float(table.moment[0])}
 

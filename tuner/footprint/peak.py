@@ -80,7 +80,7 @@ def peak_memory(
     shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, device: str = "cuda"
 ) -> MemoryTable:
     """Memory of one rank for every candidate."""
-    block, state = block_bytes(shape, c, dtypes, impl), states(shape, c, dtypes, impl)
+    block, state = block_bytes(shape, c, dtypes, impl), states(shape, c, dtypes, impl, gloo=device != "cuda")
     logits = logits_bytes(shape, c, dtypes, impl)
     zero = logits * 0.0
     caches = impl.kept_caches * c.tokens * (2.0 * shape.kv * dtypes.compute * shape.layers)

@@ -1,0 +1,116 @@
+"""What DeepSpeed's ZeRO keeps on one rank (0.19.8: `runtime/bf16_optimizer.py`, `zero/stage_1_and_2.py`, `zero/stage3.py`)."""
+
+import numpy as np
+
+from tuner.footprint.candidates import Array, Candidates, Dtypes, Implementation
+from tuner.footprint.kept import States
+from tuner.model_shape import ModelShape
+
+
+def _cast(c: Candidates, d: Dtypes, elements: Array) -> Array:
+    """Copies of gradients on their way through an all-reduce in another dtype (`average_tensor`), and gradients too
+    large for the flat buffer, which stay where they are."""
+    outside = np.where((c.contiguous > 0) & (elements <= c.reduce_bucket), 0.0, float(d.compute))
+    return elements * (outside + (d.reduce if d.reduce != d.compute else 0.0))
+
+
+def _scattered(c: Candidates, d: Dtypes, elements: Array, gloo: bool) -> Array:
+    """While stage 3 reduces a bucket (`__avg_scatter_grads`): gradients that are not in the flat buffer and their cast,
+    the interleaved copy that is scattered (`reduce_scatter_coalesced`), and gloo's clone of that."""
+    return _cast(c, d, elements) * ~((c.contiguous > 0) & (elements <= c.reduce_bucket)) + elements * (
+        d.reduce * (2.0 if gloo else 1.0)
+    )
+
+
+def zero_1_2(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, _gloo: bool) -> States:
+    """ZeRO-1/2: whole compute-dtype parameters, sharded fp32 masters and moments."""
+    zero, count, table = c.tokens * 0.0, float(shape.parameters), float(shape.embedding_parameters)
+    trained = count * impl.trainable
+    on_device = 1.0 - c.offload_optimizer
+    masters = d.master * trained / c.shard * on_device if d.master != d.compute else zero
+    # bf16 with fp32 accumulation in stage 1 is DeepSpeed's BF16_Optimizer: unsharded fp32 gradients for the whole step,
+    # and bf16 gradients that are zeroed, not freed, between the micro batches of a step.
+    bf16_optimizer = (c.stage == 1) & (d.reduce != d.compute) & (c.offload_optimizer == 0)
+    stage1 = np.where(bf16_optimizer, (d.reduce + d.compute) * trained, d.compute * trained)
+    accumulator = np.where(c.offload_optimizer > 0, 0.0, d.reduce * trained / c.shard)
+    late = np.where(c.stage == 1, stage1, accumulator)
+    accumulates = c.accumulation > 1
+    held = (d.reduce + d.compute * accumulates) * trained
+    early = np.where(bf16_optimizer, held, np.where(accumulates, late, 0.0))
+    buffers = np.where(c.contiguous > 0, 1.0 + c.double_buffer, 1.0) * np.minimum(c.reduce_bucket, trained)
+    # The buffer is allocated whole (reduce_bucket_size elements), however small the model; stage 1 stages what it
+    # accumulates, stage 2 low-precision gradients.
+    element = np.where(c.stage == 1, d.reduce, d.compute)
+    whole = np.where(c.contiguous > 0, (1.0 + c.double_buffer) * c.reduce_bucket, buffers) * element
+    buckets = np.where(bf16_optimizer, 0.0, whole)
+    plain = ~bf16_optimizer
+    reducing = plain * _cast(c, d, np.where(c.reduce_bucket < trained, c.reduce_bucket, 0.0))
+    large = plain * _cast(c, d, np.where(table > c.reduce_bucket, table, 0.0))
+    # The last bucket is reduced when backward ends, and what it gives is added to the partition from a buffer of its size.
+    added = np.where(accumulates & (c.stage == 2) & (c.offload_optimizer == 0), d.reduce * trained / c.shard, 0.0)
+    end = buckets + added + np.maximum(plain * _cast(c, d, np.minimum(c.reduce_bucket, trained)), large)
+    fp32_gradient = np.where((c.offload_optimizer > 0) | bf16_optimizer, 0.0, 4.0 * trained / c.shard)
+    return States(
+        parameters=zero + d.compute * count,
+        masters=zero + masters,
+        optimizer=d.moments * trained / c.shard * on_device,
+        gradients_early=early,
+        gradients_second=early,
+        gradients_next=late,
+        gradients_last=late,
+        gradients_late=late,
+        gathered_loss=zero,
+        gathered_backward=zero,
+        buckets=buckets + reducing,
+        buckets_loss=np.where(accumulates, buckets, 0.0),
+        gathered_middle=zero,
+        gathered_last=zero,
+        buckets_step=np.where(accumulates, buckets, 0.0),
+        buckets_first=buckets + large,
+        unit_gradients=zero,
+        end=zero + end,
+        step=fp32_gradient,
+    )
+
+
+def zero_3(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> States:
+    """ZeRO-3: sharded compute-dtype parameters and fp32 masters; gradients in one flat fp32 partition; gathered
+    parameters up to max_live, and small ones always."""
+    zero, count, table = c.tokens * 0.0, float(shape.parameters), float(shape.embedding_parameters)
+    trained = count * impl.trainable
+    on_device = 1.0 - c.offload_optimizer
+    masters = d.master * trained / c.shard * on_device if d.master != d.compute else zero
+    largest = float(shape.largest_parameter)
+    in_use = np.maximum(float(shape.block_parameters), largest)
+    live = np.minimum(np.minimum(c.max_live, count), in_use + np.minimum(c.prefetch_bucket, count))
+    live = np.maximum(live, np.minimum(in_use, count))
+    secondary = np.where(c.secondary > 1, d.compute * count / c.secondary, 0.0)
+    gradients = np.where(c.offload_optimizer > 0, 0.0, d.reduce * trained / c.shard)
+    bucket = c.reduce_bucket * d.reduce * (c.contiguous > 0)
+    full = bucket + _scattered(c, d, np.minimum(c.reduce_bucket, trained), gloo)
+    # A bucket that holds the whole model is reduced when backward ends; until then gradients gather outside a flat buffer.
+    waiting = np.where(c.contiguous > 0, 0.0, d.compute * (trained - table))
+    buckets = np.where(c.reduce_bucket < trained, full, bucket + waiting)
+    large = bucket + np.where(table > c.reduce_bucket, _scattered(c, d, zero + table, gloo), d.compute * table)
+    end = np.maximum(full, large) + d.compute * table * (2.0 if shape.tied else 1.0)
+    return States(
+        parameters=d.compute * count / c.shard * (1.0 - c.offload_parameters),
+        masters=zero + masters,
+        optimizer=d.moments * trained / c.shard * on_device,
+        gradients_early=gradients,
+        gradients_second=gradients,
+        gradients_next=gradients,
+        gradients_last=gradients,
+        gradients_late=gradients,
+        gathered_loss=d.compute * np.minimum(live, count) + secondary,
+        gathered_backward=d.compute * live + secondary,
+        buckets=buckets,
+        buckets_loss=bucket,
+        gathered_middle=d.compute * live + secondary,
+        gathered_last=d.compute * live + secondary,
+        buckets_step=bucket,
+        buckets_first=large,
+        unit_gradients=zero,
+        end=zero + end,
+        step=np.where(c.offload_optimizer > 0, 0.0, 4.0 * trained / c.shard),
+    )

@@ -74,7 +74,7 @@ class MeasuredHardware(Schema):
     copy_bytes_per_s: float = Field(gt=0)
     """Read and written by an elementwise kernel on tensors far larger than any cache."""
     launch_s: float = Field(gt=0)
-    """One elementwise operator on a tiny tensor."""
+    """One operator of an eager training program on tiny tensors, modules and autograd included."""
     host_link_bytes_per_s: float | None = Field(default=None, gt=0)
     """Device to pinned host memory; None for CPU ranks."""
     collectives: tuple[CollectiveTime, ...] = ()

@@ -6,21 +6,25 @@ Calibrated on a fifth of each job's rows (fixed seed), scored on the rest.
 import random
 from collections import defaultdict
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 
+from api_schemas.hardware import HardwareReport
 from api_schemas.strategies import TrialConfig
 from benchmarks.correlation import spearman
 from benchmarks.own_cases import JOBS, SEED, Job
 from tuner import model_shape
-from tuner.calibration import fit_speed
+from tuner.calibration import CPU_PART_SIGMA, fit_speed
 from tuner.evaluation import Evaluation, evaluate
 from tuner.footprint.candidates import from_configs
 
 Row = dict[str, str]
 MIB = 2.0**20
+HARDWARE = Path(__file__).parent / "data" / "own_hardware.json"
+"""What `shardtune measure-hardware` said about the machine of the trials."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,8 @@ def evaluated(job: Job, configs: list[TrialConfig]) -> Evaluation:
     """The predictor's answer, uncalibrated."""
     shape = model_shape.from_config(job.model.config, job.name)
     candidates = from_configs(configs, job.workload.sequence_length, job.ranks, job.workload.global_batch)
-    return evaluate(shape, candidates, job.workload, job.cluster)
+    measured = HardwareReport.model_validate_json(HARDWARE.read_bytes()).measured if job.ranks == 2 else None
+    return evaluate(shape, candidates, job.workload, job.cluster, measured=measured)
 
 
 def report(rows: list[Row]) -> dict[str, Any]:
@@ -105,7 +110,7 @@ def speed_of(scored: dict[str, list[Scored]]) -> dict[str, float]:
         order = random.Random(f"{SEED}:{name}").sample(range(len(part)), len(part))
         count = max(5, len(part) // 5)
         seen, rest = [part[i] for i in order[:count]], [part[i] for i in order[count:]]
-        fit = fit_speed([one.parts for one in seen], [one.seconds for one in seen])
+        fit = fit_speed([one.parts for one in seen], [one.seconds for one in seen], CPU_PART_SIGMA)
         table = {key: np.array([one.parts[key] for one in rest]) for key in rest[0].parts}
         predicted, measured = fit.seconds(table), np.array([one.seconds for one in rest])
         ranks.append(spearman(list(predicted), list(measured)) or 0.0)

@@ -15,7 +15,9 @@ Array = NDArray[np.float64]
 PARTS = ("matmul", "vector_matmul", "attention", "elementwise", "launch", "communication", "step")
 _SHARED_SIGMA = 0.4
 """Spread of log(measured / predicted) between sources before calibration (docs/measurements/predictor.md)."""
-_PART_SIGMA = 0.35
+PART_SIGMA = 0.35
+CPU_PART_SIGMA = 1.0
+"""A CPU's parts are known to their order of magnitude only."""
 _NOISE_SIGMA = 0.06
 """Spread within one source and GPU after it."""
 _ITERATIONS = 12
@@ -40,8 +42,12 @@ UNCALIBRATED = SpeedCalibration(factors=dict.fromkeys(PARTS, 1.0), sigma=0.2, ro
 """0.2: spread over sources that were left out of every fit (docs/measurements/predictor.md)."""
 
 
-def fit_speed(parts: Sequence[Mapping[str, float]], measured_s: Sequence[float]) -> SpeedCalibration:
+def fit_speed(
+    parts: Sequence[Mapping[str, float]], measured_s: Sequence[float], part_sigma: float = PART_SIGMA
+) -> SpeedCalibration:
     """The most probable factors given measured step times (Gauss-Newton on log time, Gaussian priors on log factors).
+
+    `part_sigma`: how far a part's rate may be off; `CPU_PART_SIGMA` for CPU ranks.
 
     Raises:
         ValueError: nothing to fit on, or a time that is not positive.
@@ -55,7 +61,7 @@ def fit_speed(parts: Sequence[Mapping[str, float]], measured_s: Sequence[float])
     table = np.array([[max(row[name], 0.0) for name in PARTS] for row in parts])
     target = np.log(np.asarray(measured_s, dtype=float))
     theta = np.zeros(1 + len(PARTS))
-    precision = np.diag([1 / _SHARED_SIGMA**2, *[1 / _PART_SIGMA**2] * len(PARTS)])
+    precision = np.diag([1 / _SHARED_SIGMA**2, *[1 / part_sigma**2] * len(PARTS)])
     weights = np.ones(len(target))
     for _ in range(_ITERATIONS):
         scaled = table * np.exp(theta[0] + theta[1:])

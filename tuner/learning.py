@@ -12,8 +12,10 @@ from api_schemas.predictions import TrialPrediction
 from api_schemas.strategies import TrialConfig
 from api_schemas.workload import Workload
 from tuner.calibration import (
+    CPU_PART_SIGMA,
     ESTIMATED,
     NOTHING_LEARNT,
+    PART_SIGMA,
     PARTS,
     UNCALIBRATED,
     Calibrations,
@@ -55,7 +57,9 @@ def learn(groups: Iterable[MeasuredTrials]) -> Calibrations:
     used: list[float] = []
     parts: list[dict[str, float]] = []
     seconds: list[float] = []
+    on_cpu = False
     for group in groups:
+        on_cpu = group.cluster.device == "cpu"
         result = _evaluated(group.shape, group.workload, group.cluster, group.configs, NOTHING_LEARNT, group.hardware)
         for index, measurement in enumerate(group.measurements):
             peak = peak_gib(measurement.memory)
@@ -66,8 +70,9 @@ def learn(groups: Iterable[MeasuredTrials]) -> Calibrations:
                 parts.append({name: float(np.ravel(result.step.parts[name])[index]) for name in PARTS})
                 tokens = group.workload.tokens_per_step / group.cluster.world_size
                 seconds.append(tokens / measurement.tokens_per_s_per_gpu)
+    sigma = CPU_PART_SIGMA if on_cpu else PART_SIGMA
     return Calibrations(
-        speed=fit_speed(parts, seconds) if parts else UNCALIBRATED,
+        speed=fit_speed(parts, seconds, sigma) if parts else UNCALIBRATED,
         memory=fit_memory(predicted, used) if predicted else None,
     )
 

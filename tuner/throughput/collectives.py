@@ -9,6 +9,9 @@ from tuner.footprint.states import expert_padding
 from tuner.model_shape import ModelShape
 from tuner.throughput.rates import Network
 
+_TENSORS = 9.0
+"""Parameters of a block: ZeRO moves none in parts, so it makes no more calls than that, however small its buckets."""
+
 
 def ring_seconds(total: Array, calls: Array, ranks: Array, network: Network, stride: Array | float = 1.0) -> Array:
     """All-gather or reduce-scatter of `total` bytes (the whole, unsharded size) in `calls` equal calls.
@@ -70,19 +73,20 @@ def traffic(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementati
     zero12 = (c.backend == ZERO) & (c.stage < 3)
     sharded = fsdp | zero3
     # ZeRO-3 gathers parameter by parameter (about nine calls a block), coalesced by the prefetch bucket.
-    calls = np.where(zero3, np.maximum(count / np.maximum(c.prefetch_bucket, 1.0), units), units)
+    tensors = shape.layers * _TENSORS + 3.0
+    calls = np.where(zero3, np.clip(count / np.maximum(c.prefetch_bucket, 1.0), units, tensors), units)
     # Under autocast nothing tells FSDP to cast before it gathers.
     size = dtypes.master if impl.autocast else dtypes.compute
     gather = ring_seconds(zero + size * count, calls, c.shard, network)
     backward_group = np.where(zero3 & (c.secondary > 1), c.secondary, c.regather)
     gather_again = ring_seconds(zero + size * count, calls, backward_group, network)
     whole = c.regather < 2
-    reduce_calls = np.where(zero3, np.ceil(trained / c.reduce_bucket), units)
+    reduce_calls = np.where(zero3, np.minimum(np.ceil(trained / c.reduce_bucket), tensors), units)
     scatter = ring_seconds(zero + dtypes.reduce * trained, reduce_calls, c.shard, network)
     across = 2.0 * ring_seconds(dtypes.reduce * trained / c.shard, units, c.replicate, network, stride=c.shard)
     ddp_calls = np.maximum(trained * dtypes.master / c.ddp_bucket, 1.0)
     all_reduce = 2.0 * ring_seconds(zero + dtypes.master * trained, ddp_calls, c.ranks, network)
-    zero_calls = np.maximum(trained / c.reduce_bucket, 1.0)
+    zero_calls = np.clip(trained / c.reduce_bucket, 1.0, tensors)
     zero_reduce = 2.0 * ring_seconds(zero + dtypes.compute * trained, zero_calls, c.shard, network)
     every = (c.sync_last == 0) * 1.0
     reduce_middle = np.where(

@@ -8,6 +8,9 @@ from tuner.footprint.candidates import FULL, SELECTIVE, ZERO, Array, Candidates,
 from tuner.model_shape import ModelShape
 from tuner.throughput.rates import Rates
 
+_DISPATCH_MODE = 4.0
+"""Launches that an operator takes in `torch.utils.checkpoint`'s selective contexts (torch 2.13), beside its own."""
+
 
 @dataclass(frozen=True)
 class ComputeTimes:
@@ -21,6 +24,8 @@ class ComputeTimes:
     """Host time to launch the kernels; below it the GPU idles."""
     forward_share: Array
     """Of the total."""
+    serial: bool
+    """Host and device are the same core."""
 
     @property
     def device(self) -> Array:
@@ -29,7 +34,9 @@ class ComputeTimes:
 
     @property
     def total(self) -> Array:
-        """The larger of GPU and host time, smoothly: they overlap except where queues run dry."""
+        """The larger of GPU and host time, smoothly: they overlap except where queues run dry. On a CPU, their sum."""
+        if self.serial:
+            return self.device + self.launch_floor
         return (self.device**4 + self.launch_floor**4) ** 0.25
 
 
@@ -64,6 +71,7 @@ def compute_times(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implem
         loss=loss,
         launch_floor=_kernels(shape, c, impl, again) * rates.launch_s,
         forward_share=(forward + head + attention + elementwise_forward + loss * 0.4) / total,
+        serial=rates.serial,
     )
 
 
@@ -134,7 +142,9 @@ def _kernels(shape: ModelShape, c: Candidates, impl: Implementation, again: Reco
         forward += 6.0
     if shape.experts > 1:
         forward += 40.0
-    per_block = forward * (3.0 + again.elementwise)
+    # Selective checkpointing passes each operator of forward and recomputation through a Python dispatch mode.
+    python = np.where(c.checkpointing == SELECTIVE, 2.0 * _DISPATCH_MODE * (impl.selective == "matmuls"), 0.0)
+    per_block = forward * (3.0 + again.elementwise + python)
     per_block = np.where(c.compiled > 0, per_block * 0.35, per_block)
     # Sharding hooks, gathers and reductions of a unit cost host time as well.
     # ZeRO-3's coordinator works in Python per parameter and gather: 5 ms a block (GPT-2 XL on V100 took 17, stage 2 none).

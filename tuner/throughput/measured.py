@@ -24,6 +24,7 @@ def measured_rates(measured: MeasuredHardware, device: str, in_fp32: bool) -> Ra
         launch_s=measured.launch_s,
         overlap=CPU_RATES.overlap if on_cpu else 0.85,
         contention=CPU_RATES.contention if on_cpu else 0.12,
+        serial=on_cpu,
         optimizer_host_s=CPU_RATES.optimizer_host_s if on_cpu else 0.012,
     )
 

@@ -30,6 +30,8 @@ class Rates:
     """Share of the time of backward (or forward) behind which communication can hide."""
     contention: float = 0.12
     """Slow-down of computation per second of communication that runs beside it."""
+    serial: bool = False
+    """CPU ranks: the core that launches an operator also executes it, so that nothing of a launch is hidden."""
     optimizer_host_s: float = 0.012
     """Host time of an optimizer step: clipping, foreach lists, logging, the data loader."""
 
@@ -114,7 +116,7 @@ def network_of(gpu: Gpu, gpus_per_node: int) -> Network:
 
 CPU_RATES = Rates(
     matmul_flops=5e10, attention_flops=2e10, memory_bytes=5e9, launch_s=6e-6, overlap=0.0, contention=0.0,
-    optimizer_host_s=2e-3,
+    serial=True, optimizer_host_s=2e-3,
 )  # fmt: skip
 """One core; a starting point that trials calibrate."""
 CPU_NETWORK = Network(

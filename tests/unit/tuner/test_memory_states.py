@@ -142,3 +142,23 @@ def test_more_ranks_than_experts_pad_what_fsdp2_gathers() -> None:
     """Stacked experts are split along the experts: 64 ranks gather 8 times what 8 ranks do (traced, docs/measurements)."""
     few, many = (_total_gib(Fsdp2Config(dp_shard=ranks), "mixtral-8x7b", ranks) for ranks in (8, 64))
     assert many > 0.7 * few
+
+
+def test_gloo_reduces_a_clone_and_nccl_does_not() -> None:
+    """torch 2.13's ProcessGroupGloo clones the whole input of a reduce-scatter; an unsharded group has none."""
+    rows = from_rows([{"backend": FSDP2, "shard": ranks, "regather": ranks, "sequence": 1} for ranks in (8, 1)])
+    on_gpu, on_cpu = (states(SEVEN_B, rows, Dtypes(), PLAIN, gloo=gloo) for gloo in (False, True))
+    assert (on_cpu.buckets - on_gpu.buckets).tolist() == [4 * SEVEN_B.block_parameters, 0]
+
+
+def test_zero_1_holds_low_precision_gradients_between_micro_batches_only() -> None:
+    rows = from_rows(
+        [{"backend": ZERO, "stage": 1, "shard": 8, "sequence": 1, "accumulation": steps} for steps in (1, 4)]
+    )
+    early = states(SEVEN_B, rows, Dtypes(), PLAIN).gradients_early / SEVEN_B.parameters
+    assert early.tolist() == pytest.approx([4, 6])
+
+
+def test_zero_3_has_a_flat_bucket_only_for_contiguous_gradients() -> None:
+    rows = from_rows([{"backend": ZERO, "stage": 3, "shard": 8, "sequence": 1, "contiguous": flag} for flag in (0, 1)])
+    assert states(SEVEN_B, rows, Dtypes(), PLAIN).buckets_loss.tolist() == [0, 5e8 * 4]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from api_schemas.hardware import CollectiveTime, MeasuredHardware
 from workers.rank import lifeline, mesh
@@ -26,6 +27,7 @@ _COPIED = {"cpu": 1 << 26, "cuda": 1 << 30}
 """Bytes; larger than the last-level cache of either."""
 _ENOUGH_S = 1.0
 _FEWEST, _MOST = 5, 200
+_DEPTH = 16
 
 
 def measure(place: Place) -> MeasuredHardware:
@@ -77,13 +79,17 @@ def _copy(size: int, place: Place) -> float:
 
 
 def _launch(place: Place) -> float:
-    tiny = torch.ones(16, device=place.device)
+    """Forward and backward of a deep and tiny network: modules and autograd are part of what an operator costs."""
+    layers = [nn.Sequential(nn.Linear(16, 16), nn.GELU(), nn.LayerNorm(16)) for _ in range(_DEPTH)]
+    network = nn.Sequential(*layers).to(place.device)
+    tiny = torch.ones(2, 16, device=place.device)
 
-    def many() -> None:
-        for _ in range(500):
-            tiny.add(1.0)
+    def train() -> None:
+        network(tiny).sum().backward()
+        network.zero_grad(set_to_none=True)
 
-    return _seconds(many, place) / 500
+    # Three operators forward, about twice as many backward.
+    return _seconds(train, place) / (9 * _DEPTH)
 
 
 def _host_link(place: Place) -> float:

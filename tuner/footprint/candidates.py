@@ -210,7 +210,8 @@ def _row(config: TrialConfig, sequence: int, world_size: int, global_batch: int 
 
 def _fsdp2_row(strategy: Fsdp2Config) -> dict[str, float]:
     reshard = strategy.reshard_after_forward
-    regather = strategy.dp_shard if reshard is True else 1 if reshard is False else reshard
+    # One rank a shard group still frees its compute copies, unless they are kept.
+    regather = max(2, strategy.dp_shard) if reshard is True else 1 if reshard is False else reshard
     return {
         "backend": FSDP2,
         "shard": strategy.dp_shard,

@@ -102,7 +102,7 @@ def peak_memory(
         (state.gradients_late, zero, state.end, zero, zero, zero, zero),
         (state.gradients_late, zero, state.buckets_step, zero, zero, zero, state.step),
     )
-    host = _host_bytes(shape, c, dtypes, impl)
+    host = _host_bytes(shape, c, dtypes, impl, gloo=device != "cuda")
     always = state.parameters + state.masters + state.optimizer
     totals = [always + sum(parts) for parts in moments]
     if device != "cuda":
@@ -143,10 +143,16 @@ def _fragmentation(c: Candidates, gathered: Array, buckets: Array, working: Arra
     return np.where(at_loss, working, 0.0) + pools
 
 
-def _host_bytes(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) -> Array:
+def _host_bytes(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> Array:
     """ZeRO keeps masters, moments and gradients there, and low-precision parameters of their own; FSDP2's fp32 shards
     are its masters."""
     trained = shape.parameters * impl.trainable
-    optimizer = (d.moments + d.master + d.reduce) * trained / c.shard * c.offload_optimizer
-    parameters = np.where(c.backend == ZERO, d.compute * shape.parameters / c.shard * c.offload_parameters, 0.0)
-    return optimizer * (1.0 - c.nvme_optimizer) + parameters * (1.0 - c.nvme_parameters)
+    # Stage 3 keeps its gradient partitions in one flat buffer there, beside the optimizer's; the others, a copy in transit.
+    is_zero = c.backend == ZERO
+    gradients = d.reduce * np.where(is_zero & (c.stage == 3), 2.0, np.where(is_zero | (not gloo), 1.0, 0.0))
+    optimizer = (d.moments + d.master + gradients) * trained / c.shard * c.offload_optimizer
+    transit = d.compute * float(shape.largest_parameter) * (c.offload_optimizer > 0) * (is_zero & (c.stage < 3))
+    optimizer = optimizer + transit
+    parameters = np.where(is_zero, d.compute * shape.parameters / c.shard * c.offload_parameters, 0.0)
+    total: Array = optimizer * (1.0 - c.nvme_optimizer) + parameters * (1.0 - c.nvme_parameters)
+    return total

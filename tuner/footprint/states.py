@@ -91,6 +91,8 @@ def _fully_sharded(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementa
     count = plain + shape.layers * extra
     trained = count * impl.trainable
     on_device = 1.0 - c.offload_parameters
+    # On CPU ranks gradients that go to the host are counted where they arise.
+    gradients_here = 1.0 if gloo else on_device
     blocks = np.minimum(c.blocks_per_unit, shape.layers)
     unit = blocks * (shape.block_parameters + extra)
     root = float(shape.outside_parameters)
@@ -104,30 +106,41 @@ def _fully_sharded(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementa
     partial = np.where(accumulates & (c.sync_shard_only > 0), d.reduce * trained / c.shard, 0.0)
     # Reduce-scatter's input lives until the next unit's begins; the root's gradients wait for the end of backward.
     unit_trained, root_trained = unit * impl.trainable, root * impl.trainable
+    # Backward begins with the last unit, which holds what is left over; of two units it alone is reduced beside another.
+    units = np.ceil(shape.layers / c.blocks_per_unit)
+    left_over = shape.layers - c.blocks_per_unit * (units - 1)
+    reduced = unit_trained * np.where(units == 2, left_over / blocks, 1.0)
     head = root_trained if shape.tied else root_trained / 2
-    early = np.where(accumulates & (c.sync_last == 0), shards, 0.0) * on_device + unsharded + partial
+    early = np.where(accumulates & (c.sync_last == 0), shards, 0.0) * gradients_here + unsharded + partial
     # `set_is_last_backward(False)` keeps the root's reduce-scatter input until the next micro batch reduces a unit.
     lingering = np.where(accumulates & (c.sync_last == 0) & (c.backend == FSDP2), d.reduce * root_trained, 0.0)
+    # HSDP: each unit holds its last all-reduced gradients (`_all_reduce_state`) until the step's last backward ends; from the
+    # second micro batch on they are not the accumulated ones any more.
+    reduced_twice = (c.replicate > 1) & accumulates & (c.sync_last == 0) & (c.sync_shard_only == 0)
+    again = np.where(reduced_twice, d.reduce * trained / c.shard, 0.0)
+    early = early + np.where(c.accumulation > 2, again, 0.0)
     whole = c.regather < 2
     held = size * root + kept
-    units, ahead = np.ceil(shape.layers / c.blocks_per_unit), np.maximum(c.backward_prefetch, 1.0)
+    ahead = np.maximum(c.backward_prefetch, 1.0)
     return States(
         parameters=d.master * count / c.shard * on_device,
         masters=zero,
         optimizer=d.moments * trained / c.shard * (1.0 - c.offload_optimizer),
         gradients_early=early,
-        gradients_second=early + np.where(early > 0, 0.0, d.master * unit_trained / c.shard * on_device),
-        gradients_next=np.maximum(early, shards * on_device * np.maximum(1.0 - (root + 2 * unit) / count, 0.0)),
-        gradients_last=np.maximum(early, shards * on_device * (1.0 - (root + unit) / count)),
+        gradients_second=early + np.where(early > 0, 0.0, d.master * unit_trained / c.shard * gradients_here),
+        gradients_next=np.maximum(early, shards * gradients_here * np.maximum(1.0 - (root + 2 * unit) / count, 0.0)),
+        gradients_last=np.maximum(early, shards * gradients_here * (1.0 - (root + unit) / count) + again),
         # The root's own gradients are still whole: they are in `end`.
-        gradients_late=np.where(unsharded > 0, unsharded, shards * on_device * (1.0 - root / count)) + partial,
+        gradients_late=np.where(unsharded > 0, unsharded, shards * gradients_here * (1.0 - root / count))
+        + partial
+        + again,
         # The last all-gather's output is still held when the loss is computed.
         gathered_loss=np.where(whole, size * count, held) + arriving,
         # One unit in use, one arriving.
         gathered_backward=np.where(whole, size * count, held + arriving * (1.0 + ahead * (units > 1))),
         gathered_middle=np.where(whole, size * count, held + arriving * (1.0 + ahead * (units > 2))),
         gathered_last=np.where(whole, size * count, held + arriving),
-        buckets=d.reduce * unit_trained * (1.0 + clone) + size * head,
+        buckets=d.reduce * reduced * (1.0 + clone) + size * head,
         buckets_loss=lingering,
         buckets_step=zero,
         buckets_first=lingering + size * head,
@@ -139,6 +152,6 @@ def _fully_sharded(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementa
             size * root + (3.0 if shape.tied else 1.0) * size * root_trained + d.reduce * unit_trained * (1.0 + clone),
         )
         + zero,
-        step=shards * root / count * on_device
+        step=shards * root / count * gradients_here
         + np.where(c.offload_optimizer > 0, 0.0, 0.0 if impl.fused_optimizer else shards),
     )

@@ -31,9 +31,12 @@ def zero_1_2(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, 
     # bf16 with fp32 accumulation in stage 1 is DeepSpeed's BF16_Optimizer: unsharded fp32 gradients for the whole step,
     # and bf16 gradients that are zeroed, not freed, between the micro batches of a step.
     bf16_optimizer = (c.stage == 1) & (d.reduce != d.compute) & (c.offload_optimizer == 0)
-    stage1 = np.where(bf16_optimizer, (d.reduce + d.compute) * trained, d.compute * trained)
-    accumulator = np.where(c.offload_optimizer > 0, 0.0, d.reduce * trained / c.shard)
-    late = np.where(c.stage == 1, stage1, accumulator)
+    # Offloaded, stage 1 accumulates in `param.grad_accum`, and both stages keep the reduced partition on the device
+    # (`_use_compact_grad_partition_buffer`) before it goes to the host.
+    offloaded, mixed = c.offload_optimizer > 0, d.reduce != d.compute
+    stage1 = np.where(bf16_optimizer, (d.reduce + d.compute) * trained, (d.reduce if mixed else d.compute) * trained)
+    accumulator = np.where(offloaded, float(mixed), 1.0) * d.reduce * trained / c.shard
+    late = np.where(c.stage == 1, stage1 + np.where(offloaded, accumulator, 0.0), accumulator)
     accumulates = c.accumulation > 1
     held = (d.reduce + d.compute * accumulates) * trained
     early = np.where(bf16_optimizer, held, np.where(accumulates, late, 0.0))
@@ -42,12 +45,15 @@ def zero_1_2(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, 
     # accumulates, stage 2 low-precision gradients.
     element = np.where(c.stage == 1, d.reduce, d.compute)
     whole = np.where(c.contiguous > 0, (1.0 + c.double_buffer) * c.reduce_bucket, buffers) * element
-    buckets = np.where(bf16_optimizer, 0.0, whole)
-    plain = ~bf16_optimizer
+    # One more low-precision copy of the largest parameter's gradient on its way to the host.
+    buckets = np.where(bf16_optimizer, 0.0, whole) + np.where(
+        offloaded, d.compute * float(shape.largest_parameter), 0.0
+    )
+    plain = c.stage == 2
     reducing = plain * _cast(c, d, np.where(c.reduce_bucket < trained, c.reduce_bucket, 0.0))
     large = plain * _cast(c, d, np.where(table > c.reduce_bucket, table, 0.0))
     # The last bucket is reduced when backward ends, and what it gives is added to the partition from a buffer of its size.
-    added = np.where(accumulates & (c.stage == 2) & (c.offload_optimizer == 0), d.reduce * trained / c.shard, 0.0)
+    added = np.where(accumulates & plain, d.reduce * trained / c.shard, 0.0)
     end = buckets + added + np.maximum(plain * _cast(c, d, np.minimum(c.reduce_bucket, trained)), large)
     fp32_gradient = np.where((c.offload_optimizer > 0) | bf16_optimizer, 0.0, 4.0 * trained / c.shard)
     return States(

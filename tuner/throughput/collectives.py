@@ -78,7 +78,7 @@ def traffic(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementati
     # Under autocast nothing tells FSDP to cast before it gathers.
     size = dtypes.master if impl.autocast else dtypes.compute
     gather = ring_seconds(zero + size * count, calls, c.shard, network)
-    backward_group = np.where(zero3 & (c.secondary > 1), c.secondary, c.regather)
+    backward_group = np.where(zero3 & (c.secondary > 1), c.secondary, np.minimum(c.regather, c.shard))
     gather_again = ring_seconds(zero + size * count, calls, backward_group, network)
     whole = c.regather < 2
     reduce_calls = np.where(zero3, np.minimum(np.ceil(trained / c.reduce_bucket), tensors), units)

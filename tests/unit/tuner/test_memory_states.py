@@ -113,7 +113,20 @@ def test_offload_moves_states_to_the_host() -> None:
     candidates = from_configs([config], 2048, 8)
     table = peak_memory(SEVEN_B, candidates, Dtypes(), PLAIN)
     assert float(table.terms["optimizer"][0] + table.terms["masters"][0] + table.terms["parameters"][0]) == 0
-    assert float(table.host[0]) == pytest.approx((8 + 4 + 4 + 2) * SEVEN_B.parameters / 8)
+    # Moments, masters, the optimizer's gradients and the flat buffer they come through; low-precision parameters.
+    assert float(table.host[0]) == pytest.approx((8 + 4 + 4 + 4 + 2) * SEVEN_B.parameters / 8)
+
+
+def test_hsdp_holds_the_last_reduction_beside_accumulated_gradients() -> None:
+    """FSDPParamGroup._all_reduce_state lives until the step's last backward ends."""
+    rows = from_rows(
+        [
+            {"backend": FSDP2, "shard": 4, "replicate": 2, "regather": 4, "sequence": 1, "accumulation": steps}
+            for steps in (1, 4)
+        ]
+    )
+    once, often = (states(SEVEN_B, rows, Dtypes(), PLAIN).gradients_late / SEVEN_B.parameters).tolist()
+    assert often - once == pytest.approx(4 / 4)
 
 
 def test_frozen_parameters_have_no_gradients_or_moments() -> None:

@@ -21,6 +21,7 @@ from typing import Any
 
 from api_schemas.leases import TrialTask
 from api_schemas.measurements import RankReport
+from api_schemas.search_space import BACKENDS
 from workers.clock import now_s
 from workers.launchers.operators import BUILD_COMMAND
 from workers.launchers.warm import WarmLauncher
@@ -41,7 +42,8 @@ MODEL = {
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "ddp": {"kind": "ddp"},
     "zero": {"kind": "zero", "stage": 2},
-    "fsdp2": {"kind": "fsdp2", "dp_replicate": 1, "dp_shard": RANKS},
+    "fsdp1": {"kind": "fsdp1", "dp_shard": RANKS},
+    "fsdp2": {"kind": "fsdp2", "dp_shard": RANKS},
 }
 _ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 _LIMIT_S = 120.0
@@ -99,14 +101,15 @@ def overhead_s(start: Start, folder: Path, trial: TrialTask) -> float:
 def measure(repeats: int, folder: Path) -> dict[str, dict[str, list[float]]]:
     """Seconds of every run, by backend and kind of start."""
     subprocess.run(BUILD_COMMAND, check=True)
+    configurations = {name: strategy for name, strategy in CONFIGURATIONS.items() if name in BACKENDS}
     launcher = WarmLauncher(_ENVIRONMENT, f"warm-cold-{os.getpid()}", folder / "host.log")
     starts: dict[str, Start] = {"warm": warm_start(launcher), "cold": cold_start}
-    seconds: dict[str, dict[str, list[float]]] = {name: {"warm": [], "cold": []} for name in CONFIGURATIONS}
+    seconds: dict[str, dict[str, list[float]]] = {name: {"warm": [], "cold": []} for name in configurations}
     try:
         launcher.prepare(lambda: False)
         # Round 0 writes the bytecode and fills the page cache, and does not count.
         for round_ in range(repeats + 1):
-            for name, strategy in CONFIGURATIONS.items():
+            for name, strategy in configurations.items():
                 for kind, start in starts.items():
                     spent_s = overhead_s(start, folder / f"{name}-{kind}-{round_}", task(strategy))
                     if round_:

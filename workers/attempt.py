@@ -79,6 +79,7 @@ def attempt(
     looks = place.devices.between(ended.started_at_s, now_s()) if place.devices else []
     reports = [directory.report(rank) for rank in range(ranks)]
     conditions = observe(before, HostLook.now(), looks, reports)
+    log.info("meanwhile on this machine: %s", conditions.model_dump_json(exclude_none=True, exclude_defaults=True))
     result = judged(task, outcome(task, directory, ended, place.peak_flops), conditions, place.peak_flops)
     return _finished(result, directory, ended, ranks)
 

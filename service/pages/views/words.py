@@ -32,6 +32,8 @@ FAILURES = {
     "no_progress": "made no progress",
     "deadline": "took too long",
     "worker_lost": "its worker was lost",
+    "device": "its device was not fit",
+    "suspect": "cannot be true",
     "setup": "could not be started",
 }
 ORIGINS = {"baseline": "your baseline", "default": "a documented default", "sampler": "chosen by the search"}

@@ -14,9 +14,13 @@ log = logging.getLogger(__name__)
 def doing(work_dir: Path, words: str) -> Iterator[None]:
     """Say it, in the log as well, for as long as the block runs."""
     log.info("%s", words)
-    path = work_dir / _FILE
-    path.write_text(words)
+    (work_dir / _FILE).write_text(words)
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)
+        clear(work_dir)
+
+
+def clear(work_dir: Path) -> None:
+    """Nothing keeps it, or a life that was killed meanwhile said so."""
+    (work_dir / _FILE).unlink(missing_ok=True)

@@ -5,7 +5,7 @@ import logging
 import os
 from collections.abc import Iterator
 
-from workers import device_lock
+from workers import device_lock, doing
 from workers.device_watch import DeviceWatch
 from workers.hardware import Gpus, find_gpus
 from workers.interrupt import Interrupt
@@ -25,18 +25,17 @@ def hold(settings: WorkerSettings, ranks: int | None) -> Iterator[tuple[Gpus, Lo
     if len(chosen.devices) < len(gpus.devices):
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(chosen.uuids)
     mark = device_lock.pool_mark(settings.work_dir, chosen.uuids)
-    with device_lock.hold(settings.work_dir, chosen.uuids):
+    settings.work_dir.mkdir(parents=True, exist_ok=True)
+    with device_lock.hold(settings.work_dir, chosen.uuids), contextlib.ExitStack() as stack:
+        doing.clear(settings.work_dir)
         log_path = settings.work_dir / f"host-{mark}.log"
         launcher = LocalLauncher(environment, mark, log_path, settings.host_ready_s, cold=settings.cold)
+        stack.callback(launcher.close)
         watch = DeviceWatch(chosen.uuids, settings.work_dir) if chosen.devices else None
-        try:
-            if watch is not None:
-                watch.start()
-            yield chosen, launcher, watch
-        finally:
-            launcher.close()
-            if watch is not None:
-                watch.close()
+        if watch is not None:
+            stack.callback(watch.close)
+            watch.start()
+        yield chosen, launcher, watch
 
 
 def prepare(settings: WorkerSettings, launcher: LocalLauncher, interrupt: Interrupt) -> Prepared | None:

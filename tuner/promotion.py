@@ -1,7 +1,8 @@
 """Promotion: which trials are run again, in which order, and what their fresh runs decide.
 
 First the fastest trials of the search run against each other in blocks, each block every remaining candidate once, and
-the slower ones are eliminated: the search picked them by one value each, and the luck in it. The one that is left then
+the slower ones are eliminated: the search picked them by one value each, and the luck in it. What disturbs a run slows it
+down, so their fastest fresh runs are compared (as Python's timeit advises for the same reason). The one that is left then
 runs in pairs with the baseline, until `tuner.paired_test` knows. The pairs alone make the verdict: they had no part in
 any choice, so there is a single comparison to protect however many candidates there were.
 
@@ -12,12 +13,16 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 from tuner import paired_test
 
-KEPT = (4, 2, 1)
-"""Candidates: how many there are in the first screening block, and how many are left after each."""
+MOST_CANDIDATES = 8
+NEAR = 0.9
+"""Candidates reach this share of the fastest one's speed, in the search and after each round of screening."""
+ROUNDS = (4, 2, 1)
+"""Candidates left after each round; a round that would eliminate nobody is left out."""
+BLOCKS = 2
+"""In each round, so that nobody is eliminated for a single disturbed run."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +67,11 @@ class Standing:
 
 
 def most_runs(candidates: int, most_pairs: int) -> int:
-    """Runs of a promotion that uses all its pairs and loses no block."""
+    """Runs of a promotion that uses all its pairs, loses no block, and has candidates that are all alike."""
     if candidates == 0:
         return 0
-    kept = [min(count, candidates) for count in KEPT]
-    return sum(count for count in kept[:-1] if count > 1) + 2 * most_pairs
+    at_start = [min(count, candidates) for count in (MOST_CANDIDATES, *ROUNDS)]
+    return BLOCKS * sum(count for count, left in zip(at_start, ROUNDS, strict=False) if count > left) + 2 * most_pairs
 
 
 def standing(match: Match, runs: Sequence[FreshRun], most_pairs: int, salt: str) -> Standing:
@@ -75,14 +80,13 @@ def standing(match: Match, runs: Sequence[FreshRun], most_pairs: int, salt: str)
     blocks = _Blocks(match, runs, salt)
     alive: tuple[int, ...] = match.candidates
     seen: list[Mapping[int, float]] = []
-    for keep in KEPT[1:]:
-        if len(alive) == 1:
-            break
-        found = blocks.take(alive)
-        if isinstance(found, NextRun):
-            return Standing(None, (), found)
-        seen.append(found)
-        alive = _fastest(alive, seen, keep)
+    for left in ROUNDS:
+        for _ in range(BLOCKS if len(alive) > left else 0):
+            found = blocks.take(alive)
+            if isinstance(found, NextRun):
+                return Standing(None, (), found)
+            seen.append(found)
+        alive = _fastest(alive, seen, left)
     challenger = alive[0]
     ratios: list[float] = []
     last = blocks.block + most_pairs
@@ -96,9 +100,13 @@ def standing(match: Match, runs: Sequence[FreshRun], most_pairs: int, salt: str)
 
 
 def _fastest(alive: Sequence[int], seen: Sequence[Mapping[int, float]], keep: int) -> tuple[int, ...]:
-    """Those with the largest mean log speed over the blocks that all of them ran in, in the order of the search."""
-    ranked = sorted(alive, key=lambda trial: -fmean(block[trial] for block in seen))
-    return tuple(trial for trial in alive if trial in ranked[:keep])
+    """Those with the fastest fresh runs, in the order of the search."""
+    if not seen:
+        return tuple(alive)
+    speeds = {trial: max(block[trial] for block in seen) for trial in alive}
+    ranked = sorted(alive, key=lambda trial: -speeds[trial])[:keep]
+    least = speeds[ranked[0]] + math.log(NEAR)
+    return tuple(trial for trial in alive if trial in ranked and speeds[trial] >= least)
 
 
 class _Blocks:

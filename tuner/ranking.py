@@ -9,7 +9,7 @@ from api_schemas.trials import TrialState
 from tuner import paired_test
 from tuner.history import Observation
 from tuner.numerics import Judgement
-from tuner.promotion import KEPT, Match, Standing
+from tuner.promotion import MOST_CANDIDATES, NEAR, Match, Standing
 
 
 def contender(obs: Observation) -> Contender:
@@ -52,7 +52,8 @@ def pick(history: Sequence[Observation], spec_has_baseline: bool, judgement: Jud
     others = sorted((obs for obs in feasible if obs.number != baseline.number), key=_search_speed, reverse=True)
     if not others:
         return Match(baseline.number, (), (*notes, "no other configuration is feasible: there is nothing to compare"))
-    return Match(baseline.number, tuple(obs.number for obs in others[: KEPT[0]]), notes)
+    near = [obs.number for obs in others[:MOST_CANDIDATES] if _search_speed(obs) >= NEAR * _search_speed(others[0])]
+    return Match(baseline.number, tuple(near), notes)
 
 
 def unbeaten(history: Sequence[Observation], match: Match) -> StudyResult:

@@ -122,7 +122,7 @@ def answer(history, match, ratios, challenger):
 
 
 def test_the_fastest_are_promoted_against_the_fastest_documented_default():
-    history = [complete(0, DDP, 90, "default"), complete(1, FSDP2, 100, "default"), complete(2, ZERO, 130)]
+    history = [complete(0, DDP, 120, "sampler"), complete(1, FSDP2, 100, "default"), complete(2, ZERO, 130)]
     match = ranking.pick(history, False, AGREED)
     assert (match.baseline, match.candidates) == (1, (2, 0))
     assert "documented default" in match.notes[0]
@@ -135,7 +135,14 @@ def test_the_fastest_are_promoted_against_the_fastest_documented_default():
 
 def test_few_of_many_are_promoted():
     history = [complete(i, DDP, 100 + i, "baseline" if i == 0 else "sampler") for i in range(12)]
-    assert ranking.pick(history, True, AGREED).candidates == (11, 10, 9, 8)
+    assert ranking.pick(history, True, AGREED).candidates == tuple(range(11, 3, -1))
+
+
+def test_who_is_far_behind_in_the_search_is_not_promoted():
+    history = [
+        complete(i, DDP, speed, "baseline" if i == 0 else "sampler") for i, speed in enumerate((50, 89, 90, 100))
+    ]
+    assert ranking.pick(history, True, AGREED).candidates == (3, 2)
 
 
 def test_a_challenger_that_does_not_pass_leaves_the_baseline_best():

@@ -70,11 +70,26 @@ def play(speed, match=MATCH, salt="study-1", most_pairs=20, worker="w"):
 
 
 def test_slower_candidates_are_eliminated_before_the_pairs():
-    runs, end = play(lambda trial, _: 100.0 + trial)
-    assert end.challenger == 4 and len(end.log_ratios) == 7
-    assert [len([run for run in runs if run.block == block]) for block in range(9)] == [4, *[2] * 8]
-    assert {run.trial for run in runs if run.block == 1} == {3, 4}
-    assert len(runs) == promotion.most_runs(4, 7)
+    match = Match(0, tuple(range(1, 9)))
+    runs, end = play(lambda trial, _: 100.0 + trial, match)
+    assert end.challenger == 8 and len(end.log_ratios) == 7
+    blocks = [{run.trial for run in runs if run.block == block} for block in range(13)]
+    assert [len(block) for block in blocks] == [8, 8, 4, 4, 2, 2, *[2] * 7]
+    assert blocks[2] == {5, 6, 7, 8} and blocks[4] == {7, 8} and blocks[6] == {0, 8}
+    assert len(runs) == promotion.most_runs(8, 7)
+
+
+def test_candidates_far_behind_are_eliminated_at_once_but_not_after_a_single_block():
+    runs, end = play(lambda trial, _: 50.0 * (trial + 1), Match(0, (1, 2, 3)))
+    assert [run.block for run in runs[:8]] == [0, 0, 0, 1, 1, 1, 2, 2]
+    assert end.challenger == 3 and {run.trial for run in runs[6:]} == {0, 3}
+    assert len(runs) == 6 + 14
+
+
+def test_one_disturbed_run_does_not_eliminate_the_fastest():
+    disturbed = iter([True])
+    speed = lambda trial, _: 105.0 if trial == 4 and not next(disturbed, False) else 60.0 if trial == 4 else 100.0  # noqa: E731
+    assert play(speed)[1].challenger == 4
 
 
 def test_a_single_candidate_needs_no_screening():
@@ -86,6 +101,8 @@ def test_a_promotion_ends_at_its_limit():
     noise = random.Random(1)
     runs, end = play(lambda *_: 100 + noise.random(), most_pairs=9)
     assert end.next is None and len(end.log_ratios) <= 9 and len(runs) <= promotion.most_runs(4, 9)
+    assert promotion.most_runs(4, 9) == 2 * 4 + 2 * 2 + 2 * 9
+    assert promotion.most_runs(3, 9) == 2 * 3 + 2 * 2 + 2 * 9
 
 
 def test_the_order_within_pairs_is_drawn_anew_and_the_same_for_the_same_study():
@@ -93,8 +110,8 @@ def test_the_order_within_pairs_is_drawn_anew_and_the_same_for_the_same_study():
     again, _ = play(lambda *_: 100.0, most_pairs=40)
     other, _ = play(lambda *_: 100.0, most_pairs=40, salt="study-2")
     assert [run.trial for run in runs] == [run.trial for run in again] != [run.trial for run in other]
-    firsts = {runs[i].trial for i in range(6, len(runs), 2)}
-    assert len(firsts) == 2
+    pairs = [run.trial for run in runs[12:]]
+    assert set(pairs[::2]) == set(pairs[1::2]) == {0, max(pairs)}
 
 
 def test_a_block_of_two_workers_does_not_count():

@@ -1,0 +1,50 @@
+"""A small version of `benchmarks.verdicts`, on recorded noise and on noise of known size."""
+
+import random
+
+import pytest
+
+from benchmarks import repeats, verdicts
+
+
+def gaussian(deviation, disturbed=0.0):
+    """A long record; a disturbed run is 40 % slower."""
+    draw = random.Random(7)
+    return [[draw.gauss(0, deviation) - 0.5 * (draw.random() < disturbed) for _ in range(400)]]
+
+
+def rate(studies, won):
+    return sum(won(faster, verdict) for faster, verdict in studies) / len(studies)
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    return verdicts.deviations(repeats.read())
+
+
+def test_arms_that_are_alike_have_no_winner_on_recorded_noise(recorded):
+    assert rate(verdicts.replay(recorded, 150, 0.0, 20, seed=0), lambda _, verdict: verdict.winner is not None) <= 0.065
+
+
+def test_a_planted_gain_is_found_in_ordinary_noise_with_disturbed_runs():
+    planted = verdicts.replay(gaussian(0.015, disturbed=0.02), 100, 0.05, 20, seed=1)
+    assert rate(planted, lambda faster, verdict: verdict.winner == faster) >= 0.85
+    assert max(verdict.runs for _, verdict in planted) <= 28 + 40
+
+
+def test_the_best_of_noise_is_no_winner_where_the_search_alone_would_crown_one():
+    alike = verdicts.replay(gaussian(0.03), 100, 0.0, 20, seed=2)
+    assert rate(alike, lambda _, verdict: verdict.winner is not None) <= 0.08
+
+
+def test_deviations_are_from_the_configurations_own_median_in_the_order_of_the_runs():
+    rows = [repeats.Repeat("r", i, float(i), name, speed, 0.01, 5.0) for i, (name, speed) in enumerate(
+        [("a", 100.0), ("b", 10.0), ("a", 110.0), ("b", 10.0), ("a", 90.0), ("b", 10.0)]
+    )]  # fmt: skip
+    (record,) = verdicts.deviations(rows)
+    assert record == pytest.approx([0.0, 0.0, 0.0953, 0.0, -0.1054, 0.0], abs=1e-4)
+
+
+@pytest.mark.parametrize(("successes", "trials", "bound"), [(0, 20, 0.1391), (30, 1000, 0.0405), (5, 5, 1.0)])
+def test_the_upper_bound_is_clopper_and_pearsons(successes, trials, bound):
+    assert verdicts.upper95(successes, trials) == pytest.approx(bound, abs=2e-4)

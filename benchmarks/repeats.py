@@ -80,7 +80,7 @@ def record(name: str, minutes: float, path: Path, folder: Path) -> None:
         {**os.environ, "PYTHONUNBUFFERED": "1"}, f"repeats-{os.getpid()}", folder / "host.log", 1200
     )
     try:
-        versions = dict(launcher.prepare(lambda: False))
+        versions = launcher.prepare(lambda: False).versions
         found = fingerprint(find_gpus(), Libraries().updated(versions))
         place = Workplace(folder, launcher, found, CLUSTER.world_size, None, 0.1)
         began, position = time.monotonic(), 0

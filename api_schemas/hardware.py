@@ -97,6 +97,10 @@ class Inventory(Schema):
     fingerprint: Fingerprint
     causal_lm_types: tuple[str, ...] = ()
     """`model_type` values its transformers builds a causal LM from."""
+    own_models: tuple[str, ...] = ()
+    """Names of the entry-point group `shardtune.models` that the worker's owner allows."""
+    own_scripts: tuple[str, ...] = ()
+    """Names of training scripts that the worker's owner allows."""
     nvme_path: str | None = None
     """Folder for NVMe offload, only where a probe wrote and read through DeepSpeed's asynchronous I/O."""
     peak_flops: float | None = None

@@ -31,11 +31,11 @@ class StepRecord(Schema):
 
     step: int
     loss: float
-    grad_norm: float
-    """Global L2 norm before clipping."""
-    parameter_sum: float
-    """Sum of all master weights after the step, in fp64."""
-    parameter_square_sum: float
+    grad_norm: float | None
+    """Global L2 norm before clipping; None where a script did not report it."""
+    parameter_sum: float | None
+    """Sum of all trained master weights after the step, in fp64; None where they cannot be seen (a script's own sharding)."""
+    parameter_square_sum: float | None
     """Sum of their squares, in fp64."""
 
 
@@ -71,8 +71,8 @@ class Measurement(Schema):
     mfu: float | None = None
     """Model FLOPs per second over the device's peak; None where either is unknown."""
     memory: Memory
-    wrap_time_s: float
-    """Build the model, wrap it and make the optimizer."""
+    wrap_time_s: float | None
+    """Build the model, wrap it and make the optimizer; None for a script, which does not say when that is done."""
     warmup_steps: int
     measured_steps: int
     window_step_times_s: tuple[float, ...]

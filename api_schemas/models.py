@@ -1,13 +1,14 @@
-"""Which model is trained: a Hugging Face `config.json`, given whole or by the name of a preset.
+"""Which model is trained: a Hugging Face `config.json` (whole, or by the name of a preset), or code of the user's own
+that is installed and allowed on the worker, which a study can only name.
 
 What the architecture means (parameters, FLOPs) is found by a worker's `profile` task; nothing here imports transformers.
 """
 
 import json
 from importlib.resources import files
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field, JsonValue, field_validator, model_validator
+from pydantic import Field, JsonValue, ValidationInfo, field_validator, model_validator
 
 from api_schemas.base import Schema
 
@@ -19,13 +20,22 @@ def preset_names() -> list[str]:
     return sorted(entry.name.removesuffix(".json") for entry in _PRESETS.iterdir() if entry.name.endswith(".json"))
 
 
+OwnName = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+"""A name that a worker's owner gave to code of their own; never a path or a command."""
+
+
 class ModelSpec(Schema):
-    """A causal language model as `transformers` describes it; weights are made by the trial, never loaded."""
+    """A causal language model as `transformers` describes it, or the user's own; weights are made by the trial."""
 
     name: str = Field(min_length=1, max_length=200)
     """What people call it; has no effect on the trial."""
-    config: dict[str, JsonValue]
-    """The content of `config.json`. `model_type` chooses the architecture; code references (`auto_map`) are refused."""
+    entry_point: OwnName | None = None
+    """Model, batches and loss of an installed package: its name in the entry-point group `shardtune.models`."""
+    script: OwnName | None = None
+    """A training script of the user's own, with the adapter in it: the name that the worker's owner gave its command."""
+    config: dict[str, JsonValue] = Field(default={}, validate_default=True)
+    """The content of `config.json`: `model_type` chooses the architecture; code references (`auto_map`) are refused.
+    With `entry_point` or `script`: whatever that code reads."""
 
     @model_validator(mode="before")
     @classmethod
@@ -33,29 +43,48 @@ class ModelSpec(Schema):
         """Accept a preset's name or a bare `config.json` in place of `{name, config}`."""
         if isinstance(value, str):
             return preset(value).model_dump()
-        if isinstance(value, dict) and "model_type" in value:
+        if not isinstance(value, dict):
+            return value
+        own = value.get("entry_point") or value.get("script")
+        if own is not None:
+            return {"name": own, **value}
+        if "model_type" in value:
             return {"name": str(value.get("_name_or_path") or value["model_type"]), "config": value}
         return value
 
     @field_validator("config")
     @classmethod
-    def _plain_architecture(cls, config: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        if not isinstance(config.get("model_type"), str):
-            raise ValueError(
-                f"model_type ({config.get('model_type')!r}) must be the name of a transformers architecture; "
-                'add it, for example "model_type": "llama"'
-            )
+    def _plain_architecture(cls, config: dict[str, JsonValue], info: ValidationInfo) -> dict[str, JsonValue]:
         if "auto_map" in config:
             raise ValueError(
                 "auto_map names code to download and run, which Shardtune never does; "
                 "remove it and use an architecture that transformers itself contains"
             )
+        is_own = info.data.get("entry_point") is not None or info.data.get("script") is not None
+        if not is_own and not isinstance(config.get("model_type"), str):
+            raise ValueError(
+                f"model_type ({config.get('model_type')!r}) must be the name of a transformers architecture; "
+                'add it, for example "model_type": "llama"'
+            )
         return config
 
+    @model_validator(mode="after")
+    def _one_source(self) -> "ModelSpec":
+        if self.entry_point is not None and self.script is not None:
+            raise ValueError(
+                f"entry_point ({self.entry_point!r}) and script ({self.script!r}) exclude each other; drop one of them"
+            )
+        return self
+
     @property
-    def model_type(self) -> str:
-        """The transformers architecture, such as `llama`."""
-        return str(self.config["model_type"])
+    def is_own(self) -> bool:
+        """Whether the user's own code makes the model, so that transformers need not know it."""
+        return self.entry_point is not None or self.script is not None
+
+    @property
+    def model_type(self) -> str | None:
+        """The transformers architecture, such as `llama`; None for the user's own code."""
+        return None if self.is_own else str(self.config["model_type"])
 
 
 def preset(name: str) -> ModelSpec:
@@ -78,8 +107,9 @@ class BlockProfile(Schema):
     """Elements owned by the block."""
     largest_parameter: int
     """Elements of its largest single tensor."""
-    forward_flops_per_token: float
-    """Multiply-adds count as two; attention is counted in full (not halved for causality), at the workload's sequence."""
+    forward_flops_per_token: float | None
+    """Multiply-adds count as two; attention is counted in full (not halved for causality), at the workload's sequence.
+    None where nothing was counted."""
 
 
 class ModelProfile(Schema):
@@ -87,24 +117,32 @@ class ModelProfile(Schema):
 
     parameters: int
     """Elements of all distinct parameters (tied weights count once)."""
+    trainable_parameters: int | None = None
+    """Of these, elements that are trained; None: all of them."""
     active_parameters: int
     """Elements that take part in one token's forward pass (less than `parameters` for a mixture of experts)."""
     blocks: tuple[BlockProfile, ...]
     block_class: str
-    """Class name of the repeated block, such as `LlamaDecoderLayer`."""
+    """Class name of the repeated block, such as `LlamaDecoderLayer`; of the whole model where nothing repeats."""
     moe_class: str | None = None
     """Class name of the mixture-of-experts module inside a block, None for dense models."""
-    forward_flops_per_token: float
-    """FLOPs of one token's forward pass through the whole model, at the workload's sequence length."""
+    forward_flops_per_token: float | None
+    """FLOPs of one token's forward pass through the whole model, at the workload's sequence length; None: not counted."""
     hidden_size: int
+    """0 where the model does not say; so has the next."""
     vocab_size: int
     max_positions: int | None
     """Longest sequence the configuration declares, None where it declares none."""
 
     @property
     def largest_block(self) -> int:
-        """Elements of the largest block."""
-        return max(block.parameters for block in self.blocks)
+        """Elements of the largest block; of the whole model where nothing repeats."""
+        return max((block.parameters for block in self.blocks), default=self.parameters)
+
+    @property
+    def trainable(self) -> int:
+        """Elements that are trained."""
+        return self.parameters if self.trainable_parameters is None else self.trainable_parameters
 
     @property
     def outside_blocks(self) -> int:

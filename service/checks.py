@@ -35,6 +35,8 @@ def check(spec: StudySpec, cluster: Cluster, has_nvme: bool) -> Resolved:
 
 def _check_positions(spec: StudySpec) -> None:
     config, length = spec.model.config, spec.workload.sequence_length
+    if spec.model.is_own:
+        return
     name = next((name for name in _POSITIONS if isinstance(config.get(name), int)), None)
     if name is None:
         return

@@ -48,10 +48,13 @@ def _groups(session: Session, fingerprint_key: str, hardware: MeasuredHardware |
         study = studies.get(session, study_id)
         if study is None or study.profile is None or not study.profile.blocks:
             continue
+        shape = traced_shape.of_study(study.spec.model, study.profile)
+        if shape is None:
+            continue
         pairs = [(run.trial.config, run.measurement) for run in runs if run.trial and run.measurement]
         groups.append(
             MeasuredTrials(
-                shape=traced_shape.of_study(study.spec.model, study.profile),
+                shape=shape,
                 workload=study.spec.workload,
                 cluster=study.cluster,
                 configs=[config for config, _ in pairs],

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from api_schemas.hardware import Cluster, Inventory
+from api_schemas.models import ModelSpec
 from api_schemas.studies import StudySpec
 from db.rows import StudyRow, WorkerRow
 from service.errors import Invalid, close_matches, invalid
@@ -21,11 +22,13 @@ def resolve_cluster(spec: StudySpec, live: Sequence[WorkerRow]) -> tuple[Cluster
     if not live:
         raise _no_worker(spec.cluster, "no worker is registered; start one with `shardtune worker`")
     if spec.cluster == "local":
-        worker = local_worker(live)
+        local = local_worker(live)
+        worker = next((w for w in live if has_model(w.inventory, spec.model)), local)
         return worker.inventory.cluster, worker
-    for worker in live:
-        if offers(worker.inventory, spec.cluster):
-            return spec.cluster, worker
+    offering = [worker for worker in live if offers(worker.inventory, spec.cluster)]
+    if offering:
+        # Where none allows the model's code, the first one's list is what the refusal shows.
+        return spec.cluster, next((w for w in offering if has_model(w.inventory, spec.model)), offering[0])
     raise _no_worker(spec.cluster, f"registered: {_listed(live)}; start a worker there, or change the cluster")
 
 
@@ -54,12 +57,45 @@ def offers(inventory: Inventory, cluster: Cluster) -> bool:
     )
 
 
-def check_model_type(model_type: str, worker: WorkerRow) -> None:
-    """Refuse an architecture the worker's transformers does not have; an empty list knows nothing.
+def check_model(model: ModelSpec, worker: WorkerRow) -> None:
+    """Refuse an architecture the worker's transformers does not have, and code that its owner has not allowed.
 
     Raises:
-        Invalid: with close matches.
+        Invalid: with close matches, or with the list of what is allowed.
     """
+    if model.is_own:
+        _check_own(model, worker)
+    else:
+        _check_model_type(str(model.model_type), worker)
+
+
+def _check_own(model: ModelSpec, worker: WorkerRow) -> None:
+    if has_model(worker.inventory, model):
+        return
+    kind, name, allowed, option = (
+        ("entry_point", model.entry_point, worker.inventory.own_models, f"--allow-model {model.entry_point}")
+        if model.entry_point is not None
+        else ("script", model.script, worker.inventory.own_scripts, f"--allow-script {model.script}=COMMAND")
+    )
+    listed = ", ".join(allowed) or "none"
+    raise invalid(
+        f"model.{kind}",
+        name,
+        f"{kind} ({name!r}) is not allowed on worker {worker.name}; allowed there: {listed}. "
+        f"The worker's owner can allow it with {option}",
+        code="model_not_allowed",
+    )
+
+
+def has_model(inventory: Inventory, model: ModelSpec) -> bool:
+    """Whether the worker's owner allows the study's own code; anything of transformers is."""
+    if model.entry_point is not None:
+        return model.entry_point in inventory.own_models
+    return model.script is None or model.script in inventory.own_scripts
+
+
+def _check_model_type(model_type: str, worker: WorkerRow) -> None:
+    """An empty list knows nothing."""
     known = worker.inventory.causal_lm_types
     if known and model_type not in known:
         hint = close_matches(model_type, known, f"it knows {len(known)}, such as {', '.join(sorted(known)[:8])}")
@@ -74,8 +110,10 @@ def check_model_type(model_type: str, worker: WorkerRow) -> None:
 
 def may_run(worker: WorkerRow, study: StudyRow) -> bool:
     """Whether runs of the study may go to the worker: the hardware, and what was measured on before."""
-    return _same_shape(worker.inventory.cluster, study.cluster) and (
-        study.fingerprint_key in (None, worker.fingerprint_key)
+    return (
+        _same_shape(worker.inventory.cluster, study.cluster)
+        and study.fingerprint_key in (None, worker.fingerprint_key)
+        and has_model(worker.inventory, study.spec.model)
     )
 
 

@@ -74,7 +74,7 @@ class NewTrial:
     config: TrialConfig
     origin: Origin
     rejections: tuple[Rejection, ...]
-    prediction: TrialPrediction
+    prediction: TrialPrediction | None
 
 
 @dataclass(frozen=True)

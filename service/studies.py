@@ -28,7 +28,7 @@ def create(context: Context, spec: StudySpec) -> Study:
     """
     with context.db.read() as session:
         cluster, worker = matching.resolve_cluster(spec, workers.live(context, session))
-        matching.check_model_type(spec.model.model_type, worker)
+        matching.check_model(spec.model, worker)
         has_nvme = worker.inventory.nvme_path is not None
         baseline = checks.check(spec, cluster, has_nvme)
     with context.db.write() as session:

@@ -23,16 +23,18 @@ _JITTER = 0.02
 
 def gate(
     config: TrialConfig,
-    shape: ModelShape,
+    shape: ModelShape | None,
     workload: Workload,
     cluster: Cluster,
     objective: Objective,
     calibration: MemoryCalibration,
 ) -> Rejection | None:
-    """Why the configuration will not fit, None where it might.
+    """Why the configuration will not fit, None where it might, as all may of a model whose shape is not known.
 
     Fragmentation does not count: where memory is short, the allocator gives cached blocks back.
     """
+    if shape is None:
+        return None
     candidate = from_configs([config], workload.sequence_length, cluster.world_size, workload.global_batch)
     table = peak_memory(shape, candidate, Dtypes.of(workload.recipe), Implementation.of(workload), cluster.device)
     predicted = float((table.allocated + table.context + table.communication)[0])

@@ -44,7 +44,7 @@ class MeasuredTrials:
     hardware: MeasuredHardware | None = None
 
 
-def memory_of(known: Calibrations, shape: ModelShape) -> MemoryCalibration:
+def memory_of(known: Calibrations, shape: ModelShape | None) -> MemoryCalibration:
     """What holds for a model: widths that are a guess have a wider prior."""
     if known.memory is not None:
         return known.memory
@@ -111,14 +111,16 @@ def _evaluated(
 
 
 def predict_trial(
-    shape: ModelShape,
+    shape: ModelShape | None,
     workload: Workload,
     cluster: Cluster,
     config: TrialConfig,
     calibrations: Calibrations,
     hardware: MeasuredHardware | None = None,
-) -> TrialPrediction:
-    """What is kept with a trial when it is made, to be held against what it measures."""
+) -> TrialPrediction | None:
+    """What is kept with a trial when it is made, to be held against what it measures; None for an unknown shape."""
+    if shape is None:
+        return None
     result = _evaluated(shape, workload, cluster, [config], calibrations, hardware)
     low, high = result.memory_calibration.bounds(float(np.ravel(result.memory.device)[0]) / GIB, _DEVIATIONS)
     speed = result.tokens_per_s_per_gpu

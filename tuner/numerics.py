@@ -83,17 +83,28 @@ def difference(reference: Observation, obs: Observation, bounds: Tolerance) -> s
 
 def _figures(ours: StepRecord, theirs: StepRecord, bounds: Tolerance) -> list[tuple[str, float, float, float, float]]:
     rows = []
+    # What a script did not report cannot differ.
     for label, name in (
         ("loss", "loss"),
         ("gradient norm", "grad_norm"),
         ("parameter square sum", "parameter_square_sum"),
     ):
         expected, found = getattr(ours, name), getattr(theirs, name)
-        rows.append((label, expected, found, _relative(expected, found), getattr(bounds, name)))
-    scale = math.sqrt(max(ours.parameter_square_sum, theirs.parameter_square_sum))
-    apart = abs(ours.parameter_sum - theirs.parameter_sum)
+        if expected is not None and found is not None:
+            rows.append((label, expected, found, _relative(expected, found), getattr(bounds, name)))
+    sums = (ours.parameter_sum, theirs.parameter_sum, ours.parameter_square_sum, theirs.parameter_square_sum)
+    return [*rows, *_sum_figures(*sums, bounds)]
+
+
+def _sum_figures(
+    ours: float | None, theirs: float | None, our_squares: float | None, their_squares: float | None, bounds: Tolerance
+) -> list[tuple[str, float, float, float, float]]:
+    if ours is None or theirs is None or our_squares is None or their_squares is None:
+        return []
+    scale = math.sqrt(max(our_squares, their_squares))
+    apart = abs(ours - theirs)
     drift = apart / scale if scale else apart
-    return [*rows, ("parameter sum", ours.parameter_sum, theirs.parameter_sum, drift, bounds.parameter_sum)]
+    return [("parameter sum", ours, theirs, drift, bounds.parameter_sum)]
 
 
 def _relative(left: float, right: float) -> float:

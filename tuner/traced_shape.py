@@ -49,8 +49,10 @@ class TracedShape(ModelShape):
         return self.counted.active_parameters
 
 
-def of_study(model: ModelSpec, profile: ModelProfile) -> ModelShape:
-    """The shape behind a study's predictions."""
+def of_study(model: ModelSpec, profile: ModelProfile) -> ModelShape | None:
+    """The shape behind a study's predictions; None where the user's own code makes the model, so nothing is predicted."""
+    if model.is_own:
+        return None
     try:
         known = model_shape.from_config(model.config, model.name)
     except ValueError:

@@ -16,8 +16,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from api_schemas.failures import Failure
 from api_schemas.leases import Task
+from workers import allowed as allowed_code
 from workers import device_lock, hardware_speed, machine
 from workers.agent import Agent
+from workers.allowed import Allowed
 from workers.attempt import Workplace, attempt
 from workers.client import ClientError, ServiceClient
 from workers.device_watch import DevicesUnfit
@@ -108,6 +110,7 @@ def _machine_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--work-dir", type=Path, metavar="DIR", help="trial directories and logs")
     parser.add_argument("--ranks", type=int, metavar="N", help="ranks (default: all GPUs, or 2 CPU ranks)")
     parser.add_argument("--memory-gib", type=float, metavar="X", help="declared memory of one CPU rank")
+    allowed_code.add_options(parser)
     parser.add_argument("--cold", action="store_true", default=None, help="one interpreter per rank, no warm host")
     parser.add_argument(
         "--no-build-operators",
@@ -125,6 +128,7 @@ def _settings(options: argparse.Namespace) -> WorkerSettings:
 
 def run_agent(settings: WorkerSettings, options: argparse.Namespace) -> int:
     """Serve trials until interrupted."""
+    allowed = Allowed.of(settings.allowed_models, settings.allowed_scripts)
     interrupt = Interrupt().install()
     with machine.hold(settings, settings.ranks) as (gpus, launcher, watch):
         probe = LibraryProbe.start()
@@ -132,7 +136,7 @@ def run_agent(settings: WorkerSettings, options: argparse.Namespace) -> int:
         if interrupt or prepared is None:
             return DONE
         libraries = probe.result().updated(prepared.versions)
-        offered = inventory(gpus, libraries, settings.ranks, settings.memory_gib, isolation=prepared.isolation)
+        offered = inventory(gpus, libraries, settings.ranks, settings.memory_gib, allowed, isolation=prepared.isolation)
         offered = offered.model_copy(update={"measured": hardware_speed.stored(settings.work_dir, offered)})
         place = Workplace(
             work_dir=settings.work_dir.resolve(),
@@ -142,6 +146,7 @@ def run_agent(settings: WorkerSettings, options: argparse.Namespace) -> int:
             peak_flops=offered.peak_flops,
             min_free_gib=settings.min_free_gib,
             devices=watch,
+            allowed=allowed,
         )
         client = ServiceClient(settings.service)
         try:
@@ -154,6 +159,8 @@ def run_agent(settings: WorkerSettings, options: argparse.Namespace) -> int:
 def run_trial(settings: WorkerSettings, options: argparse.Namespace) -> int:
     """Run one task from a file and print what it came to."""
     task = read_task(options.file)
+    allowed = Allowed.of(settings.allowed_models, settings.allowed_scripts)
+    allowed.check(task.model)
     ranks = None if task.kind == "profile" else task.cluster.world_size
     interrupt = Interrupt().install()
     with machine.hold(settings, ranks) as (gpus, launcher, watch):
@@ -170,6 +177,7 @@ def run_trial(settings: WorkerSettings, options: argparse.Namespace) -> int:
             peak_flops=figures(found.gpu).peak_bf16_flops,
             min_free_gib=settings.min_free_gib,
             devices=watch,
+            allowed=allowed,
         )
         if watch is not None:
             watch.require_fit(lambda: bool(interrupt))
@@ -221,8 +229,11 @@ def measure_hardware(settings: WorkerSettings, options: argparse.Namespace) -> i
 def detect(settings: WorkerSettings, options: argparse.Namespace) -> int:
     """Print what this machine offers."""
     gpus = find_gpus().first(settings.ranks)
+    allowed = Allowed.of(settings.allowed_models, settings.allowed_scripts)
     libraries = LibraryProbe.start().result()
-    _print(inventory(gpus, libraries, settings.ranks, settings.memory_gib).model_dump(mode="json"), options.json)
+    _print(
+        inventory(gpus, libraries, settings.ranks, settings.memory_gib, allowed).model_dump(mode="json"), options.json
+    )
     return DONE
 
 

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from api_schemas.failures import Failure, FailureKind
@@ -10,6 +10,7 @@ from api_schemas.hardware import Fingerprint
 from api_schemas.leases import ProfileTask, TrialTask
 from api_schemas.measurements import Measurement
 from api_schemas.models import ModelProfile
+from workers.allowed import Allowed
 from workers.clock import now_s
 from workers.collect import outcome
 from workers.device_watch import DeviceWatch
@@ -35,6 +36,8 @@ class Workplace:
     min_free_gib: float
     devices: DeviceWatch | None = None
     """Eyes on the GPUs; None for CPU ranks."""
+    allowed: Allowed = field(default_factory=Allowed)
+    """Code of the user's own that a task may name."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,8 @@ def attempt(
     try:
         _check_fits(task, place)
         directory = directory_of()
+        if task.model.script is not None:
+            directory.write_script(place.allowed.scripts[task.model.script])
         before = HostLook.now()
         ended = supervise(place.launcher, directory, ranks, limits, interrupted)
     except (DiskFull, LaunchFailed, ValueError, OSError) as error:
@@ -93,6 +98,7 @@ def _finished(result: Measurement | ModelProfile | Failure, directory: TrialDir,
 
 
 def _check_fits(task: TrialTask | ProfileTask, place: Workplace) -> None:
+    place.allowed.check(task.model)
     if isinstance(task, ProfileTask):
         return
     if task.cluster.device != place.fingerprint.device:

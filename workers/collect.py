@@ -81,7 +81,7 @@ def measurement(
         step_time_half_width_s=half_width(windows),
         mfu=model_flops_utilisation(task, tokens_per_s_per_gpu, peak_flops),
         memory=memory,
-        wrap_time_s=max(report.wrap_time_s or 0.0 for report in reports),
+        wrap_time_s=max((r.wrap_time_s for r in reports if r.wrap_time_s is not None), default=None),
         warmup_steps=first.warmup_steps,
         measured_steps=first.measured_steps,
         window_step_times_s=tuple(windows),

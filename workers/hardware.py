@@ -14,6 +14,7 @@ from pydantic import BaseModel, JsonValue, ValidationError
 
 from api_schemas.base import GIB
 from api_schemas.hardware import Cluster, Fingerprint, Inventory
+from workers.allowed import Allowed
 from workers.gpu_figures import figures
 from workers.launchers.processes import PYTHON, start_tethered
 from workers.oom_counter import cgroups
@@ -188,7 +189,12 @@ def fingerprint(gpus: Gpus, libraries: Libraries) -> Fingerprint:
 
 
 def inventory(
-    gpus: Gpus, libraries: Libraries, ranks: int | None, memory_gib: float | None, **details: JsonValue
+    gpus: Gpus,
+    libraries: Libraries,
+    ranks: int | None,
+    memory_gib: float | None,
+    allowed: Allowed = Allowed(),
+    **details: JsonValue,
 ) -> Inventory:
     """What a worker on this machine offers; `details` are for a person to read."""
     offered = cluster(gpus, ranks, memory_gib)
@@ -196,6 +202,8 @@ def inventory(
         cluster=offered,
         fingerprint=fingerprint(gpus, libraries),
         causal_lm_types=libraries.causal_lm_types,
+        own_models=tuple(sorted(allowed.models)),
+        own_scripts=tuple(sorted(allowed.scripts)),
         peak_flops=figures(offered.gpu).peak_bf16_flops,
         details={"host": platform.node(), "gpu_uuids": list(gpus.uuids), **details},
     )

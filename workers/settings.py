@@ -2,9 +2,10 @@
 
 import platform
 from pathlib import Path
+from typing import Annotated, Any
 
-from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 
 class WorkerSettings(BaseSettings):
@@ -24,6 +25,11 @@ class WorkerSettings(BaseSettings):
     """Declared memory of one CPU rank. Default: its share of the host's memory. GPUs say theirs themselves."""
     cold: bool = False
     """Start one interpreter per rank instead of forking ranks from a warm host: slower, nothing shared."""
+    allowed_models: Annotated[tuple[str, ...], NoDecode] = ()
+    """Names of the entry-point group `shardtune.models` that studies may name; in the environment separated by commas."""
+    allowed_scripts: Annotated[dict[str, str], NoDecode] = {}
+    """Training scripts that studies may name: command (a Python script and its arguments) by name; in the environment
+    NAME=COMMAND separated by semicolons."""
     keep_trials: int = Field(default=20, ge=0)
     """Newest trial directories of successful runs that are kept."""
     keep_failed: int = Field(default=200, ge=0)
@@ -35,6 +41,26 @@ class WorkerSettings(BaseSettings):
     build_operators: bool = True
     """Build DeepSpeed's CPU Adam (a minute, then cached) before work is taken. Without, the first trial that offloads
     its optimizer does."""
+
+    @field_validator("allowed_models", mode="before")
+    @classmethod
+    def _split_names(cls, value: Any) -> Any:
+        return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
+
+    @field_validator("allowed_scripts", mode="before")
+    @classmethod
+    def _split_commands(cls, value: Any) -> Any:
+        """`NAME=COMMAND` texts, each of them one entry."""
+        entries = value.split(";") if isinstance(value, str) else value
+        if not isinstance(entries, list | tuple):
+            return entries
+        commands: dict[str, str] = {}
+        for entry in filter(None, (entry.strip() for entry in entries)):
+            name, equals, command = entry.partition("=")
+            if not equals or not name.strip():
+                raise ValueError(f"allowed_scripts ({entry!r}) must be NAME=COMMAND, such as plain=/path/to/train.py")
+            commands[name.strip()] = command.strip()
+        return commands
 
     @property
     def pool_name(self) -> str:

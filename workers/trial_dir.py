@@ -14,6 +14,7 @@ from api_schemas.hardware import Fingerprint
 from api_schemas.leases import Task
 from api_schemas.measurements import Progress, RankReport
 from api_schemas.models import ModelProfile
+from workers.allowed import Script
 
 _TASK: TypeAdapter[Task] = TypeAdapter(Task)
 _OUTCOME = "outcome.json"
@@ -51,6 +52,11 @@ class TrialDir:
         (path / "versions.json").write_text(fingerprint.model_dump_json(indent=2) + "\n")
         (path / "task.json").write_bytes(_TASK.dump_json(task, indent=2))
         return cls(path)
+
+    def write_script(self, script: Script) -> None:
+        """Tell the ranks what to run: the owner's own words, never the study's."""
+        content = {"path": str(script.path), "arguments": script.arguments}
+        (self.path / "script.json").write_text(json.dumps(content) + "\n")
 
     def write_deadline(self, ends_s: float) -> None:
         """Tell the ranks and their host when they must be gone, on `clock.now_s`; nothing where the folder is not there."""

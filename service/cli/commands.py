@@ -48,6 +48,13 @@ ServiceUrl = Annotated[
         "--service", envvar="SHARDTUNE_SERVICE_URL", help="A running service; without it, the state directory."
     ),
 ]
+AllowModel = Annotated[
+    list[str] | None, typer.Option("--allow-model", metavar="NAME", help="An installed model that a study may name.")
+]
+AllowScript = Annotated[
+    list[str] | None,
+    typer.Option("--allow-script", metavar="NAME=COMMAND", help="A training script that a study may name."),
+]
 StudyId = Annotated[str, typer.Argument(help="A study's id, or `last` for the newest.")]
 
 
@@ -63,11 +70,14 @@ def tune(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the last unfinished study.")] = False,
     state_dir: StateDir = Path(".shardtune"),
     out: Annotated[Path, typer.Option(help="Where the files of the winner are written.")] = Path("best"),
+    allow_model: AllowModel = None,
+    allow_script: AllowScript = None,
 ) -> None:
     """Find the fastest configuration on this machine, and write it as ready-to-use files."""
     if memory_gib is not None and memory_gib <= 0:
         raise InputError(f"--memory-gib ({memory_gib}) must be above 0; give the GiB that one rank may take")
-    run_tune(TuneOptions(study, ranks, max_trials, memory_gib, resume, state_dir, out, as_json))
+    allowed = _worker_options(allow_model, allow_script)
+    run_tune(TuneOptions(study, ranks, max_trials, memory_gib, resume, state_dir, out, as_json, allowed))
 
 
 @app.command()
@@ -135,11 +145,13 @@ def run_trial(
     file: Annotated[Path, typer.Argument(help="A trial as JSON, such as best/config.json.")],
     state_dir: StateDir = Path(".shardtune"),
     as_json: AsJson = False,
+    allow_model: AllowModel = None,
+    allow_script: AllowScript = None,
 ) -> None:
     """Run one trial on this machine, without a service, and print its measurement."""
     study_file.read_json_object(file)
     command = [*MODULE, "workers", "run-trial", str(file), "--work-dir", str(state_dir / "worker")]
-    command += ["--json"] if as_json else []
+    command += [*_worker_options(allow_model, allow_script), *(["--json"] if as_json else [])]
     code = subprocess.run(command, check=False).returncode
     # The worker's 1 means that it could not work at all.
     raise typer.Exit(PLATFORM_FAILURE if code == 1 else code)
@@ -194,6 +206,11 @@ def db_upgrade(state_dir: StateDir = Path(".shardtune"), as_json: AsJson = False
         shown = parse_url(url).render_as_string(hide_password=True)
         upgrade(url)
     print(json.dumps({"database_url": shown, "migrated": True}) if as_json else f"{shown} is at this version")
+
+
+def _worker_options(models: list[str] | None, scripts: list[str] | None) -> tuple[str, ...]:
+    named = [("--allow-model", name) for name in models or ()] + [("--allow-script", text) for text in scripts or ()]
+    return tuple(part for pair in named for part in pair)
 
 
 def _settings() -> Settings:

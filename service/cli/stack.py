@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -112,10 +112,14 @@ class LocalWorker:
         state_dir: Path,
         ranks: int | None,
         memory_gib: float | None,
+        options: Sequence[str] = (),
         *,
         may_offload: bool = True,
     ) -> None:
-        """`may_offload`: some configuration may need DeepSpeed's CPU Adam, which is then built before work is taken."""
+        """`options`: further ones of `python -m workers`.
+
+        `may_offload`: some configuration may need DeepSpeed's CPU Adam, which is then built before work is taken.
+        """
         self._client = client
         # The name outlives the process, so that a resumed study takes over the leases of the interrupted one at once.
         self.name = f"{platform.node()}:{state_dir}"[-200:]
@@ -124,6 +128,7 @@ class LocalWorker:
         command += ["--ranks", str(ranks)] if ranks else []
         command += [] if may_offload else ["--no-build-operators"]
         command += ["--memory-gib", str(memory_gib)] if memory_gib else []
+        command += options
         self._child = Child("the worker", command, state_dir / "logs" / "worker.log")
         self._doing = state_dir / "worker" / "doing.txt"
         self._said = ""

@@ -43,6 +43,8 @@ class TuneOptions:
     state_dir: Path
     out: Path
     as_json: bool
+    allowed: tuple[str, ...] = ()
+    """Options of the worker that allow code of the user's own."""
 
 
 def say(line: str) -> None:
@@ -109,7 +111,8 @@ def _run(client: ServiceClient, state_dir: Path, spec: StudySpec | None, options
     ranks, memory_gib = _worker_options(study.cluster if study else spec.cluster if spec else "local", options)
     asked = study.spec if study else spec
     assert asked is not None
-    worker = LocalWorker(client, state_dir, ranks, memory_gib, may_offload="zero" in asked.space.backends)
+    offloads = "zero" in asked.space.backends
+    worker = LocalWorker(client, state_dir, ranks, memory_gib, options.allowed, may_offload=offloads)
     _only(client, study)
     try:
         say("starting a worker on this machine")
@@ -200,11 +203,13 @@ def _finish(client: ServiceClient, study: Study, options: TuneOptions) -> None:
         print(json.dumps(summary.as_json(study, study.result, paths)))
     else:
         why_not = wording.why_not(client.trials(study.study_id), client.rejections(study.study_id))
-        print(summary.as_text(study, study.result, why_not, paths, _how_to_run(options.out)))
+        print(summary.as_text(study, study.result, why_not, paths, _how_to_run(options.out, paths)))
 
 
-def _how_to_run(out: Path) -> str:
-    """The launch line, with our interpreter where another one would be found first."""
+def _how_to_run(out: Path, paths: Sequence[str]) -> str:
+    """The launch line, with our interpreter where another one would be found first; none for a script of the user's."""
+    if not any(path.endswith("launch.sh") for path in paths):
+        return ""
     found = shutil.which("python")
     ours = found is not None and Path(found).parent == Path(sys.executable).parent
     script = str(Path(os.path.relpath(out)) / "launch.sh")

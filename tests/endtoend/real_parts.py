@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,7 @@ class Stack:
         until(self._is_ready, 60, "service ready")
         return process
 
-    def start_worker(self, ranks: int = 2) -> psutil.Process:
+    def start_worker(self, ranks: int = 2, options: Sequence[str] = ()) -> psutil.Process:
         before = set(self.workers())
         command = [sys.executable, "-m", "workers", "--service", str(self.http.base_url), "--name", "w"]
         command += [
@@ -82,7 +82,7 @@ class Stack:
             "2",
             "--no-build-operators",
         ]
-        process = self._start(command, "worker.log", {})
+        process = self._start([*command, *options], "worker.log", {})
         until(lambda: set(self.workers()) - before or process.poll() is not None, 120, "worker registered")
         assert process.poll() is None, (self._folder / "worker.log").read_text()
         return psutil.Process(process.pid)

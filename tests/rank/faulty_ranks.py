@@ -3,6 +3,7 @@
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,8 +17,8 @@ from workers.rank.strategies.ddp import DdpTrainer
 class WithoutAllReduce(DdpTrainer):
     """Every micro batch is taken for one that is not the last, so gradients never leave their rank."""
 
-    def micro_step(self, tokens: torch.Tensor, last: bool) -> torch.Tensor:
-        return super().micro_step(tokens, last=False)
+    def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
+        return super().micro_step(batch, last=False)
 
 
 class ScaledTwice(DdpTrainer):

@@ -12,8 +12,8 @@ NVME_PLACEHOLDER = "/path/on/nvme"
 
 
 def files(study: Study, contender: Contender) -> dict[str, str]:
-    """Relative file name → content: `config.json`, `launch.sh`, `accelerate.yaml`, `train_snippet.py`, and for ZeRO
-    `ds_config.json`.
+    """Relative file name → content: `config.json`, `accelerate.yaml`, for ZeRO `ds_config.json`, and for a model of
+    transformers `launch.sh` and `train_snippet.py`.
 
     Raises:
         ValueError: the study has measured nothing yet.
@@ -21,10 +21,11 @@ def files(study: Study, contender: Contender) -> dict[str, str]:
     subject = Subject.of(study, contender)
     contents = {
         "config.json": json.dumps(subject.task().model_dump(mode="json"), indent=2) + "\n",
-        "launch.sh": launch.script(subject),
         "accelerate.yaml": accelerate.document(subject),
-        "train_snippet.py": snippet.source(subject),
     }
+    if not study.spec.model.is_own:
+        # The user's own code has its own script and its own way to start it.
+        contents |= {"launch.sh": launch.script(subject), "train_snippet.py": snippet.source(subject)}
     strategy = subject.config.strategy
     if isinstance(strategy, ZeroConfig):
         section = strategy.to_deepspeed(

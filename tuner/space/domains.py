@@ -76,7 +76,7 @@ class Domains:
         """A hidden-size square, one, two and four blocks, the whole model; buckets are allocated in full, so never more."""
         block, whole = self.profile.largest_block, self.profile.parameters
         sizes = (self.profile.hidden_size**2, block, 2 * block, 4 * block, _ZERO.reduce_bucket_size)
-        return tuple(sorted({min(size, whole) + min(size, whole) % 2 for size in sizes}))
+        return tuple(sorted({min(size, whole) + min(size, whole) % 2 for size in sizes if size}))
 
     @cached_property
     def allgather_bucket_size(self) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from deepspeed.runtime.config import DeepSpeedConfigError
 from deepspeed.runtime.zero.utils import ZeRORuntimeException
 
 from api_schemas.failures import Failure, FailureKind
+from workers import adapter
 
 Phase = Literal["starting", "building", "training"]
 
@@ -60,6 +61,8 @@ def _kind(error: BaseException, phase: Phase) -> FailureKind:
         return FailureKind.NUMERICS
     if isinstance(error, SetupError):
         return FailureKind.SETUP
+    if isinstance(error, adapter.Refused):
+        return FailureKind.ILLEGAL
     if phase == "building" and _is_refusal(error):
         return FailureKind.ILLEGAL
     return FailureKind.CRASH

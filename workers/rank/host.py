@@ -162,7 +162,7 @@ def _ended_children() -> Iterator[tuple[int, int]]:
 def preload(task: TrialTask | ProfileTask) -> None:
     """Import the architecture's module before the fork, as the rank would for every trial."""
     names = transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES
-    if task.model.model_type in names:
+    if task.model.model_type is not None and task.model.model_type in names:
         package = transformers.models.auto.configuration_auto.model_type_to_module_name(task.model.model_type)
         _import_if_there(f"transformers.models.{package}.modeling_{package}")
 

@@ -1,9 +1,11 @@
 """The measuring loop of one rank: recorded first steps, warm-up, timed windows."""
 
+import contextlib
+import gc
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -15,10 +17,32 @@ from workers.rank.classify import NumericsError, OverLimitError
 from workers.rank.measure import throughput
 from workers.rank.measure.memory import MemoryMeter
 from workers.rank.place import Place
+from workers.rank.step import Step
 from workers.rank.strategies.base import Setting, Trainer
 
 PROFILED_STEPS = 2
 """The optimizer's state appears in the first step; the second has all of it."""
+
+
+Stepped = tuple[torch.Tensor, torch.Tensor | float | None]
+"""What an optimizer step gave: this rank's mean loss and the gradient norm, both possibly still being computed."""
+_Result = TypeVar("_Result")
+Steps = Generator[list[Any], Stepped, _Result]
+"""Yields the micro batches of each step that is to be run, and is sent what the step gave."""
+
+
+def run_all(steps: Steps[None], trainer: Trainer) -> None:
+    """Run every step asked for."""
+    with contextlib.suppress(StopIteration):
+        batches = next(steps)
+        while True:
+            batches = steps.send(_run_step(trainer, batches))
+
+
+def _run_step(trainer: Trainer, batches: list[Any]) -> Stepped:
+    losses = [trainer.micro_step(batch, last=i == len(batches) - 1) for i, batch in enumerate(batches)]
+    norm = trainer.optimizer_step()
+    return torch.stack(losses).mean(), norm
 
 
 @dataclass
@@ -35,18 +59,42 @@ class Outcome:
     own_step_times_s: list[float] = field(default_factory=list)
 
 
-class Loop:
-    """Runs a trainer through a task's plan. Every decision is taken from numbers that all ranks share."""
+Checksum = Callable[[], tuple[float | None, float | None]]
+"""See `Trainer.parameter_checksum`; None where the weights cannot be seen."""
 
-    def __init__(self, trainer: Trainer, setting: Setting, vocab_size: int, progress: trial_dir.ProgressFile) -> None:
-        self._trainer = trainer
+
+class Loop:
+    """Asks for the steps of a task's plan and measures them. Every decision is taken from numbers that all ranks share."""
+
+    def __init__(
+        self,
+        checksum: Checksum,
+        setting: Setting,
+        step: Step | None,
+        progress: trial_dir.ProgressFile,
+    ) -> None:
+        """`step` makes the batches; None where whoever runs the steps has its own."""
+        self._checksum = checksum
         self._setting = setting
-        self._vocab_size = vocab_size
+        self._maker = step
         self._progress = progress
         self._step = 0
         self.outcome = Outcome()
 
-    def record_first_steps(self, meter: MemoryMeter) -> None:
+    def steps(self, meter: MemoryMeter) -> Steps[None]:
+        """The whole plan: recorded first steps, warm-up, timed windows.
+
+        Raises:
+            NumericsError, OverLimitError: as in `_record_first_steps`.
+        """
+        yield from self._record_first_steps(meter)
+        # A collection in mid-window would be timed; what the build left goes now and the rest is not looked at again.
+        gc.collect()
+        gc.freeze()
+        yield from self._warm_up()
+        yield from self._measure()
+
+    def _record_first_steps(self, meter: MemoryMeter) -> Steps[None]:
         """Record the numeric trajectory, and the memory peak of the first two steps on the CPU.
 
         Raises:
@@ -54,26 +102,28 @@ class Loop:
             OverLimitError: some rank took more memory than the task allows.
         """
         for step in range(self._plan.parity_steps):
-            loss, norm = self._run_step(self._batches(step))
+            loss, norm = yield self._batches(step)
+            self._step += 1
             (mean_loss,) = mesh.mean(loss.reshape(1), self._place)
             self._note_losses([mean_loss])
-            self._require_finite(float(norm), "gradient norm", step)
-            total, squares = self._trainer.parameter_checksum()
+            grad_norm = None if norm is None else float(norm)
+            self._require_finite(grad_norm, "gradient norm", step)
+            total, squares = self._checksum()
             self._require_finite(squares, "sum of squared parameters", step)
             self.outcome.trajectory.append(
                 StepRecord(
-                    step=step, loss=mean_loss, grad_norm=float(norm), parameter_sum=total, parameter_square_sum=squares
+                    step=step, loss=mean_loss, grad_norm=grad_norm, parameter_sum=total, parameter_square_sum=squares
                 )
             )
             self._tell("warming_up")
             if step == PROFILED_STEPS - 1:
                 self._check_limit(meter.end_of_profiled_steps())
 
-    def warm_up(self) -> None:
+    def _warm_up(self) -> Steps[None]:
         """Repeat steps until their time is steady on the slowest rank, or the plan allows no more."""
         times: list[float] = []
         while len(times) < self._plan.max_warmup_steps and not throughput.is_steady(times):
-            losses, seconds = self._timed([self._batches(self._step)])
+            losses, seconds = yield from self._timed([self._batches(self._step)])
             seconds = self._slowest(seconds)
             times.append(seconds)
             self._note_losses(losses)
@@ -81,52 +131,40 @@ class Loop:
             self._tell("warming_up")
         self.outcome.is_steady = throughput.is_steady(times)
 
-    def measure(self) -> None:
+    def _measure(self) -> Steps[None]:
         """Time windows of steps until the plan is satisfied."""
         times = self.outcome.window_step_times_s
         while not throughput.is_enough(times, self._plan):
             # Made beforehand: the trainer's speed is measured, not the data's.
             batches = [self._batches(self._step + i) for i in range(self._plan.window_steps)]
-            losses, own_seconds = self._timed(batches, self._tell_within_window)
+            losses, own_seconds = yield from self._timed(batches, self._tell_within_window)
             self.outcome.own_step_times_s.append(own_seconds / self._plan.window_steps)
             times.append(self._slowest(own_seconds) / self._plan.window_steps)
             self._note_losses(losses)
             self._tell("measuring")
 
     def _timed(
-        self, steps: list[list[torch.Tensor]], after_step: Callable[[], None] = lambda: None
-    ) -> tuple[list[float], float]:
+        self, steps: list[list[Any]], after_step: Callable[[], None] = lambda: None
+    ) -> Steps[tuple[list[float], float]]:
         """Run steps back to back; losses over all ranks are fetched after the clock has stopped."""
         dist.barrier()
         begin = throughput.clock(self._place)
         losses = []
         for batches in steps:
-            losses.append(self._run_step(batches)[0])
+            loss, _ = yield batches
+            self._step += 1
+            losses.append(loss)
             after_step()
         seconds = throughput.clock(self._place) - begin
         return mesh.mean(torch.stack(losses), self._place), seconds
 
-    def _run_step(self, batches: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor | float]:
-        """One optimizer step; the rank's mean loss and the gradient norm, both possibly still being computed."""
-        losses = [self._trainer.micro_step(tokens, last=i == len(batches) - 1) for i, tokens in enumerate(batches)]
-        norm = self._trainer.optimizer_step()
-        self._step += 1
-        return torch.stack(losses).mean(), norm
-
-    def _batches(self, step: int) -> list[torch.Tensor]:
+    def _batches(self, step: int) -> list[Any]:
         """This rank's micro batches of a step."""
-        workload, micro_batch = self._task.workload, self._task.config.micro_batch
-        return [
-            data.samples(
-                workload.seed,
-                step,
-                data.micro_batch_indices(self._place.rank, micro_batch, self._setting.accumulation, micro),
-                workload.sequence_length,
-                self._vocab_size,
-                self._place.device,
-            )
-            for micro in range(self._setting.accumulation)
-        ]
+        if self._maker is None:
+            return []
+        rank, micro_batch, accumulation = self._place.rank, self._task.config.micro_batch, self._setting.accumulation
+        indices = [data.micro_batch_indices(rank, micro_batch, accumulation, i) for i in range(accumulation)]
+        return [self._maker.make_batch(step, samples, self._place.device) for samples in indices]
 
     def _slowest(self, seconds: float) -> float:
         """The slowest rank's time."""
@@ -144,8 +182,8 @@ class Loop:
             self._require_finite(loss, "loss", len(self.outcome.losses))
             self.outcome.losses.append(loss)
 
-    def _require_finite(self, value: float, what: str, step: int) -> None:
-        if not math.isfinite(value):
+    def _require_finite(self, value: float | None, what: str, step: int) -> None:
+        if value is not None and not math.isfinite(value):
             raise NumericsError(f"{what} is {value} at step {step}")
 
     def _tell(self, phase: Literal["warming_up", "measuring"], throttle: bool = False) -> None:

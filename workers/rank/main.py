@@ -1,6 +1,5 @@
 """One rank of one trial, top to bottom: join ▸ build ▸ wrap ▸ warm up ▸ measure ▸ report."""
 
-import gc
 import os
 import signal
 import sys
@@ -14,9 +13,9 @@ from torch import nn
 
 from api_schemas.leases import ProfileTask, TrialTask
 from api_schemas.measurements import Progress, RankReport
-from workers.rank import classify, deadline, mesh, ops, profile, trial_dir, wrap
-from workers.rank import model as models
-from workers.rank.loop import Loop
+from workers.rank import classify, deadline, mesh, ops, profile, scripted, trial_dir, wrap
+from workers.rank import step as steps
+from workers.rank.loop import Loop, run_all
 from workers.rank.measure import memory, pace
 from workers.rank.place import Place
 from workers.rank.strategies.base import Setting, Trainer
@@ -40,7 +39,7 @@ def run(folder: Path, make_trainer: MakeTrainer = wrap.trainer) -> int:
         task = trial_dir.read_task(folder)
         if isinstance(task, ProfileTask):
             attempt.phase = "building"
-            trial_dir.write_profile(folder, profile.of(task.model, task.workload))
+            write_profile(task, folder)
             return 0
         report = attempt.run(task)
     except Exception as error:  # noqa: BLE001 -- the border: whatever ends a rank becomes its report
@@ -52,6 +51,14 @@ def run(folder: Path, make_trainer: MakeTrainer = wrap.trainer) -> int:
         return 1
     attempt.leave()
     return 0
+
+
+def write_profile(task: ProfileTask, folder: Path) -> None:
+    """Find out what the model is made of; raises whatever goes wrong."""
+    if task.model.script is not None:
+        scripted.run_profile(task, folder)
+    else:
+        trial_dir.write_profile(folder, profile.of(task.model, task.workload))
 
 
 class Attempt:
@@ -70,26 +77,22 @@ class Attempt:
         ops.ensure(task, lambda: self._progress.write(Progress(phase="starting")))
         place = Place.from_environment(task.cluster.device)
         _prepare_process(place)
+        if task.model.script is not None:
+            return self._run_script(task, place)
         mesh.join(place, self._folder)
         self._progress.write(Progress(phase="building"))
         self.phase = "building"
         pace_s = pace.seconds(place)
         meter = memory.meter(place)
         begin = time.perf_counter()
-        setting = Setting.of(task, place)
-        model = models.build(task.model, task.workload)
-        vocab_size = int(model.get_input_embeddings().num_embeddings)  # type: ignore[operator]
-        trainer = self._make_trainer(model, setting)
+        step = steps.of(task.model, task.workload)
+        setting = Setting.of(task, place, step.loss)
+        trainer = self._make_trainer(step.build_model(), setting)
         wrap_time = time.perf_counter() - begin
         self.phase = "training"
-        loop = Loop(trainer, setting, vocab_size, self._progress)
+        loop = Loop(trainer.parameter_checksum, setting, step, self._progress)
         first_forward_at_s = _boot_s()
-        loop.record_first_steps(meter)
-        # A collection in mid-window would be timed; what the build left goes now and the rest is not looked at again.
-        gc.collect()
-        gc.freeze()
-        loop.warm_up()
-        loop.measure()
+        run_all(loop.steps(meter), trainer)
         self._progress.write(Progress(phase="finishing", step=len(loop.outcome.losses)))
         report = _report(place, loop, meter, wrap_time).model_copy(
             update={"first_forward_at_s": first_forward_at_s, "steps_ended_at_s": _boot_s(), "pace_s": pace_s}
@@ -109,8 +112,20 @@ class Attempt:
             self._trainer.close()
             dist.destroy_process_group()
 
+    def _run_script(self, task: TrialTask, place: Place) -> RankReport:
+        """The same with the user's script in place of build, wrap and train."""
+        self._progress.write(Progress(phase="building"))
+        self.phase = "building"
+        pace_s = pace.seconds(place)
+        recorder = scripted.ScriptRecorder(task, place, self._folder, self._progress)
+        self.phase = "training"
+        scripted.run_trial(recorder, task, place, self._folder)
+        self._progress.write(Progress(phase="finishing", step=recorder.reports))
+        report = _report(place, recorder.loop, recorder.meter, wrap_time=None)
+        return report.model_copy(update={"pace_s": pace_s})
 
-def _report(place: Place, loop: Loop, meter: memory.MemoryMeter, wrap_time: float) -> RankReport:
+
+def _report(place: Place, loop: Loop, meter: memory.MemoryMeter, wrap_time: float | None) -> RankReport:
     outcome = loop.outcome
     timed = len(outcome.losses) - len(outcome.trajectory) - len(outcome.warmup_step_times_s)
     return RankReport(

@@ -65,10 +65,17 @@ def build(spec: ModelSpec, workload: Workload, experts: str | None = None) -> nn
     options: dict[str, Any] = {"attn_implementation": workload.attention, "dtype": torch.float32}
     if experts is not None:
         options["experts_implementation"] = experts
-    with no_init_weights(), _parameters_on_meta():
+    with without_values():
         model: nn.Module = transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False, **options)
     model.tie_weights()  # type: ignore[operator]
     return model.train()
+
+
+@contextlib.contextmanager
+def without_values() -> Iterator[None]:
+    """Within it, models are built without initial weights: parameters on the meta device, buffers computed."""
+    with no_init_weights(), _parameters_on_meta():
+        yield
 
 
 @contextlib.contextmanager
@@ -126,11 +133,7 @@ def move_buffers(model: nn.Module, device: torch.device) -> None:
 
 
 def repeated_blocks(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The decoder layers with their dotted names: the largest list of modules of one class.
-
-    Raises:
-        ValueError: the model has no such list.
-    """
+    """The decoder layers with their dotted names: the largest list of modules of one class; empty if there is none."""
     best: list[tuple[str, nn.Module]] = []
     size = 0
     for name, module in model.named_modules():
@@ -139,6 +142,4 @@ def repeated_blocks(model: nn.Module) -> list[tuple[str, nn.Module]]:
         elements = sum(parameter.numel() for parameter in module.parameters())
         if elements > size:
             size, best = elements, [(f"{name}.{key}", child) for key, child in module.named_children()]
-    if not best:
-        raise ValueError(f"model ({type(model).__name__}) has no list of repeated blocks; use a decoder-only model")
     return best

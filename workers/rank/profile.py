@@ -9,32 +9,52 @@ from torch.utils.flop_counter import FlopCounterMode
 from api_schemas.models import BlockProfile, ModelProfile, ModelSpec
 from api_schemas.workload import Workload
 from workers.rank import model as models
-from workers.rank import moe
+from workers.rank import moe, step
 
 
 def of(spec: ModelSpec, workload: Workload) -> ModelProfile:
     """Build the model without memory for weights and describe it.
 
     Raises:
-        ValueError: no causal language model of that type, or one without repeated blocks.
+        ValueError: no causal language model of that type.
+        OwnStepError: the entry point's code is missing or fails.
     """
+    if spec.entry_point is not None:
+        return of_model(step.of(spec, workload).build_model())
     # Eager attention and batched experts are plain matrix products, which the counter sees and the meta device runs.
     counts = {"attention": "eager"}
     model = models.build(spec, workload.model_copy(update=counts), experts=_experts_for(spec)).to("meta")
-    blocks = models.repeated_blocks(model)
-    flops, by_block = _forward_flops(model, [name for name, _ in blocks], workload.sequence_length)
-    pairs = moe.expert_modules(model)
+    profile, pairs = of_model(model), moe.expert_modules(model)
+    flops, by_block = _forward_flops(model, [block.name for block in profile.blocks], workload.sequence_length)
     text = getattr(model, "config").get_text_config()  # noqa: B009 -- nn.Module's attributes are untyped
+    blocks = [block.model_copy(update={"forward_flops_per_token": by_block[block.name]}) for block in profile.blocks]
+    facts = {
+        "blocks": tuple(blocks),
+        "active_parameters": _active_parameters(model, pairs),
+        "moe_class": type(pairs[0][0]).__name__ if pairs else None,
+        "forward_flops_per_token": flops,
+        "hidden_size": int(text.hidden_size),
+        "vocab_size": int(text.vocab_size),
+        "max_positions": getattr(text, "max_position_embeddings", None),
+    }
+    return profile.model_copy(update=facts)
+
+
+def of_model(model: nn.Module) -> ModelProfile:
+    """What any module shows without being run."""
+    blocks = models.repeated_blocks(model)
+    parameters = list(model.parameters())
+    total = sum(p.numel() for p in parameters)
     return ModelProfile(
-        parameters=sum(p.numel() for p in model.parameters()),
-        active_parameters=_active_parameters(model, pairs),
-        blocks=tuple(_block(name, block, by_block[name]) for name, block in blocks),
-        block_class=type(blocks[0][1]).__name__,
-        moe_class=type(pairs[0][0]).__name__ if pairs else None,
-        forward_flops_per_token=flops,
-        hidden_size=int(text.hidden_size),
-        vocab_size=int(text.vocab_size),
-        max_positions=getattr(text, "max_position_embeddings", None),
+        parameters=total,
+        trainable_parameters=sum(p.numel() for p in parameters if p.requires_grad),
+        active_parameters=total,
+        blocks=tuple(_block(name, block) for name, block in blocks),
+        block_class=type(blocks[0][1] if blocks else model).__name__,
+        forward_flops_per_token=None,
+        hidden_size=0,
+        vocab_size=0,
+        max_positions=None,
     )
 
 
@@ -42,9 +62,11 @@ def _experts_for(spec: ModelSpec) -> str | None:
     return "batched_mm" if moe.expert_counts(models.config_of(spec)) else None
 
 
-def _block(name: str, block: nn.Module, flops: float) -> BlockProfile:
+def _block(name: str, block: nn.Module) -> BlockProfile:
     sizes = [p.numel() for p in block.parameters()]
-    return BlockProfile(name=name, parameters=sum(sizes), largest_parameter=max(sizes), forward_flops_per_token=flops)
+    return BlockProfile(
+        name=name, parameters=sum(sizes), largest_parameter=max(sizes, default=0), forward_flops_per_token=None
+    )
 
 
 def _active_parameters(model: nn.Module, pairs: list[tuple[nn.Module, nn.Module]]) -> int:

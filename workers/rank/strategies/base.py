@@ -1,6 +1,6 @@
 """What every backend does for the measuring loop, and what they share: loss, optimizer, norm, sums."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -21,7 +21,7 @@ class Trainer(Protocol):
     A step is `micro_step` once per micro batch of this rank, the last marked, then `optimizer_step`.
     """
 
-    def micro_step(self, tokens: torch.Tensor, last: bool) -> torch.Tensor:
+    def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
         """Forward and backward of one micro batch; returns its mean loss on the device, detached."""
 
     def optimizer_step(self) -> torch.Tensor | float:
@@ -34,6 +34,16 @@ class Trainer(Protocol):
         """Release what would outlive the process or keep its peers waiting."""
 
 
+def causal_loss(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+    """Mean next-token cross entropy of one micro batch; transformers computes it in float32 and shifts the labels."""
+    loss: torch.Tensor = model(input_ids=tokens, labels=tokens, use_cache=False).loss
+    return loss
+
+
+Loss = Callable[[nn.Module, Any], torch.Tensor]
+"""Of one micro batch: the mean over its samples, by calling the (wrapped) model."""
+
+
 @dataclass(frozen=True)
 class Setting:
     """What a strategy needs to know besides the model."""
@@ -41,16 +51,18 @@ class Setting:
     task: TrialTask
     place: Place
     accumulation: int
+    loss: Loss = causal_loss
 
     @classmethod
-    def of(cls, task: TrialTask, place: Place) -> "Setting":
+    def of(cls, task: TrialTask, place: Place, loss: Loss = causal_loss) -> "Setting":
         """Derive gradient accumulation from the global batch.
 
         Raises:
             ValueError: the global batch does not come out.
         """
         workload = task.workload
-        return cls(task, place, gradient_accumulation(workload.global_batch, task.config.micro_batch, place.world_size))
+        accumulation = gradient_accumulation(workload.global_batch, task.config.micro_batch, place.world_size)
+        return cls(task, place, accumulation, loss)
 
     @property
     def compute_dtype(self) -> torch.dtype:
@@ -66,12 +78,6 @@ class Setting:
     def master_dtype(self) -> torch.dtype:
         """Of the weights the optimizer updates."""
         return DTYPES[self.task.workload.recipe.master_dtype]
-
-
-def causal_loss(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
-    """Mean next-token cross entropy of one micro batch; transformers computes it in float32 and shifts the labels."""
-    loss: torch.Tensor = model(input_ids=tokens, labels=tokens, use_cache=False).loss
-    return loss
 
 
 def adamw_options(settings: AdamW) -> dict[str, Any]:

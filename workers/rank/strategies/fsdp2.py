@@ -1,6 +1,6 @@
 """PyTorch `fully_shard` (FSDP2), fully sharded, replicated or both (HSDP)."""
 
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -32,17 +32,18 @@ class Fsdp2Trainer:
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._optimizer = base.adamw(self._parameters, workload.optimizer)
         self._max_norm = workload.max_grad_norm
+        self._loss = setting.loss
         self._accumulation = setting.accumulation
         self._grad_sync = config.grad_sync
 
-    def micro_step(self, tokens: torch.Tensor, last: bool) -> torch.Tensor:
+    def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
         """See `Trainer`."""
         self._root.set_is_last_backward(last)
         if self._grad_sync == "last":
             self._root.set_requires_gradient_sync(last)
         elif self._grad_sync == "reduce_scatter":
             self._root.set_requires_all_reduce(last)
-        loss = base.causal_loss(self._model, tokens)
+        loss = self._loss(self._model, batch)
         (loss / self._accumulation).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 

@@ -55,10 +55,11 @@ class ZeroTrainer:
         )[0]
         _restore_buffers(model, buffers)
         self._place = place
+        self._loss = setting.loss
 
-    def micro_step(self, tokens: torch.Tensor, last: bool) -> torch.Tensor:
+    def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
         """See `Trainer`; the engine divides by the accumulation itself and counts micro batches by `step`."""
-        loss = base.causal_loss(self._engine, tokens)
+        loss = self._loss(self._engine, batch)
         self._engine.backward(loss)
         if not last:
             self._engine.step()

@@ -1,0 +1,31 @@
+"""A loop that uses Accelerate as a trial. What Shardtune needs of it is marked with >>>."""
+
+import tiny_language
+import torch
+from accelerate import Accelerator
+from torch.utils.data import DataLoader
+
+from workers import adapter
+from workers.adapter.accelerate_options import accelerator_options
+
+trial = adapter.trial()  # >>> the configuration to run
+accelerator = Accelerator(**accelerator_options(trial))  # >>> its knobs; refuses what Accelerate cannot do here
+model = trial.prepare(tiny_language.build_model(trial.workload.seed))  # >>> before accelerator.prepare
+optimizer = torch.optim.AdamW(model.parameters(), lr=trial.workload.optimizer.lr)
+loader = DataLoader(tiny_language.Text(), batch_size=trial.micro_batch)  # >>> micro batch
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+
+losses = []
+for batch in loader:
+    with accelerator.accumulate(model):
+        loss = model(**batch).loss
+        accelerator.backward(loss)
+        norm = None
+        if accelerator.sync_gradients and trial.workload.max_grad_norm is not None:
+            norm = accelerator.clip_grad_norm_(model.parameters(), trial.workload.max_grad_norm)
+        optimizer.step()
+        optimizer.zero_grad()
+    losses.append(loss.detach())
+    if accelerator.sync_gradients:
+        trial.report(torch.stack(losses).mean(), norm)  # >>> after every optimizer step
+        losses.clear()

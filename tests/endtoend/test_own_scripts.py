@@ -1,0 +1,73 @@
+"""The adapter's examples, each tuned on 2 CPU ranks by the real service and worker; and a script that will not die."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from real_parts import Stack, until
+
+pytestmark = pytest.mark.ranks
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "adapter"
+NAMES = ("plain_loop", "accelerate_loop", "trainer", "trainer_lora")
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    opened = Stack(tmp_path_factory.mktemp("own-scripts"))
+    opened.start_service()
+    scripts = [f"{name.replace('_', '-')}={EXAMPLES / name}.py" for name in NAMES]
+    opened.start_worker(options=[part for script in scripts for part in ("--allow-script", script)])
+    yield opened
+    opened.close()
+
+
+def small(name: str) -> dict[str, Any]:
+    """The example's own study with two trials: the default, and one that the sampler chooses."""
+    spec: dict[str, Any] = json.loads((EXAMPLES / f"{name}.json").read_text())
+    knobs = {"micro_batch": [1, 8], "activation_checkpointing": "none"}
+    return spec | {"budget": {"max_trials": 2}, "space": {"backends": ["ddp"], "knobs": knobs}}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_example_is_tuned(stack: Stack, name: str) -> None:
+    study_id = stack.create(small(name))
+    until(lambda: stack.study(study_id)["state"] != "running", 250, "the study ends")
+    found = stack.study(study_id)
+    assert (found["state"], found["trials"]) == ("complete", {"complete": 2}), (found["reason"], stack.trials(study_id))
+    result = found["result"]
+    assert result["best"]["tokens_per_s_per_gpu"] > 0 and result["best"]["peak_allocated_gib"] > 0
+    assert result["speedup"] is not None, "the challenger was run against the baseline"
+    assert (found["profile"]["trainable_parameters"] < found["profile"]["parameters"]) == (name == "trainer_lora")
+
+
+def test_what_a_script_starts_ends_with_it(tmp_path: Path) -> None:
+    """A process in a session of its own, and a rank that will not step: ended by the limit, reported, nothing left."""
+    script = tmp_path / "stubborn.py"
+    script.write_text(
+        "import subprocess, sys, time, signal\n"
+        "from workers import adapter\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        f"sleeper = [sys.executable, '-c', 'import time; time.sleep(600)', {str(tmp_path)!r}]\n"
+        "subprocess.Popen(sleeper, start_new_session=True)\n"
+        "time.sleep(600)\n"
+    )
+    cluster = {"device": "cpu", "gpus_per_node": 1, "memory_gib": 1, "host_memory_gib": 4}
+    workload = {"sequence_length": 8, "global_batch": 2, "recipe": "fp32"}
+    task = {"model": {"script": "stubborn"}, "workload": workload, "cluster": cluster}
+    (tmp_path / "task.json").write_text(json.dumps(task | {"config": {"strategy": {"kind": "ddp"}}}))
+    command = [sys.executable, "-m", "workers", "run-trial", str(tmp_path / "task.json"), "--json", "--cold"]
+    command += ["--work-dir", str(tmp_path / "work"), "--no-progress-s", "15"]
+    command += ["--allow-script", f"stubborn={script}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 3, done.stderr
+    assert json.loads(done.stdout)["kind"] == "no_progress"
+    time.sleep(0.2)
+    left = [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in (p.info["cmdline"] or [])]
+    assert left == []

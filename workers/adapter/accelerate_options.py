@@ -1,0 +1,30 @@
+"""The configuration of a trial in the words of `accelerate.Accelerator`."""
+
+from typing import Any
+
+from accelerate import DistributedDataParallelKwargs
+from accelerate.utils import GradientAccumulationPlugin
+
+from api_schemas.strategies import DdpConfig
+from workers.adapter.trial import Refused, Trial
+
+
+def accelerator_options(trial: Trial) -> dict[str, Any]:
+    """Keyword arguments for `Accelerator(**…)`; activation checkpointing and compilation are `trial.prepare`'s.
+
+    Raises:
+        Refused: Accelerate cannot apply the configuration here.
+    """
+    trial.require_ddp_on_cpu("Accelerate")
+    strategy = trial.config.strategy
+    if not isinstance(strategy, DdpConfig):
+        raise Refused(f"accelerator_options renders DDP only, not {trial.config.backend}; make its plugin yourself")
+    plugin = GradientAccumulationPlugin(
+        num_steps=trial.accumulation, sync_each_batch=strategy.sync_policy == "every", sync_with_dataloader=False
+    )
+    return {
+        "cpu": trial.device.type == "cpu",
+        "mixed_precision": "bf16" if trial.workload.recipe.compute_dtype == "bfloat16" else "no",
+        "gradient_accumulation_plugin": plugin,
+        "kwargs_handlers": [DistributedDataParallelKwargs(broadcast_buffers=False, **strategy.to_ddp())],
+    }

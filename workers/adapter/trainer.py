@@ -1,0 +1,55 @@
+"""A Hugging Face `Trainer` as a trial: its arguments, and its steps reported."""
+
+from typing import Any
+
+import torch
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from api_schemas.strategies import DdpConfig
+from api_schemas.strategies.training_arguments import strategy_arguments, workload_arguments
+from workers.adapter.trial import Trial
+
+
+def training_arguments(trial: Trial) -> dict[str, Any]:
+    """Keyword arguments for `TrainingArguments(**…)`; activation checkpointing and compilation are applied by `attach`.
+
+    Raises:
+        Refused: Trainer cannot apply the configuration here.
+    """
+    trial.require_ddp_on_cpu("Trainer")
+    on_cpu = trial.device.type == "cpu"
+    rendering = strategy_arguments(trial.config, trial.workload, trial.accumulation, None, on_cpu)
+    # `attach` says this one to Accelerate.
+    lossy = [line for line in rendering.lossy if not line.startswith("gradient_as_bucket_view")]
+    if lossy:
+        trial.refuse(f"TrainingArguments cannot say it ({'; '.join(lossy)})")
+    return {**workload_arguments(trial.workload, on_cpu), **rendering.values}
+
+
+def attach(trainer: Trainer, trial: Trial) -> None:
+    """Report every optimizer step of the trainer. Call it before `trainer.train()`."""
+    trial.prepare(trainer.model)
+    strategy = trial.config.strategy
+    if isinstance(strategy, DdpConfig):
+        trainer.accelerator.ddp_handler.gradient_as_bucket_view = strategy.gradient_as_bucket_view
+    losses: list[torch.Tensor] = []
+    train_micro_batch = trainer.training_step
+
+    def training_step(*args: Any, **kwargs: Any) -> torch.Tensor:
+        loss: torch.Tensor = train_micro_batch(*args, **kwargs)
+        losses.append(loss.detach())
+        return loss
+
+    trainer.training_step = training_step
+    trainer.add_callback(_Report(trial, losses))
+
+
+class _Report(TrainerCallback):  # type: ignore[misc]
+    def __init__(self, trial: Trial, losses: list[torch.Tensor]) -> None:
+        self._trial, self._losses = trial, losses
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        # Trainer has divided each by the number of micro batches, or of the step's tokens.
+        loss = torch.stack(self._losses).sum()
+        self._losses.clear()
+        self._trial.report(loss, step=state.global_step)

@@ -1,0 +1,146 @@
+"""What a script sees of its trial: the configuration to apply, and where it reports its steps."""
+
+import math
+import os
+from typing import NoReturn, Protocol, TypeVar
+
+import torch
+from torch import nn
+
+from api_schemas.strategies import TrialConfig
+from api_schemas.workload import Workload
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+class AdapterError(Exception):
+    """The script uses the adapter wrongly, or reports what cannot be."""
+
+
+class Refused(Exception):
+    """The script cannot apply the configuration: the trial is infeasible, and the search learns it."""
+
+
+class Stopped(BaseException):
+    """Ends the script. No `Exception`, so that a loop that survives errors does not survive it."""
+
+
+class Recorder(Protocol):
+    """What the worker's side does with what a script says."""
+
+    def prepare(self, model: nn.Module) -> None:
+        """See `Trial.prepare`."""
+
+    def report(self, loss: torch.Tensor, grad_norm: torch.Tensor | float | None) -> None:
+        """See `Trial.report`; called once per optimizer step."""
+
+
+class Trial:
+    """One configuration to run, in one rank. Its numbers are this rank's."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        config: TrialConfig,
+        workload: Workload,
+        accumulation: int,
+        options: dict[str, object],
+        device: torch.device,
+    ) -> None:
+        self.config = config
+        """Strategy, micro batch, checkpointing, compilation."""
+        self.workload = workload
+        """Global batch, sequence length, dtypes, optimizer, seed: the same for every trial of a study."""
+        self.accumulation = accumulation
+        """Micro batches per optimizer step on this rank."""
+        self.options = options
+        """The study's `model.config`, for the script to read."""
+        self.device = device
+        """Where this rank trains."""
+        self._recorder = recorder
+        self._pid = os.getpid()
+        self._step = -1
+        self._prepared = False
+
+    @property
+    def micro_batch(self) -> int:
+        """Samples per forward pass on this rank."""
+        return self.config.micro_batch
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether this is a copy in a process that the rank has forked."""
+        return os.getpid() != self._pid
+
+    def prepare(self, model: Module) -> Module:
+        """Note the model and apply activation checkpointing and compilation to its repeated blocks, in place.
+
+        Call it on the plain model, before it is wrapped or sharded and its optimizer made.
+        """
+        self._require_own_process()
+        if self._prepared:
+            raise AdapterError("prepare(model) was called twice; call it once, on the plain model")
+        self._prepared = True
+        self._recorder.prepare(model)
+        return model
+
+    def report(
+        self, loss: torch.Tensor | float, grad_norm: torch.Tensor | float | None = None, step: int | None = None
+    ) -> None:
+        """Say that an optimizer step is done; call it right after each. Ends the script when the trial has seen enough.
+
+        `loss`: mean over this rank's micro batches of the step, best as a tensor on the device (nothing is waited for).
+        `grad_norm`: global L2 norm before clipping, if known. `step`: its number, if the loop counts; must rise by one.
+
+        Raises:
+            AdapterError: what is reported cannot be.
+            Stopped: the script is to end.
+        """
+        self._require_own_process()
+        if not self._prepared:
+            raise AdapterError("report(loss) came before prepare(model); call prepare on the plain model first")
+        self._check_step(step)
+        if isinstance(grad_norm, float | int) and not grad_norm >= 0 and not math.isnan(grad_norm):
+            raise AdapterError(f"grad_norm ({grad_norm}) must not be negative; report the L2 norm before clipping")
+        self._recorder.report(self._as_number(loss), grad_norm)
+
+    def require_ddp_on_cpu(self, consumer: str) -> None:
+        """Refuse what a library would ignore on CPU ranks.
+
+        Raises:
+            Refused: sharding through Accelerate or Trainer without a GPU (Accelerate 1.15 trains whole replicas then).
+        """
+        if self.device.type == "cpu" and self.config.backend != "ddp":
+            self.refuse(
+                f"{consumer} ignores {self.config.backend} on CPU ranks without a word and would train whole replicas; "
+                'tune it on GPUs, or limit the study to "space": {"backends": ["ddp"]}'
+            )
+
+    def refuse(self, reason: str) -> NoReturn:
+        """Say that the script cannot apply this configuration.
+
+        Raises:
+            Refused: always.
+        """
+        raise Refused(reason)
+
+    def _check_step(self, step: int | None) -> None:
+        if step is None:
+            return
+        if step < 0 or (self._step >= 0 and step != self._step + 1):
+            before = f"after step {self._step}" if self._step >= 0 else "first"
+            raise AdapterError(f"step ({step}) was reported {before}; report every optimizer step once, in order")
+        self._step = step
+
+    def _as_number(self, loss: torch.Tensor | float) -> torch.Tensor:
+        number = loss.detach() if isinstance(loss, torch.Tensor) else torch.tensor(float(loss))
+        if number.numel() != 1:
+            raise AdapterError(f"loss has shape {tuple(number.shape)}; report one number, the mean over micro batches")
+        return number.reshape(()).to(self.device, torch.float32)
+
+    def _require_own_process(self) -> None:
+        if self.is_elsewhere:
+            raise AdapterError(
+                f"process {os.getpid()} used the trial of process {self._pid}, which forked it; "
+                "the worker starts all ranks: fork none that trains"
+            )

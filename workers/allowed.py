@@ -1,0 +1,90 @@
+"""Code of the user's own that a study may name: what this worker's owner allows, and nothing else.
+
+An entry point is looked up by its installed metadata, a script by its path; neither is imported here.
+"""
+
+import argparse
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from api_schemas.models import ModelSpec
+
+GROUP = "shardtune.models"
+
+
+@dataclass(frozen=True)
+class Script:
+    """A training script with the adapter in it."""
+
+    path: Path
+    arguments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """What a study's model may be besides an architecture of transformers."""
+
+    models: frozenset[str] = frozenset()
+    """Names in the entry-point group `shardtune.models`."""
+    scripts: Mapping[str, Script] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, models: Sequence[str], commands: Mapping[str, str]) -> "Allowed":
+        """Check what the owner allows.
+
+        Raises:
+            ValueError: an entry point that is not installed, or a command that names no script.
+        """
+        installed = {point.name for point in entry_points(group=GROUP)}
+        for name in models:
+            if name not in installed:
+                raise ValueError(
+                    f"--allow-model ({name!r}) is not installed in the entry-point group {GROUP}; "
+                    f"there are: {', '.join(sorted(installed)) or 'none'}"
+                )
+        return cls(frozenset(models), {name: _script(name, command) for name, command in commands.items()})
+
+    def check(self, model: ModelSpec) -> None:
+        """Refuse what is not allowed.
+
+        Raises:
+            ValueError: names what is.
+        """
+        if model.entry_point is not None and model.entry_point not in self.models:
+            raise ValueError(_refusal("entry_point", model.entry_point, self.models, "--allow-model NAME"))
+        if model.script is not None and model.script not in self.scripts:
+            raise ValueError(_refusal("script", model.script, self.scripts, "--allow-script NAME=COMMAND"))
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The worker's options for what its owner allows."""
+    for option, field_name, value, meaning in (
+        ("--allow-model", "allowed_models", "NAME", f"an installed entry point of the group {GROUP}"),
+        ("--allow-script", "allowed_scripts", "NAME=COMMAND", "a training script with its arguments"),
+    ):
+        text = f"{meaning} that studies may name (repeatable)"
+        parser.add_argument(option, action="append", dest=field_name, metavar=value, help=text)
+
+
+def _refusal(kind: str, name: str, allowed: Sequence[str] | frozenset[str] | Mapping[str, Script], option: str) -> str:
+    listed = ", ".join(sorted(allowed)) or "none"
+    return f"{kind} ({name!r}) is not allowed on this worker; allowed: {listed}. Its owner allows more with {option}"
+
+
+def _script(name: str, command: str) -> Script:
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise ValueError(f"--allow-script {name} ({command!r}) cannot be split into words: {error}") from None
+    # `python train.py` and `train.py` mean the same: ranks run the script in an interpreter that is warm already.
+    if words and Path(words[0]).name.startswith("python"):
+        words = words[1:]
+    if not words or words[0].startswith("-") or not Path(words[0]).is_file():
+        raise ValueError(
+            f"--allow-script {name} ({command!r}) must name a Python script that exists, then its arguments; "
+            f"give it as {name}=/path/to/train.py --option value"
+        )
+    return Script(Path(words[0]).resolve(), tuple(words[1:]))

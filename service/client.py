@@ -12,6 +12,7 @@ from typing import Any, Self
 import httpx
 from pydantic import TypeAdapter
 
+from api_schemas.exports import Export
 from api_schemas.studies import Study, StudyResult, StudySpec
 from api_schemas.trials import Rejection, Trial
 
@@ -121,10 +122,10 @@ class ServiceClient:
         """The answer of a finished study; refused with 409 before."""
         return StudyResult.model_validate(self._call("GET", f"/v1/studies/{study_id}/best"))
 
-    def export(self, study_id: str, which: str = "best") -> dict[str, str]:
-        """Files of a contender: name and content."""
-        answer = self._call("GET", f"/v1/studies/{study_id}/export", params={"which": which})
-        return {str(name): str(text) for name, text in answer["files"].items()}
+    def export(self, study_id: str, which: str = "best", form: str = "standard") -> Export:
+        """Files of a contender."""
+        params = {"which": which, "format": form}
+        return Export.model_validate(self._call("GET", f"/v1/studies/{study_id}/export", params=params))
 
     def _call(self, method: str, path: str, body: object = None, params: Mapping[str, str] | None = None) -> Any:
         try:

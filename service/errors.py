@@ -166,6 +166,8 @@ def field_error(item: Mapping[str, Any]) -> FieldError:
     elif kind == "json_invalid":
         reason = item.get("ctx", {}).get("error", "syntax error")
         field, message, value = "body", f"is not JSON ({reason}); send a JSON object", None
+    elif field == "body" and isinstance(value, bytes | str):
+        message, value = "was not read as JSON; send it with the header Content-Type: application/json", None
     elif kind not in ("value_error", "assertion_error"):
         message = f"{message[:1].lower()}{message[1:]}; correct it"
     else:

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 
 from sqlalchemy.orm import Session
 
+from api_schemas.exports import Export, ExportFormat
 from api_schemas.studies import Contender, Study, StudyPhase, StudyResult, StudySpec, StudyState
 from api_schemas.trials import Rejection, Trial
 from db import leases, studies, trials
 from db.rows import StudyRow
 from service import checks, matching, moves, search, steps, views, workers
 from service.context import Context
-from service.errors import Conflict, NotFound
+from service.errors import Conflict, NotFound, invalid
 from tuner import export, ranking
 
 log = logging.getLogger(__name__)
@@ -132,6 +133,23 @@ def export_files(context: Context, study_id: str, which: str) -> Mapping[str, st
         contender = _contender(session, row, which)
         study = _read_models(session, [row])[0]
     return export.files(study, contender)
+
+
+def export_as(context: Context, study_id: str, which: str, form: ExportFormat) -> Export:
+    """The same in the form of one consumer, with what that cannot say.
+
+    Raises:
+        Conflict: it has not been measured (yet).
+        Invalid: the consumer has no such backend.
+    """
+    with context.db.read() as session:
+        row = must_exist(session, study_id)
+        contender = _contender(session, row, which)
+        study = _read_models(session, [row])[0]
+    try:
+        return export.export(study, contender, form)
+    except ValueError as error:
+        raise invalid("format", form, f"format ({form!r}): {error}") from error
 
 
 def _contender(session: Session, row: StudyRow, which: str) -> Contender:

@@ -71,23 +71,18 @@ class Fsdp2Config(Schema):
             "fsdp_state_dict_type": "SHARDED_STATE_DICT",
         }
 
-    def without_words(self, accumulation: int, consumer: str) -> tuple[str, ...]:
-        """Knobs that Accelerate, and what stands on it, cannot be told, where they differ from what it does anyway."""
-        defaults = Fsdp2Config(dp_replicate=self.dp_replicate, dp_shard=self.dp_shard)
-        lossy = [
-            f"{name}: {getattr(self, name)} was measured; {consumer} has {getattr(defaults, name)}"
-            for name in ("forward_prefetch", "backward_prefetch", "blocks_per_unit")
-            if getattr(self, name) != getattr(defaults, name)
-        ]
-        if not isinstance(self.reshard_after_forward, bool):
-            lossy.append(
-                f"reshard_after_forward: groups of {self.reshard_after_forward} were measured; {consumer} has true"
-            )
-        if self.grad_sync == "reduce_scatter" and accumulation > 1:
-            lossy.append(f"grad_sync: reduce_scatter was measured; {consumer} has last")
-        if self.cpu_offload and not self.pin_memory:
-            lossy.append(f"pin_memory: false was measured; {consumer} has true")
-        return tuple(lossy)
+    def as_accelerate_runs_it(self, accumulation: int) -> "Fsdp2Config":
+        """With Accelerate 1.15's own prefetch, a unit per block, and gradients reduced each time or once."""
+        late = self.grad_sync == "reduce_scatter" and accumulation > 1
+        changes = {
+            "forward_prefetch": 0,
+            "backward_prefetch": 1,
+            "blocks_per_unit": 1,
+            "pin_memory": True,
+            "reshard_after_forward": bool(self.reshard_after_forward),
+            "grad_sync": "last" if late else self.grad_sync,
+        }
+        return Fsdp2Config.model_validate({**self.model_dump(), **changes})
 
     def describe(self) -> str:
         """The strategy in words."""

@@ -1,17 +1,12 @@
-"""A configuration as Hugging Face `TrainingArguments` (transformers 5), and what these have no words for."""
+"""A configuration as Hugging Face `TrainingArguments` (transformers 5); what these cannot say is left out.
 
-from typing import Any, NamedTuple
+Read by the adapter, which runs them, and by the exporter, which writes them.
+"""
+
+from typing import Any
 
 from api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
 from api_schemas.workload import Workload
-
-
-class Rendering(NamedTuple):
-    """What a consumer can be told."""
-
-    values: dict[str, Any]
-    lossy: tuple[str, ...]
-    """Each a knob's name, what was measured, and what the consumer does instead."""
 
 
 def workload_arguments(workload: Workload, on_cpu: bool) -> dict[str, Any]:
@@ -34,75 +29,59 @@ def workload_arguments(workload: Workload, on_cpu: bool) -> dict[str, Any]:
 
 
 def strategy_arguments(
-    config: TrialConfig, workload: Workload, accumulation: int, block_class: str | None, on_cpu: bool
-) -> Rendering:
-    """Batch and strategy; without a block class Trainer asks the model for it. Activation checkpointing and compilation are in `block_arguments`."""
+    config: TrialConfig, workload: Workload, accumulation: int, block_class: str | None
+) -> dict[str, Any]:
+    """Batch and strategy; without a block class Trainer asks the model for it.
+
+    Raises:
+        ValueError: Trainer has no such backend.
+    """
+    strategy = config.strategy
     values: dict[str, Any] = {
         "per_device_train_batch_size": config.micro_batch,
         "gradient_accumulation_steps": accumulation,
     }
-    match config.strategy:
-        case DdpConfig() as ddp:
-            return _merged(values, _ddp(ddp, accumulation, on_cpu))
-        case Fsdp2Config() as fsdp2:
-            return _merged(values, _fsdp2(fsdp2, accumulation, block_class))
-        case ZeroConfig() as zero:
-            document = zero.to_deepspeed(workload, config.micro_batch, accumulation, "/path/on/nvme")
-            return _merged(values, Rendering({"deepspeed": document}, ()))
+    if strategy.sync_policy == "every" and accumulation > 1:
+        values["accelerator_config"] = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
+    if isinstance(strategy, DdpConfig):
+        return values | _ddp(strategy)
+    if isinstance(strategy, Fsdp2Config):
+        return values | {"fsdp": True, "fsdp_config": _fsdp2(strategy, config, block_class)}
+    if isinstance(strategy, ZeroConfig):
+        values.pop("accelerator_config", None)
+        return values | {
+            "deepspeed": strategy.to_deepspeed(workload, config.micro_batch, accumulation, "/path/on/nvme")
+        }
+    raise ValueError(f"backend ({config.backend!r}) has no words in TrainingArguments; export another configuration")
 
 
-def block_arguments(config: TrialConfig) -> Rendering:
+def block_arguments(config: TrialConfig) -> dict[str, Any]:
     """Activation checkpointing and compilation, which the adapter applies to the blocks itself."""
-    values: dict[str, Any] = {}
-    lossy = []
-    if config.activation_checkpointing == "full":
-        values["gradient_checkpointing"] = True
-        values["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
-    elif config.activation_checkpointing == "selective":
-        lossy.append("activation_checkpointing: selective was measured; Trainer keeps everything")
-    if config.compile:
-        values["torch_compile"] = True
-        lossy.append("compile: each block was compiled; Trainer compiles the whole model")
-    return Rendering(values, tuple(lossy))
+    values: dict[str, Any] = {"torch_compile": True} if config.compile else {}
+    if config.activation_checkpointing == "full" and not isinstance(config.strategy, Fsdp2Config):
+        values["activation_checkpointing"] = True
+        values["activation_checkpointing_kwargs"] = {"use_reentrant": False}
+    return values
 
 
-def _merged(values: dict[str, Any], rest: Rendering) -> Rendering:
-    return Rendering({**values, **rest.values}, rest.lossy)
-
-
-def _sync_each_batch() -> dict[str, Any]:
-    return {"accelerator_config": {"gradient_accumulation_kwargs": {"sync_each_batch": True}}}
-
-
-def _ddp(ddp: DdpConfig, accumulation: int, on_cpu: bool) -> Rendering:
-    values: dict[str, Any] = {
+def _ddp(ddp: DdpConfig) -> dict[str, Any]:
+    return {
         "ddp_bucket_cap_mb": ddp.bucket_cap_mb,
         "ddp_static_graph": ddp.static_graph,
         "ddp_broadcast_buffers": False,
         "ddp_find_unused_parameters": False,
     }
-    if on_cpu:
-        values["ddp_backend"] = "gloo"
-    if ddp.grad_sync == "every" and accumulation > 1:
-        values |= _sync_each_batch()
-    lossy = ("gradient_as_bucket_view: true was measured; Trainer leaves it false",) * ddp.gradient_as_bucket_view
-    return Rendering(values, lossy)
 
 
-def _fsdp2(fsdp2: Fsdp2Config, accumulation: int, block_class: str | None) -> Rendering:
-    values: dict[str, Any] = {
-        "fsdp": True,
-        "fsdp_config": {
-            "version": 2,
-            "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-            **({"transformer_layer_cls_to_wrap": [block_class]} if block_class is not None else {}),
-            "reshard_after_forward": bool(fsdp2.reshard_after_forward),
-            "cpu_offload": fsdp2.cpu_offload,
-            "cpu_ram_efficient_loading": True,
-            "state_dict_type": "SHARDED_STATE_DICT",
-        },
+def _fsdp2(fsdp2: Fsdp2Config, config: TrialConfig, block_class: str | None) -> dict[str, Any]:
+    """Trainer wants FSDP's own activation checkpointing, not Trainer's argument."""
+    values = {
+        "version": 2,
+        "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+        "reshard_after_forward": bool(fsdp2.reshard_after_forward),
+        "cpu_offload": fsdp2.cpu_offload,
+        "cpu_ram_efficient_loading": True,
+        "state_dict_type": "SHARDED_STATE_DICT",
+        "activation_checkpointing": config.activation_checkpointing == "full",
     }
-    lossy = fsdp2.without_words(accumulation, "Trainer")
-    if fsdp2.grad_sync == "every" and accumulation > 1:
-        values |= _sync_each_batch()
-    return Rendering(values, lossy)
+    return values | ({"transformer_layer_cls_to_wrap": [block_class]} if block_class is not None else {})

@@ -4,28 +4,26 @@ import json
 import os
 import socket
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 import uvicorn
 from pydantic import ValidationError
 
-from api_schemas.studies import Study
+from api_schemas.exports import ExportFormat
 from db.session import Database, parse_url, upgrade
 from service import logs, wording
 from service.app import create_app
+from service.cli import export as exporting
 from service.cli import predict as predicting
 from service.cli import study_file, summary
-from service.cli.errors import PLATFORM_FAILURE, InputError, PlatformFailure
-from service.cli.files import write_files
+from service.cli.connection import connected, study_named
+from service.cli.errors import PLATFORM_FAILURE, InputError
 from service.cli.processes import MODULE, listening_socket
-from service.cli.stack import database_errors, database_url, local_service, prepare, state_directory
+from service.cli.stack import database_errors, database_url, prepare
 from service.cli.tune import TuneOptions
 from service.cli.tune import tune as run_tune
-from service.client import ServiceClient, ServiceRefused, ServiceUnreachable
 from service.context import Context
 from service.server import Server
 from service.settings import Settings
@@ -114,8 +112,8 @@ def best(
     as_json: AsJson = False,
 ) -> None:
     """Print the answer of a finished study."""
-    with _connected(service, state_dir) as client:
-        stored = _study(client, study)
+    with connected(service, state_dir) as client:
+        stored = study_named(client, study)
         result = client.best(stored.study_id)
         if as_json:
             print(json.dumps(summary.as_json(stored, result)))
@@ -129,15 +127,25 @@ def export(
     study: StudyId = "last",
     which: Annotated[str, typer.Option(help="best, baseline, or the number of a trial.")] = "best",
     out: Annotated[Path, typer.Option(help="Where the files are written.")] = Path("best"),
+    form: Annotated[str, typer.Option("--format", help=f"For whom: {', '.join(get_args(ExportFormat))}.")] = "standard",
+    measure_lossy: Annotated[
+        bool, typer.Option("--measure-lossy", help="Also run, on this machine, what the consumer does instead.")
+    ] = False,
     service: ServiceUrl = None,
     state_dir: StateDir = Path(".shardtune"),
     as_json: AsJson = False,
+    allow_model: AllowModel = None,
+    allow_script: AllowScript = None,
 ) -> None:
     """Write the files of a configuration."""
-    with _connected(service, state_dir) as client:
-        stored = _study(client, study)
-        paths = write_files(out, client.export(stored.study_id, which))
-        print(json.dumps({"study_id": stored.study_id, "exports": paths}) if as_json else "\n".join(paths))
+    if form not in get_args(ExportFormat):
+        raise InputError(f"--format ({form!r}) is unknown; use one of {', '.join(get_args(ExportFormat))}")
+    with connected(service, state_dir) as client:
+        stored = study_named(client, study)
+        files = client.export(stored.study_id, which, form)
+    lossy = exporting.LossyOptions(state_dir, _worker_options(allow_model, allow_script)) if measure_lossy else None
+    answer = {"study_id": stored.study_id, **exporting.run(files, out, lossy)}
+    print(json.dumps(answer) if as_json else exporting.as_text(answer))
 
 
 @app.command("run-trial")
@@ -223,32 +231,3 @@ def _settings() -> Settings:
             for entry in error.errors(include_url=False)
         ]
         raise InputError(*wrong) from None
-
-
-@contextmanager
-def _connected(service: str | None, state_dir: Path) -> Iterator[ServiceClient]:
-    """The service at a URL, or one over the state directory for the length of the command."""
-    try:
-        if service is not None:
-            with ServiceClient(service) as client:
-                yield client
-            return
-        if not state_dir.is_dir():
-            raise InputError(f"--state-dir ({state_dir}) does not exist; run `shardtune tune` first, or give --service")
-        with state_directory(state_dir) as path, local_service(path) as client:
-            yield client
-    except ServiceRefused as refused:
-        if refused.is_input_error:
-            raise InputError(*refused.lines()) from None
-        raise PlatformFailure(*refused.lines()) from None
-    except ServiceUnreachable as error:
-        raise PlatformFailure(str(error)) from None
-
-
-def _study(client: ServiceClient, name: str) -> Study:
-    if name != "last":
-        return client.study(name)
-    studies = client.studies()
-    if not studies:
-        raise InputError("study ('last'): none is stored here; run `shardtune tune` first")
-    return max(studies, key=lambda study: study.created_at)

@@ -198,7 +198,7 @@ def _look(client: ServiceClient, study_id: str) -> tuple[Study, list[Trial], lis
 def _finish(client: ServiceClient, study: Study, options: TuneOptions) -> None:
     if study.result is None:
         raise without_result(study, client.trials(study.study_id))
-    paths = write_files(options.out, client.export(study.study_id))
+    paths = write_files(options.out, client.export(study.study_id).files)
     if options.as_json:
         print(json.dumps(summary.as_json(study, study.result, paths)))
     else:

@@ -3,8 +3,8 @@
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel
 
+from api_schemas.exports import Export, ExportFormat
 from api_schemas.studies import Study, StudyResult, StudySpec, StudyState
 from api_schemas.trials import Rejection, Trial
 from service import studies
@@ -14,13 +14,6 @@ from service.errors import Problem
 router = APIRouter(prefix="/v1/studies", tags=["studies"], responses={404: {"model": Problem}})
 
 _CONFLICT: dict[int | str, dict[str, Any]] = {409: {"model": Problem}}
-
-
-class Export(BaseModel):
-    """Ready-to-use files."""
-
-    files: dict[str, str]
-    """Content by relative file name."""
 
 
 @router.post("", status_code=201)
@@ -80,6 +73,11 @@ def read_best(context: InContext, study_id: str) -> StudyResult:
 
 
 @router.get("/{study_id}/export", responses=_CONFLICT)
-def export_study(context: InContext, study_id: str, which: str = "best") -> Export:
+def export_study(
+    context: InContext,
+    study_id: str,
+    which: str = "best",
+    form: Annotated[ExportFormat, Query(alias="format")] = "standard",
+) -> Export:
     """Files of `best`, of `baseline`, or of a trial by its number."""
-    return Export(files=dict(studies.export_files(context, study_id, which)))
+    return studies.export_as(context, study_id, which, form)

@@ -2,13 +2,40 @@
 
 import json
 
+from api_schemas.exports import Export, ExportFormat
 from api_schemas.strategies import ZeroConfig
 from api_schemas.studies import Contender, Study
-from tuner.export import accelerate, launch, snippet
+from tuner.export import accelerate, launch, lightning, snippet, torchtitan, training_arguments
 from tuner.export.subject import Subject
 
 NVME_PLACEHOLDER = "/path/on/nvme"
 """Where offloaded state goes is the user's to choose; the worker's own folder means nothing elsewhere."""
+
+
+_RENDERERS = {
+    "training-arguments": training_arguments.render,
+    "torchtitan": torchtitan.render,
+    "lightning": lightning.render,
+}
+
+
+def export(study: Study, contender: Contender, form: ExportFormat) -> Export:
+    """The files of a form, with `config.json` beside them, and what they cannot say.
+
+    Raises:
+        ValueError: the study has measured nothing yet, or the consumer has no such backend.
+    """
+    if form == "standard":
+        return Export(format=form, files=files(study, contender))
+    subject = Subject.of(study, contender)
+    rendered = _RENDERERS[form](subject)
+    return Export(
+        format=form,
+        files={"config.json": _task(subject), **rendered.files},
+        release=rendered.release,
+        lossy=rendered.lossy,
+        lossy_config=rendered.lossy_config if rendered.lossy_config != subject.config else None,
+    )
 
 
 def files(study: Study, contender: Contender) -> dict[str, str]:
@@ -20,7 +47,7 @@ def files(study: Study, contender: Contender) -> dict[str, str]:
     """
     subject = Subject.of(study, contender)
     contents = {
-        "config.json": json.dumps(subject.task().model_dump(mode="json"), indent=2) + "\n",
+        "config.json": _task(subject),
         "accelerate.yaml": accelerate.document(subject),
     }
     if not study.spec.model.is_own:
@@ -33,3 +60,7 @@ def files(study: Study, contender: Contender) -> dict[str, str]:
         )
         contents["ds_config.json"] = json.dumps(section, indent=2) + "\n"
     return contents
+
+
+def _task(subject: Subject) -> str:
+    return json.dumps(subject.task().model_dump(mode="json"), indent=2) + "\n"

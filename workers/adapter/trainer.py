@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from api_schemas.strategies import DdpConfig
+from api_schemas.strategies import DdpConfig, Fsdp2Config
 from api_schemas.strategies.training_arguments import strategy_arguments, workload_arguments
 from workers.adapter.trial import Trial
 
@@ -18,12 +18,13 @@ def training_arguments(trial: Trial) -> dict[str, Any]:
     """
     trial.require_ddp_on_cpu("Trainer")
     on_cpu = trial.device.type == "cpu"
-    rendering = strategy_arguments(trial.config, trial.workload, trial.accumulation, None, on_cpu)
-    # `attach` says this one to Accelerate.
-    lossy = [line for line in rendering.lossy if not line.startswith("gradient_as_bucket_view")]
-    if lossy:
-        trial.refuse(f"TrainingArguments cannot say it ({'; '.join(lossy)})")
-    return {**workload_arguments(trial.workload, on_cpu), **rendering.values}
+    values = strategy_arguments(trial.config, trial.workload, trial.accumulation, None)
+    strategy = trial.config.strategy
+    if isinstance(strategy, Fsdp2Config) and strategy.as_accelerate_runs_it(trial.accumulation) != strategy:
+        trial.refuse(
+            "Accelerate has no words for prefetch depth, blocks per unit, groups of resharding or reduce_scatter"
+        )
+    return {**workload_arguments(trial.workload, on_cpu), **values}
 
 
 def attach(trainer: Trainer, trial: Trial) -> None:

@@ -1,0 +1,124 @@
+"""Exports for Trainer, torchtitan and Lightning, as these read them, and what they say they cannot express."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_up_studies import CPU, contender_of, study_of
+
+from api_schemas.exports import Export, ExportFormat
+from api_schemas.hardware import Cluster
+from api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
+from tuner.export import export
+from workers.rank import check_export
+
+EIGHT_GPUS = Cluster(device="cuda", gpu="NVIDIA H100 80GB HBM3", gpus_per_node=8, memory_gib=80, host_memory_gib=1000)
+DDP = TrialConfig(strategy=DdpConfig(bucket_cap_mb=7, gradient_as_bucket_view=True, grad_sync="every"), micro_batch=2)
+FSDP2 = TrialConfig(
+    strategy=Fsdp2Config(dp_shard=8, forward_prefetch=2, blocks_per_unit=2, reshard_after_forward=4, grad_sync="last"),
+    activation_checkpointing="selective",
+)
+PLAIN_FSDP2 = TrialConfig(strategy=Fsdp2Config(dp_shard=8))
+ZERO = TrialConfig(strategy=ZeroConfig(stage=3), micro_batch=2, activation_checkpointing="full")
+
+
+def exported(
+    config: TrialConfig, form: ExportFormat, cluster: Cluster = EIGHT_GPUS, recipe: str = "bf16-mixed"
+) -> Export:
+    study = study_of("llama-tiny", recipe, cluster, global_batch=cluster.world_size * 4)
+    return export(study, contender_of(config), form)
+
+
+def apart(form: str, folder: Path) -> dict[str, Any]:
+    """In a process of its own, as the command line does: DeepSpeed's integration stays in the one that has used it."""
+    command = [sys.executable, "-m", "workers.rank.check_export", form, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def read_back(config: TrialConfig, form: ExportFormat, folder: Path, cluster: Cluster = EIGHT_GPUS) -> str:
+    recipe = "fp32" if cluster is CPU else "bf16-mixed"
+    for name, text in exported(config, form, cluster, recipe).files.items():
+        (folder / name).write_text(text)
+    found = check_export.check(form, folder) if config is not ZERO else apart(form, folder)
+    assert found["checked"], found["says"]
+    return str(found["says"])
+
+
+@pytest.mark.parametrize("config", [DDP, FSDP2, ZERO], ids=lambda config: config.backend)
+def test_transformers_makes_training_arguments(config: TrialConfig, tmp_path: Path) -> None:
+    says = read_back(config, "training-arguments", tmp_path)
+    assert f"batch {config.micro_batch} × {4 // config.micro_batch}" in says
+
+
+def test_the_trainer_snippet_makes_them_too(tmp_path: Path) -> None:
+    for name, text in exported(DDP, "training-arguments", CPU, "fp32").files.items():
+        (tmp_path / name).write_text(text)
+    names: dict[str, object] = {"__file__": str(tmp_path / "trainer_snippet.py")}
+    exec(compile((tmp_path / "trainer_snippet.py").read_text(), "trainer_snippet.py", "exec"), names)
+    made = names["training_arguments"](str(tmp_path), max_steps=3)  # type: ignore[operator]
+    assert (made.ddp_bucket_cap_mb, made.max_steps, made.gradient_accumulation_steps) == (7, 3, 2)
+    assert "ddp_handler.gradient_as_bucket_view = True" in (tmp_path / "trainer_snippet.py").read_text()
+
+
+@pytest.mark.parametrize(("config", "axes"), [(DDP, "8 × 1"), (FSDP2, "1 × 8")], ids=["ddp", "fsdp2"])
+def test_torchtitan_parses_the_toml(config: TrialConfig, axes: str, tmp_path: Path) -> None:
+    pytest.importorskip("tyro")
+    assert f"dp {axes}, local batch {config.micro_batch}" in read_back(config, "torchtitan", tmp_path)
+
+
+def test_torchtitan_has_no_zero() -> None:
+    with pytest.raises(ValueError, match=r"'zero'.*torchtitan 0.2.2.*--which"):
+        exported(ZERO, "torchtitan")
+
+
+@pytest.mark.parametrize(
+    ("config", "cluster", "made"),
+    [
+        (DDP, CPU, "a Trainer with DDPStrategy"),
+        (FSDP2, EIGHT_GPUS, "a ModelParallelStrategy"),
+        (ZERO, EIGHT_GPUS, "a DeepSpeedStrategy"),
+    ],
+    ids=["ddp", "fsdp2", "zero"],
+)
+def test_lightning_makes_the_strategy(config: TrialConfig, cluster: Cluster, made: str, tmp_path: Path) -> None:
+    assert made in read_back(config, "lightning", tmp_path, cluster)
+
+
+def test_what_a_consumer_cannot_say_is_listed_and_kept_as_a_configuration() -> None:
+    trainer, titan = exported(FSDP2, "training-arguments"), exported(FSDP2, "torchtitan")
+    for found in (trainer, titan):
+        listed = " ".join(found.lossy)
+        for knob in ("forward_prefetch: 2", "blocks_per_unit: 2", "reshard_after_forward: 4"):
+            assert knob in listed
+        assert all(line in "".join(found.files.values()) for line in found.lossy)
+    assert "activation_checkpointing: selective was measured; Trainer has none" in trainer.lossy
+    assert "grad_sync: last was measured; torchtitan has every" in titan.lossy
+    assert trainer.lossy_config is not None and trainer.lossy_config.strategy == Fsdp2Config(
+        dp_shard=8, grad_sync="last"
+    )
+    assert titan.lossy_config is not None and titan.lossy_config.strategy == Fsdp2Config(dp_shard=8)
+
+
+def test_where_no_knob_is_lost_there_is_no_lossy_configuration() -> None:
+    for form in ("training-arguments", "torchtitan"):
+        assert exported(PLAIN_FSDP2, form).lossy_config is None  # type: ignore[arg-type]
+
+
+def test_a_consumer_that_is_not_installed_has_checked_nothing(tmp_path: Path) -> None:
+    absent = {"torchtitan": ("no-such-package", lambda _: "never")}
+    found = check_export.check("torchtitan", tmp_path, absent)
+    assert found == {
+        "checked": False,
+        "says": "no-such-package is not installed here, so nothing of it has read the files",
+    }
+
+
+def test_every_form_has_the_trial_beside_it() -> None:
+    for form in ("training-arguments", "lightning"):
+        contents = exported(DDP, form).files  # type: ignore[arg-type]
+        assert json.loads(contents["config.json"])["config"]["micro_batch"] == 2

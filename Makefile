@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup tune test check format clean
+.PHONY: setup tune test screenshots check format clean
 
 setup: .venv/.ready
 
@@ -21,6 +21,10 @@ tune: setup
 test: setup
 	./tests/setup-machine.sh
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+screenshots: setup
+	./tests/setup-machine.sh
+	OMP_NUM_THREADS=1 $(BIN)/python tests/browser/screenshots.py screenshots
 
 check: setup
 	$(BIN)/ruff format --check .

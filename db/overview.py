@@ -20,6 +20,7 @@ _SPEC = type_coerce(StudyRow.spec, JSON)
 _RESULT = type_coerce(StudyRow.result, JSON)
 _MEASURED = type_coerce(RunRow.measurement, JSON)
 _FAILURE = type_coerce(TrialRow.failure, JSON)
+_PREDICTED = type_coerce(TrialRow.prediction, JSON)
 _CONFIG = type_coerce(TrialRow.config, JSON)
 
 _MODEL = _SPEC[("model", "name")].as_string()
@@ -76,10 +77,16 @@ class TrialPoint:
     config: dict[str, Any]
     failure_kind: str | None
     failure_message: str | None
+    failure_peak_gib: float | None
+    """Of tensors before the failure, where it was measured."""
     tokens_per_s_per_gpu: float | None
     peak_allocated_gib: float | None
     peak_reserved_gib: float | None
+    device_used_gib: float | None
     step_time_s: float | None
+    predicted_memory_gib: float | None
+    predicted_tokens_per_s_per_gpu: float | None
+    """Of the prediction made before it ran."""
     gpu_seconds: float | None
     finished_at: datetime | None
 
@@ -219,10 +226,14 @@ def _points(study_id: str, chosen: TrialFilter) -> Select[Any]:
             _CONFIG,
             _FAILURE["kind"].as_string(),
             _FAILURE["message"].as_string(),
+            _FAILURE["peak_allocated_gib"].as_float(),
             _SPEED,
             _ALLOCATED,
             _RESERVED,
+            _MEASURED[("memory", "device_used_gib")].as_float(),
             _MEASURED["step_time_s"].as_float(),
+            _PREDICTED["memory_gib"].as_float(),
+            _PREDICTED["tokens_per_s_per_gpu"].as_float(),
             type_coerce(_GPU_SECONDS, Float),
             TrialRow.finished_at,
         )

@@ -10,19 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from needs import missing
 from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 
 from db.session import Database, upgrade
 
 _NUMBERS = itertools.count()
-
-
-def missing(what: str) -> None:
-    """Skip a test that cannot run here; in CI, where nothing may be missing, fail it."""
-    if os.environ.get("SHARDTUNE_TEST_REQUIRE_ALL") == "1":
-        pytest.fail(f"{what} is missing; run tests/setup-machine.sh")
-    pytest.skip(f"{what} is missing")
 
 
 @pytest.fixture(scope="session")

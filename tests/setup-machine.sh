@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Install the system programs the tests run against (PostgreSQL's server, a C++ compiler), where they are missing.
+# Install the system programs the tests run against (PostgreSQL's server, a C++ compiler, a browser), where they are missing.
 set -euo pipefail
 packages=()
 ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 && command -v pg_virtualenv >/dev/null || packages+=(postgresql postgresql-common)
 command -v g++ >/dev/null || packages+=(g++)
+command -v chromium >/dev/null || packages+=(chromium fonts-dejavu-core)
 if [ ${#packages[@]} -gt 0 ]; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
         apt-get update -qq

@@ -11,7 +11,7 @@ from service.pages.figures import backend_name, knob_name, knob_value, rate
 
 WIDTH, HEIGHT, TOP, BOTTOM, SIDE = 1200, 300, 34, 18, 70
 _MOST_AXES = 9
-_MOST_LINES = 150
+_MOST_LINES = 60
 """The fastest; more lines hide each other."""
 
 

@@ -27,8 +27,9 @@ _MOST_MARKS = 400
 
 
 def peak(point: TrialPoint) -> float | None:
-    """What the memory limit is about: reserved on a GPU, allocated on CPU ranks."""
-    return point.peak_allocated_gib if point.peak_reserved_gib is None else point.peak_reserved_gib
+    """What the memory limit is about: reserved on a GPU, allocated on CPU ranks; of a failed trial, where it is known."""
+    measured = point.peak_allocated_gib if point.peak_reserved_gib is None else point.peak_reserved_gib
+    return point.failure_peak_gib if measured is None else measured
 
 
 def best_so_far(points: Sequence[TrialPoint], link: str) -> Plot | None:
@@ -65,10 +66,12 @@ def best_so_far(points: Sequence[TrialPoint], link: str) -> Plot | None:
 
 def speed_against_memory(points: Sequence[TrialPoint], limit_gib: float, link: str, best: int | None) -> Plot | None:
     """Every measured trial, the Pareto front of the feasible ones, and what lies beyond the memory limit."""
-    measured = [(m, p) for p in points if (m := peak(p)) is not None and p.tokens_per_s_per_gpu is not None]
+    sized = [(m, p) for p in points if (m := peak(p)) is not None]
+    measured = [(m, p) for m, p in sized if p.tokens_per_s_per_gpu is not None]
+    stopped = [(m, p) for m, p in sized if p.tokens_per_s_per_gpu is None]
     if not measured:
         return None
-    sizes = [m for m, _ in measured]
+    sizes = [m for m, _ in (*measured, *stopped)]
     beyond = max(sizes) > limit_gib * 0.3
     across = for_sizes([*sizes, limit_gib] if beyond else sizes, LEFT, WIDTH - RIGHT)
     up = spanning([_speed(p) for _, p in measured], HEIGHT - BOTTOM, TOP, zero=True)
@@ -80,6 +83,8 @@ def speed_against_memory(points: Sequence[TrialPoint], limit_gib: float, link: s
     shown = measured[:: -(-len(measured) // _MOST_MARKS)]
     shown += [entry for entry in front if entry not in shown]
     marks = [_mark(across(m), up(_speed(p)), p, link, is_best=p.number == best) for m, p in shown]
+    # They have no speed; where they ended says how far beyond the limit they were.
+    marks += [_mark(across(m), up(0.0), p, link) for m, p in stopped[:_MOST_MARKS]]
     return Plot(
         name="speed-memory",
         summary=f"{len(measured)} measured trials; {len(front)} of them are not beaten in both speed and memory.",

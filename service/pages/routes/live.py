@@ -1,40 +1,76 @@
-"""A stream that says when a study's page has changed; the script then fetches the page and swaps its parts."""
+"""A stream that says when a study's page has changed; the script then fetches the page and swaps its parts.
+
+Unlike the study's events it also tells of steps inside a run, which are no events.
+"""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 
-from fastapi import APIRouter, Request
-from fastapi.sse import EventSourceResponse, ServerSentEvent
+from fastapi import APIRouter, Request, Response
+from fastapi.sse import EventSourceResponse, format_sse_event
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
+from starlette.types import Receive, Scope, Send
 
 from db import overview
 from service.context import Context, InContext
-from service.errors import NotFound
+from service.errors import NotFound, TooMany
+
+log = logging.getLogger(__name__)
 
 router = APIRouter()
 
 _LOOK_S = 1.0
-"""How often a stream looks for changes: a single indexed query."""
+"""How often a stream looks for changes: one indexed query."""
+_RECONNECT_MS = 2000
 
 
-@router.get("/studies/{study_id}/live", response_class=EventSourceResponse)
-async def follow(request: Request, context: InContext, study_id: str) -> AsyncIterator[ServerSentEvent]:
+class _Stream(EventSourceResponse):
+    """Gives its seat back however it ends."""
+
+    def __init__(self, context: Context, client: str, content: AsyncIterator[bytes]) -> None:
+        super().__init__(content, headers={"cache-control": "no-store", "x-accel-buffering": "no"})
+        self._context, self._client = context, client
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._context.seats.leave(self._client)
+
+
+@router.get("/studies/{study_id}/live")
+async def follow(request: Request, context: InContext, study_id: str) -> Response:
     """`changed` whenever something on the page has; `ended` once, after the last."""
-    told = request.headers.get("last-event-id")
-    while not await request.is_disconnected():
-        pulse, has_ended = await run_in_threadpool(_look, context, study_id)
+    if await run_in_threadpool(_look, context, study_id) is None:
+        raise NotFound("unknown_study", f"There is no study {study_id}.")
+    client, settings = request.client.host if request.client else "unknown", context.settings
+    if not context.seats.take(client, settings.max_streams_per_client, settings.max_streams):
+        raise TooMany("too_many_streams", "Too many pages follow studies from here; close one of them.")
+    return _Stream(context, client, _changes(context, study_id, request.headers.get("last-event-id")))
+
+
+async def _changes(context: Context, study_id: str, told: str | None) -> AsyncIterator[bytes]:
+    yield format_sse_event(retry=_RECONNECT_MS)
+    while not context.stopping:
+        try:
+            found = await run_in_threadpool(_look, context, study_id)
+        except SQLAlchemyError:
+            log.warning("stream ended: the database cannot be read", extra={"study": study_id})
+            return
+        if found is None:
+            return
+        pulse, has_ended = found
         if pulse != told:
             told = pulse
-            yield ServerSentEvent(event="changed", data={}, id=pulse)
+            yield format_sse_event(data_str="{}", event="changed", id=pulse)
         if has_ended:
-            yield ServerSentEvent(event="ended", data={}, id=pulse)
+            yield format_sse_event(data_str="{}", event="ended", id=pulse)
             return
         await asyncio.sleep(_LOOK_S)
 
 
-def _look(context: Context, study_id: str) -> tuple[str, bool]:
+def _look(context: Context, study_id: str) -> tuple[str, bool] | None:
     with context.db.read() as session:
-        found = overview.pulse(session, study_id)
-    if found is None:
-        raise NotFound("unknown_study", f"There is no study {study_id}.")
-    return found
+        return overview.pulse(session, study_id)

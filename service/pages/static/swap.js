@@ -1,6 +1,6 @@
 // Replace the parts of a page marked data-live by those of a newer rendering, keeping focus, ticks and open details.
 
-import { enhance } from "./app.js";
+import { enhance } from "./enhance.js";
 
 export function swap(html) {
   const newer = new DOMParser().parseFromString(html, "text/html");

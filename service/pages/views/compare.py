@@ -1,6 +1,7 @@
 """Several configurations side by side, knob by knob."""
 
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -51,6 +52,9 @@ class _Side:
     number: int
     config: TrialConfig
     tokens: float | None
+    """Of its search run."""
+    confirmed: float | None
+    """Median of its confirmation runs."""
     memory: float | None
     step_s: float | None
     mfu: float | None
@@ -87,22 +91,28 @@ def _side(session: Session, pick: str) -> _Side | None:
     if trial is None:
         return None
     measured = next((run.measurement for run in trial.runs if run.purpose == "search"), None)
-    is_answer = answer is not None and answer.trial_number == trial.number
-    speedup = study.result.speedup if study.result and is_answer else None
+    again = [run.measurement.tokens_per_s_per_gpu for run in trial.runs if run.purpose == "confirm" and run.measurement]
     return _Side(
         study=study,
         number=trial.number,
         config=trial.config,
-        tokens=answer.tokens_per_s_per_gpu
-        if is_answer and answer
-        else measured.tokens_per_s_per_gpu
-        if measured
-        else None,
+        tokens=measured.tokens_per_s_per_gpu if measured else None,
+        confirmed=median(again) if again else None,
         memory=_peak(measured.memory.peak_reserved_gib, measured.memory.peak_allocated_gib) if measured else None,
         step_s=measured.step_time_s if measured else None,
         mfu=measured.mfu if measured else None,
-        speedup=f"{ratio(speedup.value)} ({speedup.ci95[0]:.2f} to {speedup.ci95[1]:.2f})" if speedup else "–",
+        speedup=_speedup(study, trial.number),
     )
+
+
+def _speedup(study: Study, number: int) -> str:
+    """Of the challenger, confirmed or not, over the baseline."""
+    result = study.result
+    challenger = (result.candidate or result.best) if result else None
+    if result is None or result.speedup is None or challenger is None or challenger.trial_number != number:
+        return "is the baseline" if result and result.baseline.trial_number == number else "–"
+    low, high = result.speedup.ci95
+    return f"{ratio(result.speedup.value)} ({low:.2f} to {high:.2f})"
 
 
 def _peak(reserved: float | None, allocated: float | None) -> float | None:
@@ -118,9 +128,10 @@ def _figures(sides: list[_Side]) -> tuple[Line, ...]:
     first = sides[0].tokens if sides else None
     relative = [f"{s.tokens / first:.2f}×" if s.tokens and first else "–" for s in sides]
     return (
-        _line("tokens/s/GPU", [rate(s.tokens) for s in sides]),
-        _line("against the first", relative),
-        _line("speed-up over its study's baseline", [s.speedup for s in sides]),
+        _line("tokens/s/GPU, search run", [rate(s.tokens) for s in sides]),
+        _line("against the first (search runs)", relative),
+        _line("tokens/s/GPU, median of confirmation runs", [rate(s.confirmed) for s in sides]),
+        _line("speed-up over its study's baseline, in pairs", [s.speedup for s in sides]),
         _line("peak memory, GiB", [gib(s.memory) for s in sides]),
         _line("step time (search run)", [seconds(s.step_s) for s in sides]),
         _line("MFU", [percent(s.mfu, 1) for s in sides]),

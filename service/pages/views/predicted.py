@@ -1,22 +1,19 @@
-"""What the predictor says about the trials of a study, beside what they measured."""
+"""What was predicted for the trials of a study before they ran, beside what they measured."""
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import correlation, median
 
-from api_schemas.strategies import TrialConfig
-from api_schemas.studies import Study
 from api_schemas.trials import TrialState
 from db.overview import TrialPoint
 from service.pages.charts.plot import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Line, Mark, Plot, polyline, ticks
 from service.pages.charts.scale import for_sizes
 from service.pages.charts.search import SHAPES
 from service.pages.figures import gib
-from tuner import model_shape
-from tuner.footprint.candidates import from_configs
-from tuner.predict import Evaluation, evaluate
 
 _FEWEST = 3
+_FEWEST_TO_RANK = 5
 
 
 @dataclass(frozen=True)
@@ -27,32 +24,37 @@ class Predicted:
     memory_error: float
     """Median of |predicted − measured| / measured."""
     trials: int
+    rank_correlation: float | None
+    """Spearman's, of predicted and measured speed; None below five trials, or without rates of the hardware."""
 
 
-def predicted(
-    study: Study, points: Sequence[TrialPoint], configs: Mapping[int, TrialConfig], link: str
-) -> Predicted | None:
-    """None for a model family or hardware the predictor does not know, and below three measured trials."""
-    measured = [p for p in points if p.peak_allocated_gib and p.state == TrialState.COMPLETE]
-    if len(measured) < _FEWEST:
+def predicted(points: Sequence[TrialPoint], link: str) -> Predicted | None:
+    """None below three trials with both figures."""
+    measured = [p for p in points if p.state == TrialState.COMPLETE]
+    pairs = [(p, seen, p.predicted_memory_gib) for p in measured if (seen := _peak(p)) and p.predicted_memory_gib]
+    if len(pairs) < _FEWEST:
         return None
-    evaluation = _evaluate(study, [configs[p.number] for p in measured])
-    if evaluation is None:
-        return None
-    allocated = [float(size) / (1 << 30) for size in evaluation.memory.allocated]
-    pairs = [(p, p.peak_allocated_gib or 0.0, size) for p, size in zip(measured, allocated, strict=True)]
     error = median(abs(size - seen) / seen for _, seen, size in pairs)
-    return Predicted(_plot(pairs, link), error, len(pairs))
+    return Predicted(_plot(pairs, link), error, len(pairs), _order(measured))
 
 
-def _evaluate(study: Study, configs: Sequence[TrialConfig]) -> Evaluation | None:
-    workload, cluster = study.spec.workload, study.cluster
-    try:
-        shape = model_shape.from_config(study.spec.model.config, study.spec.model.name)
-        candidates = from_configs(configs, workload.sequence_length, cluster.world_size, workload.global_batch)
-        return evaluate(shape, candidates, workload, cluster)
-    except ValueError:
+def _peak(point: TrialPoint) -> float | None:
+    """What the prediction is about: the device's own figure on a GPU, tensors on CPU ranks."""
+    return point.peak_allocated_gib if point.device_used_gib is None else point.device_used_gib
+
+
+def _order(points: Sequence[TrialPoint]) -> float | None:
+    both = [(p.predicted_tokens_per_s_per_gpu, p.tokens_per_s_per_gpu) for p in points]
+    known = [(a, b) for a, b in both if a is not None and b is not None]
+    if len(known) < _FEWEST_TO_RANK or min(len({a for a, _ in known}), len({b for _, b in known})) < _FEWEST:
         return None
+    return correlation(_ranks([a for a, _ in known]), _ranks([b for _, b in known]))
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    """Of each value among all; equal ones share their mean."""
+    below = sorted(values)
+    return [(bisect_left(below, value) + bisect_right(below, value)) / 2 for value in values]
 
 
 def _plot(pairs: Sequence[tuple[TrialPoint, float, float]], link: str) -> Plot:
@@ -68,7 +70,7 @@ def _plot(pairs: Sequence[tuple[TrialPoint, float, float]], link: str) -> Plot:
     return Plot(
         name="predicted",
         summary=f"Predicted against measured peak memory of {len(pairs)} trials.",
-        x_label="measured peak, GiB of tensors",
+        x_label="measured peak, GiB",
         y_label="predicted, GiB",
         x_ticks=ticks(across, 5),
         y_ticks=ticks(up, 5),

@@ -17,7 +17,7 @@ from service import wording
 from service.pages.charts.interval import Interval, interval
 from service.pages.charts.parallel import Parallel, parallel
 from service.pages.charts.plot import Plot
-from service.pages.charts.search import best_so_far, speed_against_memory
+from service.pages.charts.search import best_so_far, peak, speed_against_memory
 from service.pages.figures import percent
 from service.pages.views import best, freshness, words
 from service.pages.views.freshness import Freshness
@@ -130,7 +130,7 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
         verdict_chart=interval(study.result.speedup) if study.result and study.result.speedup else None,
         plots=tuple(plot for plot in plots if plot is not None),
         parallel=parallel(points, [flatten(configs[p.number]) for p in points], link, best_number),
-        predicted=predicted(study, points, configs, link),
+        predicted=predicted(points, link),
         lines=tuple(_line(point, fastest) for point in shown),
         matching=overview.count_trials(session, row.id, chosen),
         failures=tuple(_failure(*entry) for entry in overview.failure_counts(session, row.id)),
@@ -138,7 +138,7 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
         limit_gib=limit,
         best_number=best_number,
         backends=frozenset(str(p.config["strategy"]["kind"]) for p in points if p.tokens_per_s_per_gpu),
-        has_unusable=any(p.tokens_per_s_per_gpu and p.state != TrialState.COMPLETE for p in points),
+        has_unusable=any(peak(p) is not None and p.state != TrialState.COMPLETE for p in points),
     )
 
 
@@ -189,7 +189,9 @@ def _trust(study: Study, fresh: Freshness) -> list[Trust]:
     single = any("no other backend" in note for note in result.notes)
     text = "only one backend could run, so no other confirms that it trains the same thing"
     if not single:
-        text = "its losses, gradient norms and weights agree with a configuration of another backend"
+        text = (
+            "it trains the same thing: losses, gradient norms and weights agree with a configuration of another backend"
+        )
     found.append(Trust("warn" if single else "good", text))
     tones = {"fresh": "good", "stale": "bad", "unchecked": "quiet"}
     found.append(Trust(tones[fresh.word], fresh.why))
@@ -217,7 +219,7 @@ def _line(point: TrialPoint, fastest: float) -> TrialLine:
     return TrialLine(
         point=point,
         config=TrialConfig.model_validate(point.config),
-        peak_gib=point.peak_allocated_gib if point.peak_reserved_gib is None else point.peak_reserved_gib,
+        peak_gib=peak(point),
         tone=words.TRIAL_TONES[TrialState(point.state)],
         reason=reason,
         of_best=(point.tokens_per_s_per_gpu or 0) / fastest if feasible and fastest else None,

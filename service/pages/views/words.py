@@ -36,6 +36,8 @@ FAILURES = {
     "suspect": "cannot be true",
     "setup": "could not be started",
 }
+_TIMES = 1.5
+"""From here on a speed-up reads better as a factor than as per cent."""
 ORIGINS = {"baseline": "your baseline", "default": "a documented default", "sampler": "chosen by the search"}
 ENDS = FAILURES | {"complete": "complete", "released": "handed back by its worker", "cancelled": "cancelled"}
 
@@ -67,6 +69,9 @@ def verdict(study: Study) -> tuple[str, str]:
         return _unfinished(study)
     if result.verdict is Verdict.CONFIRMED and result.speedup is not None:
         low, high = result.speedup.ci95
+        if result.speedup.value >= _TIMES:
+            times = f"{result.speedup.value:.2f} times as fast as the baseline"
+            return "good", f"Confirmed: {times} (95 % interval {low:.2f} to {high:.2f})."
         gain = percent(result.speedup.value - 1)
         return (
             "good",

@@ -1,0 +1,134 @@
+"""Charts are geometry that can be checked without drawing it."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api_schemas.predictions import PredictionRequest
+from api_schemas.studies import Speedup
+from api_schemas.trials import TrialState
+from db.overview import TrialPoint
+from service.pages import figures
+from service.pages.charts.interval import interval
+from service.pages.charts.parallel import parallel
+from service.pages.charts.scale import LogScale, Scale, for_sizes, tick_label
+from service.pages.charts.search import best_so_far, pareto_front, speed_against_memory
+from service.pages.charts.series import step_times
+from service.pages.charts.stacked import by_kind, stack
+from tuner.predict import predictions
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def point(number: int, speed: float | None, memory: float | None, **changes) -> TrialPoint:
+    values = {
+        "number": number,
+        "state": TrialState.COMPLETE,
+        "origin": "sampler",
+        "config": {"strategy": {"kind": "ddp"}},
+        "failure_kind": None,
+        "failure_message": None,
+        "failure_peak_gib": None,
+        "tokens_per_s_per_gpu": speed,
+        "peak_allocated_gib": memory,
+        "peak_reserved_gib": None,
+        "device_used_gib": None,
+        "step_time_s": 0.1,
+        "predicted_memory_gib": None,
+        "predicted_tokens_per_s_per_gpu": None,
+        "gpu_seconds": 10.0,
+        "finished_at": START + timedelta(seconds=number),
+    }
+    return TrialPoint(**(values | changes))
+
+
+@given(st.floats(-1e9, 1e9), st.floats(1e-3, 1e9), st.integers(2, 9))
+def test_ticks_are_few_rising_and_inside(low, span, about):
+    ticks = Scale(low, low + span, 0, 400).ticks(about)
+    assert 1 <= len(ticks) <= 2 * about + 2
+    assert ticks == sorted(ticks)
+    assert all(low - 1e-6 * span <= tick <= low + span * (1 + 1e-6) for tick in ticks)
+
+
+def test_sizes_that_span_orders_of_magnitude_are_drawn_on_a_log_scale():
+    assert isinstance(for_sizes([0.05, 2.0], 0, 100), LogScale)
+    alike = for_sizes([1.0, 2.0], 0, 100)
+    assert isinstance(alike, Scale) and alike.low == 0
+    assert tick_label(20_000, 30_000) == "20k" and tick_label(0.05, 0.05) == "0.05"
+
+
+def test_the_front_has_nobody_beaten_in_both_and_nobody_infeasible():
+    points = [
+        point(0, 100, 1.0),
+        point(1, 90, 2.0),
+        point(2, 150, 3.0),
+        point(3, 999, 0.5, state=TrialState.INFEASIBLE),
+    ]
+    front = pareto_front([(p.peak_allocated_gib, p) for p in points])
+    assert [p.number for _, p in front] == [0, 2]
+
+
+def test_a_trial_over_the_limit_is_a_cross_beyond_it():
+    over = point(1, None, None, state=TrialState.INFEASIBLE, failure_kind="over_limit", failure_peak_gib=4.0)
+    chart = speed_against_memory([point(0, 100, 1.0), over], 3.0, "/trials", best=0)
+    (area,), (_, cross) = chart.areas, chart.marks
+    assert cross.shape == "cross" and cross.x > area.x and cross.href == "/trials/1"
+
+
+def test_best_so_far_only_rises_and_counts_what_failures_cost():
+    points = [point(0, 100, 1), point(1, None, None, state=TrialState.FAILED), point(2, 80, 1), point(3, 120, 1)]
+    chart = best_so_far(points, "/trials")
+    heights = [float(pair.split(",")[1]) for pair in chart.lines[0].points.split()]
+    assert heights == sorted(heights, reverse=True) and "40 GPU-seconds" in chart.summary
+    assert best_so_far([], "/trials") is None
+
+
+def test_parallel_axes_are_the_knobs_that_were_varied():
+    tables = [{"backend": "ddp", "micro_batch": n, "compile": False} for n in (1, 2, 4)]
+    chart = parallel([point(n, 100 + n, 1) for n in range(3)], tables, "/trials", best=2)
+    assert [axis.label for axis in chart.axes] == ["micro batch", "tokens/s/GPU"]
+    assert chart.traces[-1].kind == "chosen"
+
+
+def test_kinds_add_up_to_the_total_and_bars_end_where_they_should():
+    table = predictions(PredictionRequest(model="llama-3.1-8b", cluster="8xh100", sequence_length=4096))
+    for one in table.predictions:
+        assert sum(by_kind(one.memory.terms).values()) == pytest.approx(one.memory.total_gib)
+    bars = stack(table.predictions).bars
+    fits = [one.memory.total_gib <= one.memory.capacity_gib for one in table.predictions]
+    assert [bar.parts[-1].x + bar.parts[-1].width <= bar.capacity + 1 for bar in bars] == fits
+
+
+def test_an_interval_shows_one_and_every_pair():
+    chart = interval(Speedup(value=1.5, ci95=(1.2, 1.9), pairs=2, ratios=(1.4, 1.6)))
+    assert chart.even < chart.low < chart.value < chart.high and len(chart.pairs) == 2
+
+
+def test_the_warm_up_ends_before_the_first_window():
+    chart = step_times([0.3, 0.2], [0.1, 0.1], 3)
+    (area,) = chart.areas
+    early, timed = chart.marks[:2], chart.marks[2:]
+    assert all(mark.x < area.x + area.width for mark in early) and all(mark.x > area.x + area.width for mark in timed)
+    assert step_times([], [], 3) is None
+
+
+@pytest.mark.parametrize(
+    ("shown", "wanted"),
+    [
+        (figures.rate(2175.4), "2,175"),
+        (figures.rate(0), "0"),
+        (figures.gib(0.0852), "0.085"),
+        (figures.gib(79.19), "79.2"),
+        (figures.percent(0.125, 1), "12.5 %"),
+        (figures.seconds(0.0124), "12.4 ms"),
+        (figures.seconds(75), "75 s"),
+        (figures.count(8_030_000_000), "8.03 billion"),
+        (figures.relative(START, START + timedelta(minutes=5)), "5 min ago"),
+        (figures.knob_value("reduce_bucket_size", 500_000_000), "500 M"),
+        (figures.knob_name("stage3_prefetch_bucket_size"), "stage 3 prefetch bucket size"),
+    ],
+)
+def test_figures_have_units_and_sensible_digits(shown, wanted):
+    assert shown == wanted

@@ -1,14 +1,18 @@
-"""`/workers`: machines, what they do and what they are."""
+"""`/workers`: machines, what they do and what they are; drain them."""
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from service import workers as rules
 from service.context import InContext
-from service.pages.rendering import render
+from service.errors import NotFound
+from service.pages.rendering import Checked, render, see_other
 from service.pages.views.workers import cards
 
 router = APIRouter()
+
+
+_ACTIONS = {"drain": True, "resume": False}
 
 
 @router.get("/workers")
@@ -17,3 +21,12 @@ def show_workers(request: Request, context: InContext) -> Response:
     with context.db.read() as session:
         shown = cards(session, rules.live_since(context))
     return render(request, "workers.html", cards=shown)
+
+
+@router.post("/workers/{worker_id}/{action}", dependencies=[Checked])
+def act(context: InContext, worker_id: str, action: str) -> Response:
+    """Give a worker no more work, or give it work again."""
+    if action not in _ACTIONS:
+        raise NotFound("unknown_action", f"A worker can be drained or resumed, not {action!r}.")
+    rules.drain(context, worker_id, _ACTIONS[action])
+    return see_other("/workers")

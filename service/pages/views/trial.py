@@ -16,6 +16,7 @@ from service import views as shown
 from service.pages.charts.plot import Plot
 from service.pages.charts.series import losses, step_times
 from service.pages.views import best, words
+from service.pages.views.conditions import circumstances
 from tuner import model_shape, predict
 from tuner.objective import available_gib
 from tuner.space.flat import flatten
@@ -49,6 +50,8 @@ class TrialPage:
     ends: dict[str, str]
     """How attempts end, in words."""
     ranks: tuple[RankFigures, ...]
+    circumstances: tuple[tuple[str, str], ...]
+    """Tone and sentence of each."""
     log_tail: str | None
 
 
@@ -85,6 +88,7 @@ def trial_page(session: Session, row: StudyRow, number: int) -> TrialPage | None
         best_number=answer.trial_number if answer else None,
         ends=words.ENDS,
         ranks=measured.ranks if measured else (),
+        circumstances=circumstances(measured) if measured else (),
         log_tail=next((run.log_tail for run in reversed(trial.runs) if run.log_tail), None),
     )
 

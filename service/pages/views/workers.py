@@ -25,7 +25,9 @@ class Era:
 class WorkerCard:
     """One worker."""
 
+    worker_id: str
     name: str
+    is_draining: bool
     is_live: bool
     seen_at: datetime
     registered_at: datetime
@@ -52,7 +54,9 @@ def cards(session: Session, live_since: datetime) -> tuple[WorkerCard, ...]:
 def _card(row: WorkerRow, run: RunRow | None, is_live: bool, eras: tuple[Era, ...]) -> WorkerCard:
     cluster = row.inventory.cluster
     return WorkerCard(
+        worker_id=row.id,
         name=row.name,
+        is_draining=row.is_draining,
         is_live=is_live,
         seen_at=row.seen_at,
         registered_at=row.registered_at,

@@ -1,0 +1,99 @@
+"""The circumstances of a measurement in words: what the worker saw of its machine, and how the timing went."""
+
+from api_schemas.conditions import Conditions, DeviceSeen
+from api_schemas.measurements import Measurement
+from service.pages.figures import gib, percent, seconds
+
+_BUSY_CORES = 0.5
+"""From here on, other programs are worth a warning."""
+_STRAGGLES = 1.1
+"""Slowest over fastest rank in the same calculation."""
+
+
+def circumstances(measured: Measurement) -> tuple[tuple[str, str], ...]:
+    """Tone and sentence of each thing worth knowing; empty where an older worker recorded none."""
+    found = [*_timing(measured)]
+    if measured.conditions is not None:
+        found += _machine(measured.conditions)
+        for device in measured.conditions.devices:
+            found += _device(device)
+    return tuple(found)
+
+
+def _timing(measured: Measurement) -> list[tuple[str, str]]:
+    found = []
+    if measured.is_steady is not None:
+        found.append(
+            _either(
+                measured.is_steady,
+                "the step time was steady before timing began",
+                "the step time was not steady when warm-up had to end",
+            )
+        )
+    if measured.is_precise is not None:
+        found.append(
+            _either(
+                measured.is_precise,
+                "timing went on until it was precise enough",
+                "timing ended by its limits, before it was precise",
+            )
+        )
+    if measured.startup_s is not None:
+        ends = f", {seconds(measured.teardown_s)} after the last" if measured.teardown_s is not None else ""
+        found.append(("quiet", f"{seconds(measured.startup_s)} passed before the first forward{ends} step"))
+    return found
+
+
+def _machine(seen: Conditions) -> list[tuple[str, str]]:
+    found = []
+    cores = seen.foreign_cpu_cores
+    if cores is not None:
+        found.append(
+            _either(
+                cores < _BUSY_CORES,
+                "no other program kept the CPU busy",
+                f"other programs kept {cores:.1f} CPU cores busy",
+            )
+        )
+    if seen.cpu_throttled_s:
+        found.append(("warn", f"the CPU limit held threads back for {seconds(seen.cpu_throttled_s)}"))
+    if seen.memory_available_gib is not None:
+        found.append(("quiet", f"{gib(seen.memory_available_gib)} GiB of host memory were free before"))
+    if len(seen.rank_pace_s) > 1:
+        worst = max(seen.rank_pace_s) / min(seen.rank_pace_s)
+        found.append(
+            _either(
+                worst < _STRAGGLES,
+                "all ranks were equally fast",
+                f"the slowest rank took {worst:.2f}× as long as the fastest for the same calculation",
+            )
+        )
+    return found
+
+
+def _device(device: DeviceSeen) -> list[tuple[str, str]]:
+    name = device.uuid[:12]
+    found = []
+    if device.foreign_processes:
+        found.append(("bad", f"{name}: other processes on the GPU: {', '.join(device.foreign_processes)}"))
+    if device.throttled_share:
+        reasons = ", ".join(device.throttle_reasons) or "an unknown reason"
+        found.append(
+            ("warn", f"{name}: clocks were lowered {percent(device.throttled_share)} of the time by {reasons}")
+        )
+    if device.power_capped_share:
+        found.append(
+            ("quiet", f"{name}: the power cap held the clocks down {percent(device.power_capped_share)} of the time")
+        )
+    if device.xids or device.uncorrected_ecc:
+        found.append(
+            (
+                "bad",
+                f"{name}: driver errors {', '.join(map(str, device.xids)) or 'none'}, memory errors {device.uncorrected_ecc or 0}",
+            )
+        )
+    return found
+
+
+def _either(is_well: bool, well: str, otherwise: str) -> tuple[str, str]:
+    return ("good", well) if is_well else ("warn", otherwise)

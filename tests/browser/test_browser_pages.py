@@ -35,7 +35,7 @@ def finished(site) -> str:
     expect(page.locator("#activity")).to_contain_text("trial 0", timeout=90_000)
     expect(page.locator("#chart-best-so-far .mark")).not_to_have_count(0, timeout=60_000)
     expect(page.locator("#activity")).to_contain_text("fresh run", timeout=120_000)
-    expect(page.locator("#head")).to_contain_text("complete", timeout=180_000)
+    expect(page.locator("#head")).to_contain_text("complete", timeout=300_000)
     expect(page.locator("#answer")).to_contain_text(re.compile("Confirmed|No significant improvement"))
     assert page.evaluate("window.notReloaded")
     path = page.url.removeprefix(site.address)

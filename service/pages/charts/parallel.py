@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from db.overview import TrialPoint
+from db.trial_points import TrialPoint
 from service.pages.charts.plot import Tick, polyline
 from service.pages.charts.scale import spanning
 from service.pages.figures import backend_name, knob_name, knob_value, rate

@@ -5,7 +5,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from db.overview import BEST_SORTS, Page
+from db.listing import Page
+from db.overview import BEST_SORTS
 from service.context import InContext
 from service.pages.rendering import render
 from service.pages.views import best

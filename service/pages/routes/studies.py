@@ -9,7 +9,8 @@ from starlette.responses import PlainTextResponse, Response
 from api_schemas.studies import Study, StudyState
 from api_schemas.trials import TrialState
 from db import overview, studies
-from db.overview import TRIAL_SORTS, Page, TrialFilter
+from db.listing import Page
+from db.trial_points import TRIAL_SORTS, TrialFilter
 from service import studies as rules
 from service.context import Context, InContext
 from service.errors import NotFound

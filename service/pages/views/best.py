@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from api_schemas.studies import Contender, Study, StudyState
 from db import overview, studies, workers
-from db.overview import Page
+from db.listing import Page
 from db.rows import StudyRow, WorkerRow
 from service import views as shown
 from service.pages.views import freshness, words
@@ -100,6 +100,11 @@ def running_row(study: Study) -> RunningRow:
 def finished(study: Study) -> int:
     """Trials that have ended."""
     return sum(count for state, count in study.trials.items() if state not in ("waiting", "running"))
+
+
+def answer(study: Study) -> Contender | None:
+    """The best, or the best so far."""
+    return study.result.best if study.result else study.best_so_far
 
 
 def contender_peak(contender: Contender) -> float | None:

@@ -85,7 +85,7 @@ def _side(session: Session, pick: str) -> _Side | None:
     if row is None:
         return None
     study = best.read_models(session, [row])[0]
-    answer = study.result.best if study.result else study.best_so_far
+    answer = best.answer(study)
     wanted = int(number) if number.isdecimal() else answer.trial_number if answer else None
     trial = trials.by_number(session, name, wanted) if wanted is not None else None
     if trial is None:

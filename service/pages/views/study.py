@@ -10,9 +10,10 @@ from sqlalchemy.orm import Session
 from api_schemas.strategies import TrialConfig
 from api_schemas.studies import Study, StudyPhase, StudyState
 from api_schemas.trials import TrialState
-from db import leases, overview, trials, workers
-from db.overview import Page, TrialFilter, TrialPoint
+from db import leases, overview, trial_points, trials, workers
+from db.listing import Page
 from db.rows import StudyRow
+from db.trial_points import TrialFilter, TrialPoint
 from service import wording
 from service.pages.charts.interval import Interval, interval
 from service.pages.charts.parallel import Parallel, parallel
@@ -102,19 +103,18 @@ class StudyPage:
 def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page, now: datetime) -> StudyPage:
     """Everything about a study, with one page of its trials."""
     study = best.read_models(session, [row])[0]
-    everything = Page("number", descending=True, limit=_MOST_CHARTED)
-    points = overview.trial_points(session, row.id, TrialFilter(), everything)
+    points = trial_points.of_study(session, row.id, TrialFilter(), Page("number", True, _MOST_CHARTED))
     points.sort(key=lambda point: point.number)
-    answer = study.result.best if study.result else study.best_so_far
+    answer = best.answer(study)
     best_number = answer.trial_number if answer else None
     limit = available_gib(study.cluster, study.spec.objective)
     link = f"/studies/{study.study_id}/trials"
     tone, sentence = words.verdict(study)
     plots = (best_so_far(points, link), speed_against_memory(points, limit, link, best_number))
-    configs = {point.number: TrialConfig.model_validate(point.config) for point in points}
+    flat = [flatten(TrialConfig.model_validate(point.config)) for point in points]
     fresh = freshness.of(study, workers.everyone(session))
     fastest = max((p.tokens_per_s_per_gpu or 0 for p in points if p.state == TrialState.COMPLETE), default=0.0)
-    shown = overview.trial_points(session, row.id, chosen, page)
+    shown = trial_points.of_study(session, row.id, chosen, page)
     rejected = [r.value for r in trials.rejections(session, row.id)] if study.rejected else []
     return StudyPage(
         study=study,
@@ -129,11 +129,11 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
         freshness=fresh,
         verdict_chart=interval(study.result.speedup) if study.result and study.result.speedup else None,
         plots=tuple(plot for plot in plots if plot is not None),
-        parallel=parallel(points, [flatten(configs[p.number]) for p in points], link, best_number),
+        parallel=parallel(points, flat, link, best_number),
         predicted=predicted(points, link),
         lines=tuple(_line(point, fastest) for point in shown),
-        matching=overview.count_trials(session, row.id, chosen),
-        failures=tuple(_failure(*entry) for entry in overview.failure_counts(session, row.id)),
+        matching=trial_points.count_trials(session, row.id, chosen),
+        failures=tuple(_failure(*entry) for entry in trial_points.failure_counts(session, row.id)),
         refusals=tuple(wording.closest_refusals(rejected)),
         limit_gib=limit,
         best_number=best_number,

@@ -65,7 +65,7 @@ def trial_page(session: Session, row: StudyRow, number: int) -> TrialPage | None
     run = next((run for run in trial.runs if run.purpose == "search"), None)
     measured = run.measurement if run else None
     reference = _reference(session, row)
-    answer = study.result.best if study.result else study.best_so_far
+    answer = best.answer(study)
     return TrialPage(
         study=study,
         trial=trial,

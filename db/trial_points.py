@@ -1,0 +1,125 @@
+"""Trials of a study with their figures, for its page: read by JSON path, so that no stored value is validated."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import JSON, ColumnElement, Float, Select, SQLColumnExpression, and_, func, select, type_coerce
+from sqlalchemy.orm import Session
+
+from api_schemas.trials import TrialState
+from db.listing import Page, paged
+from db.rows import AttemptRow, RunRow, TrialRow
+
+_MEASURED = type_coerce(RunRow.measurement, JSON)
+_FAILURE = type_coerce(TrialRow.failure, JSON)
+_CONFIG = type_coerce(TrialRow.config, JSON)
+_PREDICTED = type_coerce(TrialRow.prediction, JSON)
+_SPEED = _MEASURED["tokens_per_s_per_gpu"].as_float()
+_ALLOCATED = _MEASURED[("memory", "peak_allocated_gib")].as_float()
+_RESERVED = _MEASURED[("memory", "peak_reserved_gib")].as_float()
+_GPU_SECONDS = func.sum(AttemptRow.gpu_seconds)
+_MEMORY = func.coalesce(_RESERVED, _ALLOCATED)
+
+TRIAL_SORTS: dict[str, SQLColumnExpression[Any]] = {
+    "number": TrialRow.number,
+    "speed": _SPEED,
+    "memory": _MEMORY,
+    "step": _MEASURED["step_time_s"].as_float(),
+    "cost": _GPU_SECONDS,
+    "state": TrialRow.state,
+}
+
+
+@dataclass(frozen=True)
+class TrialFilter:
+    """Which trials of a study; None: all."""
+
+    states: tuple[TrialState, ...] = ()
+    backend: str | None = None
+    failure: str | None = None
+
+
+@dataclass(frozen=True)
+class TrialPoint:
+    """One trial with the figures of its search run; None where nothing was measured."""
+
+    number: int
+    state: TrialState
+    origin: str
+    config: dict[str, Any]
+    failure_kind: str | None
+    failure_message: str | None
+    failure_peak_gib: float | None
+    """Of tensors before the failure, where it was measured."""
+    tokens_per_s_per_gpu: float | None
+    peak_allocated_gib: float | None
+    peak_reserved_gib: float | None
+    device_used_gib: float | None
+    step_time_s: float | None
+    predicted_memory_gib: float | None
+    predicted_tokens_per_s_per_gpu: float | None
+    """Of the prediction made before it ran."""
+    gpu_seconds: float | None
+    finished_at: datetime | None
+
+
+def of_study(session: Session, study_id: str, chosen: TrialFilter, page: Page) -> list[TrialPoint]:
+    """Trials of a study with their figures; those without the figure that sorts come last."""
+    query = paged(_points(study_id, chosen), TRIAL_SORTS[page.sort], TrialRow.number, page)
+    return [TrialPoint(*row) for row in session.execute(query)]
+
+
+def count_trials(session: Session, study_id: str, chosen: TrialFilter) -> int:
+    """How many trials match."""
+    return session.scalar(select(func.count()).where(*_chosen(study_id, chosen)).select_from(TrialRow)) or 0
+
+
+def failure_counts(session: Session, study_id: str) -> list[tuple[str, str, int]]:
+    """State, kind and number of the trials that gave no usable measurement, the most frequent first."""
+    kind = _FAILURE["kind"].as_string()
+    query = (
+        select(TrialRow.state, kind, func.count())
+        .where(TrialRow.study_id == study_id, TrialRow.failure.is_not(None))
+        .group_by(TrialRow.state, kind)
+        .order_by(func.count().desc())
+    )
+    return [(state.value, str(word), int(count)) for state, word, count in session.execute(query)]
+
+
+def _points(study_id: str, chosen: TrialFilter) -> Select[Any]:
+    return (
+        select(
+            TrialRow.number,
+            TrialRow.state,
+            TrialRow.origin,
+            _CONFIG,
+            _FAILURE["kind"].as_string(),
+            _FAILURE["message"].as_string(),
+            _FAILURE["peak_allocated_gib"].as_float(),
+            _SPEED,
+            _ALLOCATED,
+            _RESERVED,
+            _MEASURED[("memory", "device_used_gib")].as_float(),
+            _MEASURED["step_time_s"].as_float(),
+            _PREDICTED["memory_gib"].as_float(),
+            _PREDICTED["tokens_per_s_per_gpu"].as_float(),
+            type_coerce(_GPU_SECONDS, Float),
+            TrialRow.finished_at,
+        )
+        .outerjoin(RunRow, and_(RunRow.trial_id == TrialRow.id, RunRow.purpose == "search"))
+        .outerjoin(AttemptRow, AttemptRow.run_id == RunRow.id)
+        .where(*_chosen(study_id, chosen))
+        .group_by(TrialRow.id, RunRow.id)
+    )
+
+
+def _chosen(study_id: str, chosen: TrialFilter) -> list[ColumnElement[bool]]:
+    where: list[ColumnElement[bool]] = [TrialRow.study_id == study_id]
+    if chosen.states:
+        where.append(TrialRow.state.in_(chosen.states))
+    if chosen.backend:
+        where.append(_CONFIG[("strategy", "kind")].as_string() == chosen.backend)
+    if chosen.failure:
+        where.append(_FAILURE["kind"].as_string() == chosen.failure)
+    return where

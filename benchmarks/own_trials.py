@@ -43,7 +43,7 @@ def workplace(folder: Path) -> Iterator[Workplace]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "CUDA_VISIBLE_DEVICES": ""}
     launcher = LocalLauncher(environment, f"own-trials-{os.getpid()}", folder / "host.log", 600)
     try:
-        versions = dict(launcher.prepare(lambda: False))
+        versions = launcher.prepare(lambda: False).versions
         found = fingerprint(find_gpus().first(2), Libraries().updated(versions))
         yield Workplace(folder, launcher, found, ranks=4, peak_flops=None, min_free_gib=1)
     finally:

@@ -3,6 +3,7 @@
 Calibrated on a fifth of each job's rows (fixed seed), scored on the rest.
 """
 
+import csv
 import random
 from collections import defaultdict
 from dataclasses import dataclass
@@ -45,6 +46,12 @@ class Scored:
     def seconds(self) -> float:
         """Measured."""
         return float(self.row["step_time_s"])
+
+
+def read(data: Path) -> list[Row]:
+    """The recorded rows."""
+    with data.open(newline="") as lines:
+        return list(csv.DictReader(lines))
 
 
 def score(rows: list[Row]) -> dict[str, list[Scored]]:

@@ -25,7 +25,7 @@ from api_schemas.measurements import Measurement, MeasurePlan
 from api_schemas.models import ModelProfile
 from api_schemas.strategies import TrialConfig
 from benchmarks.own_cases import JOBS, SEED, Job, draw
-from benchmarks.own_scores import report
+from benchmarks.own_scores import read, report
 from workers.attempt import Workplace, attempt
 from workers.hardware import Libraries, find_gpus, fingerprint
 from workers.launchers.local import LocalLauncher
@@ -116,12 +116,6 @@ def append(data: Path, row: dict[str, str]) -> None:
         if is_new:
             writer.writeheader()
         writer.writerow(row)
-
-
-def read(data: Path) -> list[dict[str, str]]:
-    """The recorded rows."""
-    with data.open(newline="") as lines:
-        return list(csv.DictReader(lines))
 
 
 def main() -> int:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import predictor
+from benchmarks import own_scores, predictor
 
 PUBLISHED = predictor.DATA / "published.csv"
 
@@ -57,3 +57,11 @@ def test_file_of_another_format_is_refused(tmp_path: Path, capsys: pytest.Captur
     other.write_text("a,b\n1,2\n")
     assert predictor.main(["--data", str(other), "--json"]) == 2
     assert "header" in capsys.readouterr().err
+
+
+def test_the_recorded_own_trials_stay_within_the_target() -> None:
+    """Peak memory within 10 % for 90 % of the rows, never under by more than 15 %."""
+    scores = own_scores.report(own_scores.read(predictor.DATA / "own_trials.csv"))
+    assert scores["overall"]["rows"] >= 80 and len(scores["by_strategy"]) >= 8
+    assert scores["overall"]["within_10pct"] >= 0.9
+    assert scores["overall"]["most_under"] > -0.15

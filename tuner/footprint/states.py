@@ -106,10 +106,11 @@ def _fully_sharded(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementa
     partial = np.where(accumulates & (c.sync_shard_only > 0), d.reduce * trained / c.shard, 0.0)
     # Reduce-scatter's input lives until the next unit's begins; the root's gradients wait for the end of backward.
     unit_trained, root_trained = unit * impl.trainable, root * impl.trainable
-    # Backward begins with the last unit, which holds what is left over; of two units it alone is reduced beside another.
+    # Backward begins with the last unit, which holds what is left over; of two units it alone is reduced beside another,
+    # and a single one when nothing else runs any more.
     units = np.ceil(shape.layers / c.blocks_per_unit)
     left_over = shape.layers - c.blocks_per_unit * (units - 1)
-    reduced = unit_trained * np.where(units == 2, left_over / blocks, 1.0)
+    reduced = unit_trained * np.where(units == 1, 0.0, np.where(units == 2, left_over / blocks, 1.0))
     head = root_trained if shape.tied else root_trained / 2
     early = np.where(accumulates & (c.sync_last == 0), shards, 0.0) * gradients_here + unsharded + partial
     # `set_is_last_backward(False)` keeps the root's reduce-scatter input until the next micro batch reduces a unit.
@@ -134,8 +135,8 @@ def _fully_sharded(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementa
         gradients_late=np.where(unsharded > 0, unsharded, shards * gradients_here * (1.0 - root / count))
         + partial
         + again,
-        # The last all-gather's output is still held when the loss is computed.
-        gathered_loss=np.where(whole, size * count, held) + arriving,
+        # The last all-gather's output is still held when the loss is computed; kept parameters are gathered once a step.
+        gathered_loss=np.where(whole, size * count, held) + np.where(whole & accumulates, 0.0, arriving),
         # One unit in use, one arriving.
         gathered_backward=np.where(whole, size * count, held + arriving * (1.0 + ahead * (units > 1))),
         gathered_middle=np.where(whole, size * count, held + arriving * (1.0 + ahead * (units > 2))),

@@ -27,7 +27,8 @@ def zero_1_2(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, 
     zero, count, table = c.tokens * 0.0, float(shape.parameters), float(shape.embedding_parameters)
     trained = count * impl.trainable
     on_device = 1.0 - c.offload_optimizer
-    masters = d.master * trained / c.shard * on_device if d.master != d.compute else zero
+    # A copy even where the weights are fp32 already (`single_partition_of_fp32_groups` is a clone).
+    masters = d.master * trained / c.shard * on_device
     # bf16 with fp32 accumulation in stage 1 is DeepSpeed's BF16_Optimizer: unsharded fp32 gradients for the whole step,
     # and bf16 gradients that are zeroed, not freed, between the micro batches of a step.
     bf16_optimizer = (c.stage == 1) & (d.reduce != d.compute) & (c.offload_optimizer == 0)
@@ -85,7 +86,8 @@ def zero_3(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gl
     zero, count, table = c.tokens * 0.0, float(shape.parameters), float(shape.embedding_parameters)
     trained = count * impl.trainable
     on_device = 1.0 - c.offload_optimizer
-    masters = d.master * trained / c.shard * on_device if d.master != d.compute else zero
+    # A copy in fp32 too: whether the partition could be its own master is asked by comparing a device with its name.
+    masters = d.master * trained / c.shard * on_device
     largest = float(shape.largest_parameter)
     in_use = np.maximum(float(shape.block_parameters), largest)
     live = np.minimum(np.minimum(c.max_live, count), in_use + np.minimum(c.prefetch_bucket, count))

@@ -175,3 +175,11 @@ def test_zero_1_holds_low_precision_gradients_between_micro_batches_only() -> No
 def test_zero_3_has_a_flat_bucket_only_for_contiguous_gradients() -> None:
     rows = from_rows([{"backend": ZERO, "stage": 3, "shard": 8, "sequence": 1, "contiguous": flag} for flag in (0, 1)])
     assert states(SEVEN_B, rows, Dtypes(), PLAIN).buckets_loss.tolist() == [0, 5e8 * 4]
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_zero_keeps_masters_beside_fp32_weights(stage: int) -> None:
+    """Measured on CPU ranks; DeepSpeed 0.19.8 clones the partition, in stage 3 since a device never equals its name."""
+    rows = from_rows([{"backend": ZERO, "stage": stage, "shard": 8, "sequence": 1}])
+    kept = states(SEVEN_B, rows, Dtypes.of(RECIPES["fp32"]), PLAIN)
+    assert float(kept.masters[0]) == 4 * SEVEN_B.parameters / 8

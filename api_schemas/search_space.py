@@ -6,8 +6,8 @@ from pydantic import Field, model_validator
 
 from api_schemas.base import Schema
 
-Backend = Literal["ddp", "zero", "fsdp2"]
-BACKENDS: tuple[Backend, ...] = ("ddp", "zero", "fsdp2")
+Backend = Literal["ddp", "zero", "fsdp2", "fsdp1"]
+BACKENDS: tuple[Backend, ...] = ("ddp", "zero", "fsdp2", "fsdp1")
 
 KnobValue = bool | int | float | str
 

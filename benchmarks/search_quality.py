@@ -19,7 +19,7 @@ from api_schemas.hardware import Cluster
 from api_schemas.measurements import Measurement, Memory
 from api_schemas.models import BlockProfile, ModelProfile
 from api_schemas.search_space import SpaceLimits
-from api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
+from api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, TrialConfig, ZeroConfig
 from api_schemas.studies import Objective
 from api_schemas.trials import TrialState
 from api_schemas.workload import Workload, gradient_accumulation
@@ -106,6 +106,13 @@ def _communication(config: TrialConfig, accumulation: int, compute: float) -> fl
             offload = 1.5 if strategy.offload_optimizer else 0.0
             nodes = 1 if strategy.zero_hpz_partition_size == 1 else 0.6
             return volume * nodes / link / 4 * (1 - hidden) + offload
+        case Fsdp1Config():
+            kept = strategy.keeps_parameters
+            twin = Fsdp2Config(
+                dp_replicate=strategy.dp_replicate, dp_shard=strategy.dp_shard, reshard_after_forward=not kept,
+                backward_prefetch=int(strategy.backward_prefetch is not None), grad_sync=strategy.grad_sync,
+            )  # fmt: skip
+            return 1.05 * _communication(config.model_copy(update={"strategy": twin}), accumulation, compute)
         case Fsdp2Config():
             reductions = accumulation if strategy.grad_sync == "every" else 1
             gathers = accumulation * (1 if strategy.reshard_after_forward is False else 2)

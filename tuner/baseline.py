@@ -9,7 +9,7 @@ from typing import NamedTuple
 from pydantic import JsonValue, ValidationError
 
 from api_schemas.hardware import Cluster
-from api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
+from api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, TrialConfig, ZeroConfig
 from api_schemas.workload import Recipe, Workload, gradient_accumulation
 from tuner.deepspeed_json import SILENT_KEYS, Section, read_zero
 
@@ -76,7 +76,10 @@ def _in_words(error: ValidationError, path: str, where: str) -> ValueError:
 
 def _check_fits(config: TrialConfig, workload: Workload, cluster: Cluster) -> None:
     strategy = config.strategy
-    if isinstance(strategy, Fsdp2Config) and strategy.dp_replicate * strategy.dp_shard != cluster.world_size:
+    if (
+        isinstance(strategy, Fsdp1Config | Fsdp2Config)
+        and strategy.dp_replicate * strategy.dp_shard != cluster.world_size
+    ):
         raise ValueError(
             f"baseline mesh dp_replicate × dp_shard ({strategy.dp_replicate} × {strategy.dp_shard}) must equal the "
             f"cluster's {cluster.world_size} ranks; try dp_replicate 1, dp_shard {cluster.world_size}"

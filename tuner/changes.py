@@ -11,6 +11,7 @@ from api_schemas.predictions import Change
 from api_schemas.strategies import (
     Checkpointing,
     DdpConfig,
+    Fsdp1Config,
     Fsdp2Config,
     Offload,
     Strategy,
@@ -46,6 +47,8 @@ def neighbours(config: TrialConfig, cluster: Cluster) -> list[Neighbour]:
     level = _CHECKPOINTING.index(config.activation_checkpointing)
     for strategy, strategy_change, strategy_weight in _strategies(config.strategy, cluster):
         for checkpointing in _CHECKPOINTING[level:]:
+            if checkpointing == "selective" and isinstance(strategy, ZeroConfig) and strategy.stage == 3:
+                continue  # api_schemas.strategies refuses it
             for micro_batch in dict.fromkeys((config.micro_batch, 1)):
                 changed = [strategy_change] if strategy_change else []
                 weight = strategy_weight
@@ -81,7 +84,7 @@ def _strategies(strategy: Strategy, cluster: Cluster) -> list[tuple[Strategy, st
             (both, "ZeRO-3 with optimizer and parameters on the host", 6),
         ]
         return choices
-    if isinstance(strategy, DdpConfig) or strategy.dp_shard < world:
+    if isinstance(strategy, DdpConfig | Fsdp1Config) or strategy.dp_shard < world:
         choices.append((Fsdp2Config(dp_shard=world), "FSDP2 over all ranks", 2))
     choices += [
         (ZeroConfig(stage=3, offload_optimizer=cpu), "ZeRO-3 with the optimizer on the host", 4),

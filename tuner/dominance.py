@@ -12,7 +12,7 @@ from tuner.history import Observation
 from tuner.space import Space
 from tuner.space.flat import Flat, flatten
 
-_PLACEMENT = ("backend", "stage", "dp_shard", "offload_optimizer", "offload_param", "cpu_offload")
+_PLACEMENT = ("backend", "stage", "sharding_strategy", "dp_shard", "offload_optimizer", "offload_param", "cpu_offload")
 _HEAVIER: dict[str, tuple[KnobValue, ...]] = {
     "activation_checkpointing": ("full", "selective", "none"),
     "grad_sync": ("every", "reduce_scatter", "last"),

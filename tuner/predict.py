@@ -82,7 +82,7 @@ def predict(
 
 def _check_mesh(config: TrialConfig, cluster: Cluster) -> None:
     strategy = config.strategy
-    if strategy.kind == "fsdp2" and strategy.dp_replicate * strategy.dp_shard != cluster.world_size:
+    if strategy.kind in ("fsdp1", "fsdp2") and strategy.dp_replicate * strategy.dp_shard != cluster.world_size:
         raise ValueError(
             f"dp_replicate × dp_shard ({strategy.dp_replicate} × {strategy.dp_shard}) must equal the cluster's "
             f"{cluster.world_size} ranks; choose two factors of it"

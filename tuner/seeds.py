@@ -1,7 +1,7 @@
 """The first trials of a study: the user's baseline and the backends' documented defaults."""
 
 from api_schemas.hardware import Cluster
-from api_schemas.strategies import DdpConfig, Fsdp2Config, Strategy, TrialConfig, ZeroConfig
+from api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, Strategy, TrialConfig, ZeroConfig
 from api_schemas.workload import Workload
 from tuner.history import Origin
 from tuner.space import Space
@@ -17,6 +17,8 @@ def documented_defaults(cluster: Cluster) -> list[TrialConfig]:
         ZeroConfig(stage=2, overlap_comm=False),
         ZeroConfig(stage=3),
         Fsdp2Config(dp_shard=cluster.world_size),
+        # Last: it is legacy, and runs only where limits leave a seed for it.
+        Fsdp1Config(dp_shard=cluster.world_size),
     ]
     return [TrialConfig(strategy=strategy) for strategy in strategies]
 

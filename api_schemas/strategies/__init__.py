@@ -5,17 +5,28 @@ Each strategy renders itself for its backend; the rank that measures and the exp
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from api_schemas.base import Schema
 from api_schemas.strategies.base import Checkpointing, GradSync
 from api_schemas.strategies.ddp import DdpConfig
+from api_schemas.strategies.fsdp1 import Fsdp1Config
 from api_schemas.strategies.fsdp2 import Fsdp2Config
 from api_schemas.strategies.zero import Offload, ZeroConfig
 
-__all__ = ["Checkpointing", "DdpConfig", "Fsdp2Config", "GradSync", "Offload", "Strategy", "TrialConfig", "ZeroConfig"]
+__all__ = [
+    "Checkpointing",
+    "DdpConfig",
+    "Fsdp1Config",
+    "Fsdp2Config",
+    "GradSync",
+    "Offload",
+    "Strategy",
+    "TrialConfig",
+    "ZeroConfig",
+]
 
-Strategy = Annotated[DdpConfig | ZeroConfig | Fsdp2Config, Field(discriminator="kind")]
+Strategy = Annotated[DdpConfig | ZeroConfig | Fsdp1Config | Fsdp2Config, Field(discriminator="kind")]
 
 
 class TrialConfig(Schema):
@@ -28,9 +39,25 @@ class TrialConfig(Schema):
     compile: bool = False
     """`torch.compile` each repeated block."""
 
+    @model_validator(mode="after")
+    def _legal(self) -> "TrialConfig":
+        strategy = self.strategy
+        if self.activation_checkpointing == "selective" and isinstance(strategy, ZeroConfig) and strategy.stage == 3:
+            # deepspeed 0.19.8 issues other gathers in recomputation than in forward, by prefetch and persistence, and
+            # torch matches operators by their count: "aten.cat.default invocation index 2 … not found in storage".
+            raise ValueError(
+                "activation_checkpointing ('selective') does not work at ZeRO stage (3), whose gathers differ between "
+                "forward and recomputation; use 'full' or 'none', or another strategy"
+            )
+        if self.compile and isinstance(strategy, Fsdp1Config) and not strategy.use_orig_params:
+            raise ValueError(
+                "use_orig_params (false) cannot be compiled under FSDP1; set it to true, or compile to false"
+            )
+        return self
+
     @property
     def backend(self) -> str:
-        """`ddp`, `zero` or `fsdp2`."""
+        """`ddp`, `zero`, `fsdp1` or `fsdp2`."""
         return self.strategy.kind
 
     def describe(self) -> str:

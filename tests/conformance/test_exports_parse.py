@@ -12,10 +12,11 @@ from accelerate.utils import DeepSpeedPlugin, FullyShardedDataParallelPlugin
 from accelerate.utils.launch import prepare_multi_gpu_env
 from deepspeed.runtime.config import DeepSpeedConfig
 from made_up_studies import contender_of, study_of
+from torch.distributed.fsdp import BackwardPrefetch, ShardingStrategy
 
 from api_schemas.hardware import Cluster
 from api_schemas.leases import TrialTask
-from api_schemas.strategies import DdpConfig, Fsdp2Config, Offload, TrialConfig, ZeroConfig
+from api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, Offload, TrialConfig, ZeroConfig
 from api_schemas.workload import RECIPES, Workload
 from tuner.export import files, snippet
 from workers.rank import checkpointing
@@ -24,6 +25,11 @@ EIGHT_GPUS = Cluster(device="cuda", gpu="NVIDIA H100 80GB HBM3", gpus_per_node=8
 TWO_NODES = EIGHT_GPUS.model_copy(update={"nodes": 2})
 EVERY_KIND = [
     TrialConfig(strategy=DdpConfig(), activation_checkpointing="selective", compile=True),
+    TrialConfig(
+        strategy=Fsdp1Config(dp_replicate=2, dp_shard=4, sharding_strategy="_HYBRID_SHARD_ZERO2", use_orig_params=True),
+        activation_checkpointing="full",
+        compile=True,
+    ),
     TrialConfig(strategy=Fsdp2Config(dp_replicate=2, dp_shard=4, grad_sync="reduce_scatter", cpu_offload=True)),
     TrialConfig(strategy=ZeroConfig(stage=3, offload_param=Offload(device="nvme"), zero_hpz_partition_size=2)),
 ]
@@ -87,6 +93,24 @@ def test_accelerate_reads_hsdp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert plugin.transformer_cls_names_to_wrap == ["MixtralDecoderLayer"]
     mesh = ParallelismConfig()
     assert (mesh.dp_replicate_size, mesh.dp_shard_size) == (2, 4)
+
+
+def test_accelerate_reads_fsdp1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    strategy = Fsdp1Config(
+        dp_replicate=2, dp_shard=4, sharding_strategy="_HYBRID_SHARD_ZERO2", backward_prefetch="BACKWARD_POST",
+        forward_prefetch=True, use_orig_params=True, limit_all_gathers=False, cpu_offload=False,
+    )  # fmt: skip
+    text = export(TrialConfig(strategy=strategy, activation_checkpointing="full"))["accelerate.yaml"]
+    accelerate_environment(tmp_path, text, monkeypatch)
+    for name in ("CPU_RAM_EFFICIENT_LOADING", "SYNC_MODULE_STATES"):
+        monkeypatch.setenv(f"FSDP_{name}", "false")  # the plugin looks for the GPU to broadcast from
+    plugin = FullyShardedDataParallelPlugin()
+    assert plugin.fsdp_version == 1 and plugin.sharding_strategy is ShardingStrategy._HYBRID_SHARD_ZERO2
+    assert plugin.backward_prefetch is BackwardPrefetch.BACKWARD_POST
+    assert (plugin.forward_prefetch, plugin.use_orig_params, plugin.activation_checkpointing) == (True, True, True)
+    assert plugin.transformer_cls_names_to_wrap == ["MixtralDecoderLayer"] and plugin.limit_all_gathers
+    for words in ("limit_all_gathers=False", "groups of 4 ranks", "torch.float32"):
+        assert words in text
 
 
 def test_accelerate_reads_the_deepspeed_file_beside_it(tmp_path: Path) -> None:

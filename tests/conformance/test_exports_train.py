@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from made_up_studies import contender_of, study_of
 
-from api_schemas.strategies import DdpConfig, Fsdp2Config, Offload, TrialConfig, ZeroConfig
+from api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, Offload, TrialConfig, ZeroConfig
 from tuner.export import files
 
 pytestmark = pytest.mark.ranks
@@ -93,8 +93,16 @@ def test_ddp_and_zero_2_scripts_train_the_same(tmp_path: Path) -> None:
             ),
         ),
         ("llama-tiny", TrialConfig(strategy=DdpConfig(), micro_batch=2, activation_checkpointing="full")),
+        (
+            "gpt2-tiny",
+            TrialConfig(
+                strategy=Fsdp1Config(dp_shard=2, sharding_strategy="SHARD_GRAD_OP", backward_prefetch=None),
+                micro_batch=2,
+                activation_checkpointing="selective",
+            ),
+        ),
     ],
-    ids=["fsdp2", "zero-3", "ddp"],
+    ids=["fsdp2", "zero-3", "ddp", "fsdp1"],
 )
 def test_scripts_train_in_mixed_precision(tmp_path: Path, model: str, config: TrialConfig) -> None:
     vocabulary = study_of(model).spec.model.config["vocab_size"]

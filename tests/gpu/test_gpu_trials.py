@@ -20,6 +20,7 @@ pytestmark = pytest.mark.gpu
 
 DDP: dict[str, Any] = {"kind": "ddp"}
 FSDP2: dict[str, Any] = {"kind": "fsdp2", "dp_shard": 1}
+FSDP1: dict[str, Any] = {"kind": "fsdp1", "dp_shard": 1}
 ZERO3: dict[str, Any] = {"kind": "zero", "stage": 3}
 
 
@@ -68,7 +69,7 @@ def test_a_fork_after_the_imports_can_use_the_gpu(inventory: Inventory) -> None:
     assert ready["fork_safe"], ready["reason"]
 
 
-@pytest.mark.parametrize("strategy", [DDP, ZERO3, FSDP2], ids=lambda strategy: strategy["kind"])
+@pytest.mark.parametrize("strategy", [DDP, ZERO3 | {"stage": 2}, FSDP2, FSDP1], ids=lambda strategy: strategy["kind"])
 @pytest.mark.parametrize("checkpointing", ["none", "selective", "full"])
 def test_every_checkpointing_trains(
     inventory: Inventory, strategy: dict[str, Any], checkpointing: str, tmp_path: Path
@@ -81,15 +82,22 @@ def test_every_checkpointing_trains(
 
 @pytest.mark.parametrize(
     "strategy",
-    [FSDP2 | {"cpu_offload": True}, ZERO3 | {"offload_optimizer": {}}, ZERO3 | {"offload_param": {}}],
-    ids=["fsdp2", "zero-optimizer", "zero-parameters"],
+    [
+        FSDP2 | {"cpu_offload": True},
+        FSDP1 | {"cpu_offload": True},
+        ZERO3 | {"offload_optimizer": {}},
+        ZERO3 | {"offload_param": {}},
+    ],
+    ids=["fsdp2", "fsdp1", "zero-optimizer", "zero-parameters"],
 )
 def test_offload_trains(inventory: Inventory, strategy: dict[str, Any], tmp_path: Path) -> None:
     code, measured = run(task(inventory, strategy), tmp_path)
     assert code == 0, measured
 
 
-@pytest.mark.parametrize("strategy", [DDP, FSDP2], ids=lambda strategy: strategy["kind"])
+@pytest.mark.parametrize(
+    "strategy", [DDP, FSDP2, FSDP1 | {"use_orig_params": True}], ids=lambda strategy: strategy["kind"]
+)
 def test_compiled_blocks_train(inventory: Inventory, strategy: dict[str, Any], tmp_path: Path) -> None:
     code, measured = run(task(inventory, strategy, compile=True), tmp_path)
     assert code == 0, measured
@@ -100,7 +108,7 @@ def test_running_out_of_device_memory_is_infeasible_not_a_crash(inventory: Inven
     assert (code, failure["kind"]) == (3, "oom")
 
 
-@pytest.mark.parametrize("strategy", [DDP, ZERO3, FSDP2], ids=lambda strategy: strategy["kind"])
+@pytest.mark.parametrize("strategy", [DDP, ZERO3, FSDP2, FSDP1], ids=lambda strategy: strategy["kind"])
 def test_the_gate_lets_pass_what_fits(inventory: Inventory, strategy: dict[str, Any], tmp_path: Path) -> None:
     trial = task(inventory, strategy)
     profiled = subprocess.run(

@@ -1,5 +1,6 @@
 """Strategies change speed and memory, never the training: each against one process over the whole global batch."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,7 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "zero-1 offload": {"kind": "zero", "stage": 1, "offload_optimizer": HOST},
     "zero-2 offload": {"kind": "zero", "stage": 2, "offload_optimizer": HOST},
     "zero-3 offload": {"kind": "zero", "stage": 3, "offload_optimizer": HOST, "offload_param": HOST},
+    "fsdp1": {"kind": "fsdp1", "dp_shard": 2},
     "fsdp2": {"kind": "fsdp2", "dp_shard": 2},
     "fsdp2 offload": {"kind": "fsdp2", "dp_shard": 2, "cpu_offload": True},
 }
@@ -59,6 +61,20 @@ def test_loss_falls_by_a_fifth_over_the_compared_steps() -> None:
     assert last.loss < 0.8 * first.loss
 
 
+@pytest.mark.parametrize(
+    ("recipe", "strategy"),
+    [
+        ("fp32", {"sharding_strategy": "HYBRID_SHARD"}),
+        ("fp32", {"sharding_strategy": "_HYBRID_SHARD_ZERO2", "grad_sync": "last", "use_orig_params": True}),
+        ("bf16-mixed", {"sharding_strategy": "HYBRID_SHARD"}),
+    ],
+    ids=["fp32", "last, kept", "bf16"],
+)
+def test_hybrid_fsdp1_on_four_ranks_trains_the_same(host: HostProcess, recipe: str, strategy: dict[str, Any]) -> None:
+    config = {"kind": "fsdp1", "dp_replicate": 2, "dp_shard": 2, **strategy}
+    assert_same_training(host, FP32 if recipe == "fp32" else BF16, config, recipe=recipe, ranks=4, parity_steps=6)
+
+
 @pytest.mark.parametrize("grad_sync", ["every", "reduce_scatter", "last"])
 def test_hsdp_on_four_ranks_trains_the_same_however_gradients_are_synchronised(
     host: HostProcess, grad_sync: str
@@ -71,6 +87,9 @@ def test_hsdp_on_four_ranks_trains_the_same_however_gradients_are_synchronised(
     "strategy",
     [
         {"kind": "ddp", "grad_sync": "every", "gradient_as_bucket_view": True},
+        {"kind": "fsdp1", "dp_shard": 2, "sharding_strategy": "SHARD_GRAD_OP", "grad_sync": "last"},
+        {"kind": "fsdp1", "dp_shard": 2, "use_orig_params": True, "backward_prefetch": None, "forward_prefetch": True},
+        {"kind": "fsdp1", "dp_shard": 1, "dp_replicate": 2, "sharding_strategy": "NO_SHARD"},
         {"kind": "fsdp2", "dp_shard": 2, "grad_sync": "last"},
         {"kind": "fsdp2", "dp_shard": 1, "dp_replicate": 2, "backward_prefetch": 0},
         {
@@ -91,13 +110,15 @@ def test_no_knob_changes_the_training(host: HostProcess, strategy: dict[str, Any
     assert_same_training(host, FP32, strategy, parity_steps=6)
 
 
-@pytest.mark.parametrize("mode", ["selective", "full"])
-@pytest.mark.parametrize("name", ["ddp", "zero-2", "zero-3", "fsdp2"])
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [*itertools.product(["ddp", "zero-2", "fsdp1", "fsdp2"], ["selective", "full"]), ("zero-3", "full")],
+)
 def test_checkpointing_changes_memory_only(host: HostProcess, name: str, mode: str) -> None:
     assert_same_training(host, FP32, STRATEGIES[name], activation_checkpointing=mode, micro_batch=4, parity_steps=4)
 
 
-@pytest.mark.parametrize("name", ["ddp", "zero-3", "fsdp2"])
+@pytest.mark.parametrize("name", ["ddp", "zero-3", "fsdp1", "fsdp2"])
 @pytest.mark.parametrize("model", [GPT2, MIXTRAL], ids=["gpt2", "mixtral"])
 def test_other_architectures_train_the_same(host: HostProcess, name: str, model: dict[str, Any]) -> None:
     assert_same_training(host, FP32, STRATEGIES[name], model=model, micro_batch=4, parity_steps=4)

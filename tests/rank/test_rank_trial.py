@@ -51,10 +51,18 @@ def test_sharding_takes_less_memory_than_replicas(run: Callable[..., RankReport]
         ({"memory_limit_gib": 1e-4}, FailureKind.OVER_LIMIT),
         ({"optimizer": {"lr": 1e38}}, FailureKind.NUMERICS),
         ({"strategy": {"kind": "fsdp2", "dp_shard": 3}}, FailureKind.ILLEGAL),
+        ({"strategy": {"kind": "fsdp1", "dp_shard": 2, "cpu_offload": True}}, FailureKind.ILLEGAL),
         ({"global_batch": 7}, FailureKind.ILLEGAL),
         ({"strategy": {"kind": "zero", "stage": 3, "zero_hpz_partition_size": 4}}, FailureKind.ILLEGAL),
     ],
-    ids=["over the limit", "loss not finite", "impossible mesh", "batch not divisible", "impossible secondary group"],
+    ids=[
+        "over the limit",
+        "loss not finite",
+        "impossible mesh",
+        "offload without a GPU",
+        "batch not divisible",
+        "impossible secondary group",
+    ],
 )
 def test_failures_are_of_the_right_kind_on_every_rank(
     host: HostProcess, changes: dict[str, object], kind: FailureKind

@@ -4,7 +4,8 @@ from typing import Any
 
 import yaml
 
-from api_schemas.strategies import DdpConfig, Fsdp2Config, ZeroConfig
+from api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, ZeroConfig
+from api_schemas.strategies.fsdp1 import HYBRID
 from tuner.export.subject import Subject
 from tuner.export.templates import fill
 
@@ -29,11 +30,11 @@ def document(subject: Subject) -> str:
         # With a file of its own, Accelerate refuses these words beside it.
         del values["mixed_precision"]
         values["deepspeed_config"] = {"deepspeed_config_file": "ds_config.json", "zero3_init_flag": strategy.stage == 3}
-    elif isinstance(strategy, Fsdp2Config):
+    elif isinstance(strategy, Fsdp1Config | Fsdp2Config):
         values["distributed_type"] = "FSDP"
         checkpointing = {"fsdp_activation_checkpointing": subject.config.activation_checkpointing == "full"}
         values["fsdp_config"] = strategy.to_accelerate(subject.profile.block_class) | checkpointing
-        if strategy.dp_replicate > 1:
+        if isinstance(strategy, Fsdp2Config) and strategy.dp_replicate > 1:
             values["parallelism_config"] = {
                 "parallelism_config_dp_replicate_size": strategy.dp_replicate,
                 "parallelism_config_dp_shard_size": strategy.dp_shard,
@@ -66,7 +67,9 @@ def _in_code(subject: Subject) -> list[str]:
             )
     if isinstance(strategy, Fsdp2Config):
         lines += _fsdp2_in_code(subject, strategy)
-    if not isinstance(strategy, Fsdp2Config) and subject.config.activation_checkpointing == "full":
+    if isinstance(strategy, Fsdp1Config):
+        lines += _fsdp1_in_code(subject, strategy)
+    if not isinstance(strategy, Fsdp1Config | Fsdp2Config) and subject.config.activation_checkpointing == "full":
         lines.append("model.gradient_checkpointing_enable()")
     if subject.config.activation_checkpointing == "selective":
         lines.append("selective checkpointing: take `policy` and `checkpointed` of train_snippet.py")
@@ -88,4 +91,22 @@ def _fsdp2_in_code(subject: Subject, strategy: Fsdp2Config) -> list[str]:
             lines.append(f"{name}={getattr(strategy, name)!r} has no word in Accelerate: see train_snippet.py")
     if not isinstance(strategy.reshard_after_forward, bool):
         lines.append(f"reshard_after_forward={strategy.reshard_after_forward} is true here, which Accelerate can say")
+    return lines
+
+
+def _fsdp1_in_code(subject: Subject, strategy: Fsdp1Config) -> list[str]:
+    lines = []
+    if subject.is_mixed:
+        lines.append(
+            "FullyShardedDataParallelPlugin(mixed_precision_policy=MixedPrecision(torch.bfloat16, torch.float32)): "
+            "Accelerate alone reduces gradients and casts buffers in bfloat16"
+        )
+    if not strategy.limit_all_gathers:
+        lines.append("FullyShardedDataParallelPlugin(limit_all_gathers=False)")
+    if strategy.grad_sync == "every" and subject.accumulation > 1:
+        lines.append("no accelerator.accumulate: gradients were reduced after every micro batch")
+    if strategy.sharding_strategy in HYBRID and strategy.dp_shard != subject.cluster.gpus_per_node:
+        lines.append(
+            f"groups of {strategy.dp_shard} ranks shard here, Accelerate shards within a node: see train_snippet.py"
+        )
     return lines

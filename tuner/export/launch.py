@@ -1,6 +1,6 @@
 """`launch.sh`: one line for torchrun, one for Accelerate, with what must be refused."""
 
-from api_schemas.strategies import Fsdp2Config, ZeroConfig
+from api_schemas.strategies import Fsdp1Config, Fsdp2Config, ZeroConfig
 from tuner.export.subject import Subject
 from tuner.export.templates import fill, indent
 
@@ -41,8 +41,8 @@ def _environment(subject: Subject) -> list[str]:
 
 def _accelerate(subject: Subject) -> list[str]:
     strategy = subject.config.strategy
-    if subject.on_cpu and isinstance(strategy, Fsdp2Config | ZeroConfig):
-        name = "FSDP" if isinstance(strategy, Fsdp2Config) else "DeepSpeed"
+    if subject.on_cpu and isinstance(strategy, Fsdp1Config | Fsdp2Config | ZeroConfig):
+        name = "DeepSpeed" if isinstance(strategy, ZeroConfig) else "FSDP"
         message = f"accelerate ignores {name} on CPU ranks and would train whole replicas; run ./launch.sh without it"
         return [f"echo '{message}' >&2", "exit 2"]
     lines = []

@@ -1,6 +1,7 @@
 """`train_snippet.py`: a complete training script that does what the trial did, for its reader to take over."""
 
-from api_schemas.strategies import DdpConfig, Fsdp2Config, ZeroConfig
+from api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, ZeroConfig
+from api_schemas.strategies.fsdp1 import HYBRID
 from tuner.export import trainers
 from tuner.export.launch import torchrun_options
 from tuner.export.subject import Subject, torch_dtype
@@ -81,6 +82,14 @@ def _imports(subject: Subject) -> str:
     if isinstance(strategy, DdpConfig):
         named.append("from torch.nn.parallel import DistributedDataParallel")
         named += ["from torch.nn.utils import parametrize"] if subject.is_mixed else []
+    elif isinstance(strategy, Fsdp1Config):
+        if strategy.sharding_strategy in HYBRID:
+            named.append("from torch.distributed.device_mesh import init_device_mesh")
+        names = ["CPUOffload", "FullyShardedDataParallel", "MixedPrecision", "ShardingStrategy"]
+        names += ["BackwardPrefetch"] if strategy.backward_prefetch else []
+        named.append(
+            "\n".join(["from torch.distributed.fsdp import (", *(f"    {name}," for name in sorted(names)), ")"])
+        )
     elif isinstance(strategy, Fsdp2Config):
         named.append("from torch.distributed.device_mesh import init_device_mesh")
         policy = "CPUOffloadPolicy" if strategy.cpu_offload else "OffloadPolicy"
@@ -117,7 +126,7 @@ def _constants(subject: Subject) -> str:
             )
     else:
         lines.append(f"MAX_GRAD_NORM = {limit}" if limit is not None else 'MAX_GRAD_NORM = float("inf")')
-    if isinstance(strategy, Fsdp2Config) or trainers.prepares_blocks(subject):
+    if isinstance(strategy, Fsdp1Config | Fsdp2Config) or trainers.prepares_blocks(subject):
         lines.append(f'BLOCKS = "{subject.block_list}"  # the list of repeated {subject.profile.block_class}')
     return "\n".join(lines)
 
@@ -127,8 +136,8 @@ def _build(subject: Subject) -> list[str]:
     options = (
         f'    config, attn_implementation="{subject.workload.attention}", dtype=torch.float32, trust_remote_code=False'
     )
-    if isinstance(subject.config.strategy, Fsdp2Config):
-        # Weights are made after sharding: no rank ever holds the whole model.
+    if isinstance(subject.config.strategy, Fsdp1Config | Fsdp2Config):
+        # Weights are made while or after sharding: no rank ever holds the whole model.
         return ['with torch.device("meta"):', f"    {call}", f"    {options}", "    )"]
     return [call, options, ")"]
 
@@ -141,6 +150,8 @@ def _checkpointing(subject: Subject) -> str:
         parts.append(fill(f"checkpointing_{mode}", **kept))
     if isinstance(strategy, DdpConfig) and subject.is_mixed:
         parts.append(fill("compute_in", compute_dtype=torch_dtype(subject.workload.recipe.compute_dtype)))
+    if isinstance(strategy, Fsdp1Config):
+        parts.append(fill("materialize"))
     return "".join(parts).removesuffix("\n")
 
 

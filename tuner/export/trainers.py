@@ -1,6 +1,7 @@
 """The `Trainer` class of the training script, one per backend, after `workers.rank.strategies`."""
 
-from api_schemas.strategies import DdpConfig, Fsdp2Config, ZeroConfig
+from api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, ZeroConfig
+from api_schemas.strategies.fsdp1 import HYBRID
 from tuner.export.subject import Subject, torch_dtype
 from tuner.export.templates import fill, indent
 
@@ -10,13 +11,15 @@ def source(subject: Subject) -> str:
     strategy = subject.config.strategy
     if isinstance(strategy, DdpConfig):
         return _ddp(subject, strategy)
+    if isinstance(strategy, Fsdp1Config):
+        return _fsdp1(subject, strategy)
     return _fsdp2(subject, strategy) if isinstance(strategy, Fsdp2Config) else _zero(subject, strategy)
 
 
 def uses_no_sync(subject: Subject) -> bool:
-    """DDP that reduces only after the last of several micro batches."""
+    """DDP or FSDP1 that reduces only after the last of several micro batches."""
     strategy = subject.config.strategy
-    return isinstance(strategy, DdpConfig) and strategy.grad_sync == "last" and subject.accumulation > 1
+    return isinstance(strategy, DdpConfig | Fsdp1Config) and strategy.grad_sync == "last" and subject.accumulation > 1
 
 
 def prepares_blocks(subject: Subject) -> bool:
@@ -40,19 +43,43 @@ def _ddp(subject: Subject, strategy: DdpConfig) -> str:
             "    for name, _ in list(module.named_parameters(recurse=False)):",
             "        parametrize.register_parametrization(module, name, Cast(), unsafe=True)",
         ]
-    backward = ["loss = self.model(input_ids=tokens, labels=tokens).loss", "(loss / ACCUMULATION).backward()"]
-    if uses_no_sync(subject):
-        sync = "with contextlib.nullcontext() if micro == ACCUMULATION - 1 else self.model.no_sync():"
-        backward = [sync, *(f"    {line}" for line in backward)]
     return fill(
         "trainer_ddp",
         prepare=indent(prepare, 8),
         device_ids="None" if subject.on_cpu else "[device.index]",
         options=indent([f"{key}={value}," for key, value in strategy.to_ddp().items()], 12),
         micro="micro" if uses_no_sync(subject) else "_",
-        backward=indent(backward, 12),
+        backward=indent(_backward(subject), 12),
         # Views into buckets must survive; setting them to None would make DDP copy gradients back in.
         set_to_none=not strategy.gradient_as_bucket_view,
+    )
+
+
+def _backward(subject: Subject) -> list[str]:
+    lines = ["loss = self.model(input_ids=tokens, labels=tokens).loss", "(loss / ACCUMULATION).backward()"]
+    if not uses_no_sync(subject):
+        return lines
+    sync = "with contextlib.nullcontext() if micro == ACCUMULATION - 1 else self.model.no_sync():"
+    return [sync, *(f"    {line}" for line in lines)]
+
+
+def _fsdp1(subject: Subject, strategy: Fsdp1Config) -> str:
+    recipe, prefetch = subject.workload.recipe, strategy.backward_prefetch
+    axes = f"({strategy.dp_replicate}, {strategy.dp_shard})"
+    return fill(
+        "trainer_fsdp1",
+        sharding_strategy=strategy.sharding_strategy,
+        groups=f'            "device_mesh": init_device_mesh(device.type, {axes}),'
+        if strategy.sharding_strategy in HYBRID
+        else "",
+        cpu_offload=strategy.cpu_offload,
+        param_dtype=torch_dtype(recipe.compute_dtype) if subject.is_mixed else None,
+        reduce_dtype=torch_dtype(recipe.reduce_dtype) if subject.is_mixed else None,
+        backward_prefetch=f"BackwardPrefetch.{prefetch}" if prefetch is not None else None,
+        options=indent([f'"{key}": {value},' for key, value in strategy.to_fsdp1().items()], 12),
+        prepare=indent(_prepare_blocks(subject), 8),
+        micro="micro" if uses_no_sync(subject) else "_",
+        backward=indent(_backward(subject), 12),
     )
 
 

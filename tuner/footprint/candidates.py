@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from api_schemas.base import DTYPE_BYTES
-from api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
+from api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, TrialConfig, ZeroConfig
 from api_schemas.workload import Recipe, Workload
 
 Array = NDArray[np.float64]
 
-# Backend codes. SINGLE is a plain model on one device; FSDP1 appears only in published measurements.
+# Backend codes. SINGLE is a plain model on one device.
 SINGLE, DDP, ZERO, FSDP1, FSDP2 = range(5)
 NONE, SELECTIVE, FULL = range(3)
 _CHECKPOINTING = {"none": NONE, "selective": SELECTIVE, "full": FULL}
@@ -205,6 +205,8 @@ def _row(config: TrialConfig, sequence: int, world_size: int, global_batch: int 
         }
     if isinstance(strategy, Fsdp2Config):
         return row | _fsdp2_row(strategy)
+    if isinstance(strategy, Fsdp1Config):
+        return row | _fsdp1_row(strategy)
     return row | _zero_row(strategy, world_size)
 
 
@@ -220,6 +222,18 @@ def _fsdp2_row(strategy: Fsdp2Config) -> dict[str, float]:
         "forward_prefetch": 1 + strategy.forward_prefetch,
         "backward_prefetch": strategy.backward_prefetch,
         "blocks_per_unit": strategy.blocks_per_unit,
+        "offload_optimizer": strategy.cpu_offload,
+        "offload_parameters": strategy.cpu_offload,
+    }
+
+
+def _fsdp1_row(strategy: Fsdp1Config) -> dict[str, float]:
+    return {
+        "backend": FSDP1,
+        "shard": strategy.dp_shard,
+        "replicate": strategy.dp_replicate,
+        "regather": 1 if strategy.keeps_parameters else strategy.dp_shard,
+        "backward_prefetch": strategy.backward_prefetch is not None,
         "offload_optimizer": strategy.cpu_offload,
         "offload_parameters": strategy.cpu_offload,
     }

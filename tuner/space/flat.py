@@ -5,11 +5,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from api_schemas.search_space import KnobValue
-from api_schemas.strategies import DdpConfig, Fsdp2Config, Offload, TrialConfig, ZeroConfig
+from api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, Offload, Strategy, TrialConfig, ZeroConfig
 
 Flat = dict[str, KnobValue]
 
 _SHARED = ("micro_batch", "activation_checkpointing", "compile")
+_FSDP1_KNOBS = {"forward_prefetch": "fsdp1_forward_prefetch", "backward_prefetch": "fsdp1_backward_prefetch"}
+"""FSDP1's prefetch is a switch and a word where FSDP2's is a depth, so they are knobs of other names."""
 
 
 def flatten(config: TrialConfig) -> Flat:
@@ -24,6 +26,8 @@ def flatten(config: TrialConfig) -> Flat:
             continue
         if name in ("offload_optimizer", "offload_param"):
             table |= _flat_offload(name, value)
+        elif isinstance(strategy, Fsdp1Config) and name in _FSDP1_KNOBS:
+            table[_FSDP1_KNOBS[name]] = "none" if value is None else value
         else:
             table[name] = value
     return table
@@ -57,9 +61,14 @@ def unflatten(table: Flat) -> TrialConfig:
         raise ValueError(f"{field} ({first['input']!r}): {first['msg']}; change or drop that limit") from None
 
 
-def _strategy(backend: str, own: dict[str, Any]) -> DdpConfig | ZeroConfig | Fsdp2Config:
+def _strategy(backend: str, own: dict[str, Any]) -> Strategy:
     if backend == "ddp":
         return DdpConfig(**own)
+    if backend == "fsdp1":
+        fields = {knob: name for name, knob in _FSDP1_KNOBS.items()}
+        return Fsdp1Config(
+            **{fields.get(name, name): None if value == "none" else value for name, value in own.items()}
+        )
     if backend == "fsdp2":
         return Fsdp2Config(**own)
     for name in ("offload_optimizer", "offload_param"):

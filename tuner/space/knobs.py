@@ -5,9 +5,10 @@ docs/search-space.md explains them; conditions live in tuner.space.walk, candida
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from api_schemas.search_space import KnobValue
+from api_schemas.strategies.fsdp1 import ShardingStrategy
 
 Kind = Literal["bool", "int", "number", "word", "group"]
 
@@ -64,15 +65,17 @@ class Knob:
         return self.minimum <= value <= self.maximum
 
 
-_ALL = ("ddp", "zero", "fsdp2")
+_ALL = ("ddp", "zero", "fsdp2", "fsdp1")
 _ZERO = ("zero",)
+_FSDP1 = ("fsdp1",)
 _FSDP2 = ("fsdp2",)
+_FSDP = ("fsdp2", "fsdp1")
 
 KNOBS: dict[str, Knob] = {
     "micro_batch": Knob("int", _ALL),
     "activation_checkpointing": Knob("word", _ALL, ("none", "selective", "full"), lightest="full"),
     "compile": Knob("bool", _ALL, lightest=False),
-    "grad_sync": Knob("word", ("ddp", "fsdp2"), ("every", "reduce_scatter", "last"), lightest="every"),
+    "grad_sync": Knob("word", ("ddp", "fsdp2", "fsdp1"), ("every", "reduce_scatter", "last"), lightest="every"),
     "bucket_cap_mb": Knob("int", ("ddp",), maximum=4096, open=True, lightest="min"),
     "gradient_as_bucket_view": Knob("bool", ("ddp",), lightest=True),
     "static_graph": Knob("bool", ("ddp",), lightest=False),
@@ -93,12 +96,19 @@ KNOBS: dict[str, Knob] = {
     "offload_optimizer_pin_memory": Knob("bool", _ZERO, open=True, lightest=False),
     "offload_param": Knob("word", _ZERO, ("none", "cpu", "nvme")),
     "offload_param_pin_memory": Knob("bool", _ZERO, open=True, lightest=False),
-    "dp_shard": Knob("int", _FSDP2),
-    "dp_replicate": Knob("int", _FSDP2),
+    "dp_shard": Knob("int", _FSDP),
+    "dp_replicate": Knob("int", _FSDP),
     "reshard_after_forward": Knob("group", _FSDP2, lightest=True),
     "forward_prefetch": Knob("int", _FSDP2, minimum=0, maximum=8, open=True, lightest="min"),
     "backward_prefetch": Knob("int", _FSDP2, minimum=0, maximum=8, open=True, lightest="min"),
     "blocks_per_unit": Knob("int", _FSDP2, lightest="min"),
-    "cpu_offload": Knob("bool", _FSDP2),
+    "cpu_offload": Knob("bool", _FSDP),
     "pin_memory": Knob("bool", _FSDP2, open=True, lightest=False),
+    "sharding_strategy": Knob("word", _FSDP1, get_args(ShardingStrategy)),
+    "fsdp1_forward_prefetch": Knob("bool", _FSDP1, open=True, lightest=False),
+    "fsdp1_backward_prefetch": Knob(
+        "word", _FSDP1, ("BACKWARD_PRE", "BACKWARD_POST", "none"), open=True, lightest="none"
+    ),
+    "limit_all_gathers": Knob("bool", _FSDP1, open=True, lightest=True),
+    "use_orig_params": Knob("bool", _FSDP1, lightest=False),
 }

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from api_schemas.search_space import KnobValue
-from api_schemas.strategies import DdpConfig, Fsdp2Config, ZeroConfig
+from api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, ZeroConfig
+from api_schemas.strategies.fsdp1 import HYBRID, RESHARDING, ShardingStrategy, sync_policies
 from tuner.space.domains import Domains, divisors
 from tuner.space.flat import Flat
 from tuner.space.knobs import KNOBS
@@ -52,7 +53,8 @@ class Walk:
         micro_batch = int(self.pick("micro_batch", self.domains.micro_batches))
         self._pick_if("compile", self.limits.allow_compile, (False, True), False)
         accumulates = self.domains.accumulation(micro_batch) > 1
-        {"ddp": self._ddp, "zero": self._zero, "fsdp2": self._fsdp2}[str(backend)](accumulates)
+        draw = {"ddp": self._ddp, "zero": self._zero, "fsdp2": self._fsdp2, "fsdp1": self._fsdp1}
+        draw[str(backend)](accumulates)
         self._checkpointing()
         return self.table
 
@@ -81,11 +83,7 @@ class Walk:
         return self.table[knob]
 
     def _checkpointing(self) -> None:
-        """Selective checkpointing matches operators by their count, into which ZeRO-3's own gathers fall.
-
-        deepspeed 0.19.8 issues other gathers in recomputation than in forward, depending on prefetch and persistence:
-        "aten.cat.default invocation index 2 … not found in storage".
-        """
+        """Selective checkpointing does not work at ZeRO stage 3: `TrialConfig` says why."""
         if self.table.get("stage") == 3:
             self.pick("activation_checkpointing", ("none", "full"), at="stage3")
         else:
@@ -189,3 +187,45 @@ class Walk:
                 self.pick(knob, depths, at="" if len(depths) == 3 else f"{len(depths)}")
             else:
                 self.hold(knob, held, depths)
+
+    def _fsdp1(self, accumulates: bool) -> None:
+        domains, default = self.domains, Fsdp1Config(dp_shard=1)
+        strategy = self._fsdp1_mesh()
+        gathers = domains.on_gpu and int(self.table["dp_shard"]) > 1
+        again = gathers and strategy in RESHARDING
+        self._pick_if("fsdp1_forward_prefetch", gathers, (False, True), default.forward_prefetch)
+        self._pick_if("fsdp1_backward_prefetch", again, ("BACKWARD_PRE", "BACKWARD_POST", "none"), "BACKWARD_PRE")
+        self._pick_if("limit_all_gathers", gathers, (True, False), default.limit_all_gathers)
+        compiled = bool(self.table["compile"])
+        self.pick("use_orig_params", (True,) if compiled else (False, True), at="compiled" if compiled else "")
+        recipe = domains.workload.recipe
+        offloads = domains.on_gpu and not (accumulates and not sync_policies(True, recipe))
+        if offloads:
+            self.pick("cpu_offload", (False, True))
+        else:
+            self.table["cpu_offload"] = False  # a pin would be illegal here
+        policies = sync_policies(bool(self.table["cpu_offload"]), recipe)
+        if accumulates and domains.world > 1:
+            self.pick("grad_sync", policies, at="" if len(policies) > 1 else policies[0])
+        else:
+            self.table["grad_sync"] = policies[0] if accumulates else default.grad_sync
+
+    def _fsdp1_mesh(self) -> str:
+        """Strategy and axes. NO_SHARD is left out: it is DDP, and upstream says so."""
+        world = self.domains.world
+        replicates = self.limits.restrict("dp_replicate", divisors(world))
+        hybrid = tuple(int(k) for k in replicates if 1 < int(k) < world)
+        strategies: tuple[ShardingStrategy, ...] = ()
+        if 1 in replicates:
+            # One rank shards nothing whatever the strategy.
+            strategies = ("FULL_SHARD", "SHARD_GRAD_OP") if world > 1 else ("FULL_SHARD",)
+        strategies += HYBRID if hybrid else ()
+        if not strategies:
+            raise DeadEnd("dp_replicate", divisors(world)[:-1])
+        strategy = str(self.pick("sharding_strategy", strategies))
+        if strategy in HYBRID:
+            shard = int(self.pick("dp_shard", tuple(world // k for k in reversed(hybrid)), at="hybrid"))
+        else:
+            shard = int(self.pick("dp_shard", (world,), at="whole"))
+        self.table["dp_replicate"] = max(1, world // shard)
+        return strategy

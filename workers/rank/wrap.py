@@ -2,11 +2,12 @@
 
 from torch import nn
 
-from api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
+from api_schemas.strategies import DdpConfig, Fsdp1Config, TrialConfig, ZeroConfig
 from workers.rank import checkpointing
 from workers.rank import model as models
 from workers.rank.strategies import base
 from workers.rank.strategies.ddp import DdpTrainer
+from workers.rank.strategies.fsdp1 import Fsdp1Trainer
 from workers.rank.strategies.fsdp2 import Fsdp2Trainer
 from workers.rank.strategies.zero import ZeroTrainer
 
@@ -24,6 +25,8 @@ def trainer(model: nn.Module, setting: base.Setting) -> base.Trainer:
         return DdpTrainer(model, setting, strategy)
     if isinstance(strategy, ZeroConfig):
         return ZeroTrainer(model, setting, strategy)
+    if isinstance(strategy, Fsdp1Config):
+        return Fsdp1Trainer(model, setting, strategy)
     return Fsdp2Trainer(model, setting, strategy)
 
 

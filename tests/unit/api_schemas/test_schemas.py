@@ -5,7 +5,7 @@ from pydantic import ValidationError
 
 from api_schemas.failures import Failure, FailureKind
 from api_schemas.models import ModelSpec, preset, preset_names
-from api_schemas.strategies import Fsdp2Config, TrialConfig, ZeroConfig
+from api_schemas.strategies import Fsdp1Config, Fsdp2Config, TrialConfig, ZeroConfig
 from api_schemas.workload import RECIPES, Workload, gradient_accumulation
 
 PUBLIC_PRESETS = {"gpt2", "gpt2-large", "llama-3.2-1b", "llama-2-7b", "llama-3.1-8b", "llama-2-70b", "qwen3-8b"}
@@ -57,6 +57,42 @@ def test_the_mesh_rules_of_fsdp2_hold() -> None:
     with pytest.raises(ValidationError, match="grad_sync"):
         Fsdp2Config(dp_shard=8, grad_sync="reduce_scatter")
     assert "HSDP 2×4" in Fsdp2Config(dp_replicate=2, dp_shard=4, grad_sync="reduce_scatter").describe()
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"sharding_strategy": "HYBRID_SHARD"}, "needs both axes above 1"),
+        ({"dp_replicate": 2}, "set dp_replicate to 1"),
+        ({"sharding_strategy": "NO_SHARD"}, "set dp_shard to 1"),
+        ({"sharding_strategy": "full"}, "FULL_SHARD"),
+    ],
+)
+def test_the_mesh_rules_of_fsdp1_hold(given: dict[str, object], named: str) -> None:
+    with pytest.raises(ValidationError, match=named):
+        Fsdp1Config.model_validate({"dp_shard": 4, **given})
+
+
+def test_fsdp1_accumulates_only_where_torch_adds_gradients_up_as_the_recipe_says() -> None:
+    mixed, single = RECIPES["bf16-mixed"], RECIPES["fp32"]
+    for policy, offload, recipe, remedy in (
+        ("last", False, mixed, "use 'every'"),
+        ("every", True, single, "use 'last'"),
+        ("last", True, mixed, "cpu_offload to false"),
+    ):
+        config = Fsdp1Config(dp_shard=4, grad_sync=policy, cpu_offload=offload)
+        config.check_accumulation(recipe, 1)
+        with pytest.raises(ValueError, match=remedy):
+            config.check_accumulation(recipe, 2)
+    Fsdp1Config(dp_shard=4).check_accumulation(mixed, 4)
+    Fsdp1Config(dp_shard=4, grad_sync="last").check_accumulation(single, 4)
+
+
+def test_combinations_that_cannot_run_are_refused_with_a_remedy() -> None:
+    with pytest.raises(ValidationError, match="use 'full' or 'none'"):
+        TrialConfig(strategy=ZeroConfig(stage=3), activation_checkpointing="selective")
+    with pytest.raises(ValidationError, match="use_orig_params"):
+        TrialConfig(strategy=Fsdp1Config(dp_shard=2), compile=True)
 
 
 def test_parameter_offload_needs_stage_3() -> None:

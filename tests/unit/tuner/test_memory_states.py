@@ -5,7 +5,7 @@ import pytest
 
 from api_schemas.base import GIB
 from api_schemas.models import preset
-from api_schemas.strategies import DdpConfig, Fsdp2Config, Offload, Strategy, TrialConfig, ZeroConfig
+from api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, Offload, Strategy, TrialConfig, ZeroConfig
 from api_schemas.workload import RECIPES, Recipe, Workload
 from tuner.footprint import Dtypes, Implementation, peak_memory
 from tuner.footprint.candidates import DDP, FSDP2, ZERO, from_configs, from_rows
@@ -17,6 +17,12 @@ SEVEN_B = from_config(preset("llama-2-7b").config)
 SEVENTY_B = from_config(preset("llama-2-70b").config)
 LOW_PRECISION_GRADIENTS = Dtypes(reduce=2)
 PLAIN = Implementation(fused_optimizer=True)
+
+FULLY_SHARDED = (
+    Fsdp2Config(dp_shard=8),
+    Fsdp1Config(dp_shard=8),
+    Fsdp1Config(dp_shard=8, sharding_strategy="SHARD_GRAD_OP"),
+)
 
 
 def _bytes_per_parameter(**row: float) -> float:
@@ -142,13 +148,23 @@ def test_frozen_parameters_have_no_gradients_or_moments() -> None:
 def test_terms_add_up_for_every_candidate() -> None:
     configs = [
         TrialConfig(strategy=strategy, micro_batch=micro, activation_checkpointing=checkpointing)
-        for strategy in (DdpConfig(), *(ZeroConfig(stage=s) for s in (1, 2, 3)), Fsdp2Config(dp_shard=8))
+        for strategy in (DdpConfig(), *(ZeroConfig(stage=s) for s in (1, 2, 3)), *FULLY_SHARDED)
         for micro in (1, 4)
         for checkpointing in ("none", "selective", "full")
+        if (strategy, checkpointing) != (ZeroConfig(stage=3), "selective")
     ]
     table = peak_memory(SEVEN_B, from_configs(configs, 2048, 8, 64), Dtypes(), PLAIN)
     assert np.allclose(sum(table.terms.values()), table.allocated)
     assert (table.allocated > 0).all()
+
+
+def test_fsdp1_holds_what_fsdp2_holds_on_the_same_mesh() -> None:
+    for sharding, reshard in (("FULL_SHARD", True), ("SHARD_GRAD_OP", False)):
+        old = _total_gib(Fsdp1Config(dp_shard=8, sharding_strategy=sharding), "llama-2-7b", 8)
+        new = _total_gib(Fsdp2Config(dp_shard=8, reshard_after_forward=reshard), "llama-2-7b", 8)
+        assert old == pytest.approx(new, rel=0.1)
+    replicated = Fsdp1Config(dp_replicate=8, dp_shard=1, sharding_strategy="NO_SHARD")
+    assert _total_gib(replicated, "llama-2-7b", 8) > 2 * old
 
 
 def test_more_ranks_than_experts_pad_what_fsdp2_gathers() -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tuner_cases import TINY, WORKLOAD, cpu, gpus, llama, space_of, tiny_space
 
 from api_schemas.search_space import SpaceLimits
-from api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
+from api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, TrialConfig, ZeroConfig
 from api_schemas.workload import Workload, gradient_accumulation
 from tuner.space import Space, build
 
@@ -35,6 +35,9 @@ def test_every_drawn_configuration_is_legal_contained_and_its_own_canonical_form
         if isinstance(strategy, Fsdp2Config):
             assert strategy.dp_replicate * strategy.dp_shard == cluster.world_size
             assert strategy.grad_sync == "every" or accumulation > 1
+        if isinstance(strategy, Fsdp1Config):
+            assert strategy.dp_replicate * strategy.dp_shard == cluster.world_size
+            strategy.check_accumulation(workload.recipe, accumulation)
         if isinstance(strategy, ZeroConfig):
             assert strategy.allgather_bucket_size % 2 == 0
             assert not (strategy.stage == 3 and config.activation_checkpointing == "selective")

@@ -1,0 +1,138 @@
+"""PyTorch `FullyShardedDataParallel` (FSDP1), for those who have not moved to FSDP2: flat parameters, one unit per block."""
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from api_schemas.base import Schema
+from api_schemas.strategies.base import GradSync
+from api_schemas.workload import Recipe
+
+ShardingStrategy = Literal["FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2", "NO_SHARD"]
+"""Upstream's names. `…_OP` and `…_ZERO2` keep gathered parameters from forward to backward."""
+
+HYBRID: tuple[ShardingStrategy, ...] = ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
+"""Sharded within a group, replicated across groups."""
+RESHARDING: tuple[ShardingStrategy, ...] = ("FULL_SHARD", "HYBRID_SHARD")
+"""Free gathered parameters after forward."""
+
+
+class Fsdp1Config(Schema):
+    """Arguments of `torch.distributed.fsdp.FullyShardedDataParallel`, applied to each repeated block and to the root."""
+
+    kind: Literal["fsdp1"] = "fsdp1"
+    sharding_strategy: ShardingStrategy = "FULL_SHARD"
+    """`NO_SHARD` (deprecated upstream) replicates as DDP does."""
+    dp_replicate: int = Field(default=1, ge=1)
+    """Replicate groups; above 1 for the hybrid strategies and `NO_SHARD`."""
+    dp_shard: int = Field(ge=1)
+    """Ranks over which parameters, gradients and optimizer state are sharded."""
+    backward_prefetch: Literal["BACKWARD_PRE", "BACKWARD_POST"] | None = "BACKWARD_PRE"
+    """When backward gathers the next unit: before the current one's gradients, after them, or only when it is needed."""
+    forward_prefetch: bool = False
+    """Gather the next unit before the current forward, which helps where the host is slow to launch."""
+    limit_all_gathers: bool = True
+    """The host waits rather than gather more than two units ahead. False: more memory, no waiting."""
+    use_orig_params: bool = False
+    """The optimizer sees the model's own parameters instead of one flat one per unit; `torch.compile` needs it."""
+    cpu_offload: bool = False
+    """Shards, gradients and optimizer state live in page-locked host memory; GPUs only."""
+    grad_sync: Literal["every", "last"] = "every"
+    """`last` accumulates under `no_sync`, with unsharded gradients held in the compute dtype."""
+
+    @model_validator(mode="after")
+    def _legal(self) -> "Fsdp1Config":
+        strategy, replicate, shard = self.sharding_strategy, self.dp_replicate, self.dp_shard
+        mesh = f"dp_replicate × dp_shard ({replicate} × {shard})"
+        if strategy in HYBRID and min(replicate, shard) == 1:
+            raise ValueError(
+                f"sharding_strategy ({strategy!r}) needs both axes above 1, not {mesh}; use FULL_SHARD or SHARD_GRAD_OP"
+            )
+        if strategy in ("FULL_SHARD", "SHARD_GRAD_OP") and replicate > 1:
+            raise ValueError(
+                f"sharding_strategy ({strategy!r}) shards over all ranks, not {mesh}; set dp_replicate to 1 or use HYBRID_SHARD"
+            )
+        if strategy == "NO_SHARD" and shard > 1:
+            raise ValueError(f"sharding_strategy ('NO_SHARD') shards nothing, not {mesh}; set dp_shard to 1")
+        return self
+
+    @property
+    def sync_policy(self) -> GradSync:
+        """The policy in the words all strategies share."""
+        return self.grad_sync
+
+    @property
+    def keeps_parameters(self) -> bool:
+        """Whether gathered parameters stay from forward to backward."""
+        return self.dp_shard > 1 and self.sharding_strategy not in RESHARDING
+
+    def check_accumulation(self, recipe: Recipe, accumulation: int) -> None:
+        """Refuse what torch 2.13 takes without a word and trains wrongly.
+
+        Raises:
+            ValueError: names the field and the remedy.
+        """
+        legal = sync_policies(self.cpu_offload, recipe)
+        if accumulation > 1 and self.grad_sync not in legal:
+            why = (
+                "replaces offloaded gradients instead of adding to them"
+                if self.grad_sync == "every"
+                else f"adds micro batches up in {recipe.compute_dtype}, the recipe ({recipe.name!r}) in {recipe.reduce_dtype}"
+            )
+            raise ValueError(
+                f"grad_sync ({self.grad_sync!r}) with gradient accumulation ({accumulation}): FSDP1 {why}; "
+                + (
+                    f"use {legal[0]!r}"
+                    if legal
+                    else "set cpu_offload to false, or raise micro_batch to accumulate nothing"
+                )
+            )
+
+    def to_fsdp1(self) -> dict[str, Any]:
+        """Keyword arguments for `FullyShardedDataParallel(module, **…)` that do not need torch objects."""
+        return {
+            "forward_prefetch": self.forward_prefetch,
+            "limit_all_gathers": self.limit_all_gathers,
+            "use_orig_params": self.use_orig_params,
+        }
+
+    def to_accelerate(self, block_class: str) -> dict[str, Any]:
+        """The `fsdp_config` section of an Accelerate configuration file (FSDP1).
+
+        Accelerate has no words for `limit_all_gathers` and the gradient sync policy, and makes hybrid groups of nodes.
+        """
+        return {
+            "fsdp_version": 1,
+            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "fsdp_transformer_layer_cls_to_wrap": block_class,
+            "fsdp_sharding_strategy": self.sharding_strategy.removeprefix("_"),
+            "fsdp_backward_prefetch": self.backward_prefetch or "NO_PREFETCH",
+            "fsdp_forward_prefetch": self.forward_prefetch,
+            "fsdp_use_orig_params": self.use_orig_params,
+            "fsdp_offload_params": self.cpu_offload,
+            "fsdp_cpu_ram_efficient_loading": True,
+            "fsdp_sync_module_states": True,
+            "fsdp_state_dict_type": "SHARDED_STATE_DICT",
+        }
+
+    def describe(self) -> str:
+        """The strategy in words."""
+        if self.sharding_strategy in HYBRID:
+            name = f"FSDP1, hybrid {self.dp_replicate}×{self.dp_shard}"
+        elif self.sharding_strategy == "NO_SHARD":
+            name = f"FSDP1, replicated ×{self.dp_replicate}"
+        else:
+            name = f"FSDP1, sharded ×{self.dp_shard}"
+        if self.keeps_parameters:
+            name += ", kept after forward"
+        return name + (", CPU offload" if self.cpu_offload else "")
+
+
+def sync_policies(cpu_offload: bool, recipe: Recipe) -> tuple[Literal["every", "last"], ...]:
+    """Policies that train the recipe while accumulating (torch 2.13, `_runtime_utils.py` and `_flat_param.py`).
+
+    With offload, the gradient of each reduction overwrites the last one's on the host. Under `no_sync`, gradients add up
+    in the dtype of the gathered parameters, whatever `reduce_dtype` says.
+    """
+    every: tuple[Literal["every", "last"], ...] = () if cpu_offload else ("every",)
+    return (*every, "last") if recipe.compute_dtype == recipe.reduce_dtype else every

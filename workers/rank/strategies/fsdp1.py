@@ -1,0 +1,125 @@
+"""PyTorch FullyShardedDataParallel (FSDP1): one flat parameter per block, and one for what is in no block."""
+
+import contextlib
+import math
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import (
+    BackwardPrefetch,
+    CPUOffload,
+    FullyShardedDataParallel,
+    MixedPrecision,
+    ShardingStrategy,
+)
+
+from api_schemas.strategies import Fsdp1Config
+from api_schemas.strategies.fsdp1 import HYBRID
+from workers.rank import model as models
+from workers.rank import weights
+from workers.rank.place import Place
+from workers.rank.strategies import base
+
+
+class Fsdp1Trainer:
+    """Blocks are made whole, one after the other, and sharded at once; at most one is in memory besides the shards."""
+
+    def __init__(self, model: nn.Module, setting: base.Setting, config: Fsdp1Config) -> None:
+        workload, place = setting.task.workload, setting.place
+        _check(config, setting)
+        self._fsdp = _shard(model, setting, config)
+        self._place = place
+        self._sharded = config.dp_shard > 1
+        self._parameters = [p for p in self._fsdp.parameters() if p.requires_grad]
+        self._optimizer = base.adamw(self._parameters, workload.optimizer)
+        self._max_norm = workload.max_grad_norm
+        self._accumulation = setting.accumulation
+        self._sync_every = config.grad_sync == "every"
+
+    def micro_step(self, tokens: torch.Tensor, last: bool) -> torch.Tensor:
+        """See `Trainer`."""
+        with contextlib.nullcontext() if last or self._sync_every else self._fsdp.no_sync():
+            loss = base.causal_loss(self._fsdp, tokens)
+            (loss / self._accumulation).backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def optimizer_step(self) -> torch.Tensor:
+        """See `Trainer`."""
+        norm: torch.Tensor = self._fsdp.clip_grad_norm_(math.inf if self._max_norm is None else self._max_norm)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        return norm
+
+    def parameter_checksum(self) -> tuple[float, float]:
+        """See `Trainer`; replicate groups hold the same, and padding at the end of a flat parameter is zero."""
+        total = base.checksum_of(self._parameters)
+        if self._sharded:
+            return base.reduce_checksum(total, self._place, self._fsdp.process_group)
+        return float(total[0]), float(total[1])
+
+    def close(self) -> None:
+        """See `Trainer`."""
+
+
+def _check(config: Fsdp1Config, setting: base.Setting) -> None:
+    """Raises ValueError for what this machine or FSDP1 cannot do."""
+    place = setting.place
+    if config.dp_replicate * config.dp_shard != place.world_size:
+        raise ValueError(
+            f"dp_replicate × dp_shard ({config.dp_replicate} × {config.dp_shard}) must equal the number of ranks "
+            f"({place.world_size}); choose two factors of it"
+        )
+    if config.cpu_offload and not place.is_cuda:
+        raise ValueError(
+            "cpu_offload (true) needs page-locked memory, which torch has only with a GPU; set it to false: on CPU ranks "
+            "shards are in host memory already"
+        )
+    config.check_accumulation(setting.task.workload.recipe, setting.accumulation)
+
+
+def _shard(model: nn.Module, setting: base.Setting, config: Fsdp1Config) -> FullyShardedDataParallel:
+    place = setting.place
+    mixed = setting.compute_dtype != setting.master_dtype
+    prefetch = config.backward_prefetch
+    options = {
+        **_groups(config, place),
+        "sharding_strategy": ShardingStrategy[config.sharding_strategy],
+        "cpu_offload": CPUOffload(config.cpu_offload),
+        "mixed_precision": MixedPrecision(
+            param_dtype=setting.compute_dtype if mixed else None, reduce_dtype=setting.reduce_dtype if mixed else None
+        ),
+        "backward_prefetch": BackwardPrefetch[prefetch] if prefetch is not None else None,
+        "device_id": place.device,
+        **config.to_fsdp1(),
+    }
+    models.move_buffers(model, place.device)
+    for name, block in models.repeated_blocks(model):
+        _materialize(block, name + ".", setting)
+        owner, _, key = name.rpartition(".")
+        setattr(model.get_submodule(owner), key, FullyShardedDataParallel(block, **options))
+    _materialize(model, "", setting)
+    return FullyShardedDataParallel(model, **options)
+
+
+def _groups(config: Fsdp1Config, place: Place) -> dict[str, object]:
+    """The mesh of a hybrid strategy; neighbouring ranks shard, so a shard group lies within a host where it fits."""
+    if config.sharding_strategy not in HYBRID:
+        return {}
+    axes = (config.dp_replicate, config.dp_shard)
+    mesh = init_device_mesh(place.device.type, axes, mesh_dim_names=("dp_replicate", "dp_shard"))
+    return {"device_mesh": mesh}
+
+
+def _materialize(module: nn.Module, prefix: str, setting: base.Setting) -> None:
+    """Give parameters that are still on the meta device their whole initial values."""
+    seed = setting.task.workload.seed
+
+    def make(name: str, old: nn.Parameter) -> nn.Parameter:
+        if not old.is_meta:
+            return old
+        value = torch.empty(old.shape, dtype=setting.master_dtype, device=setting.place.device)
+        weights.fill_(value.view(-1), prefix + name, old.shape, 0, seed, setting.compute_dtype)
+        return nn.Parameter(value, requires_grad=old.requires_grad)
+
+    models.replace_parameters(module, make)

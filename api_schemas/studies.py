@@ -48,7 +48,8 @@ class StudySpec(Schema):
     objective: Objective = Objective()
     budget: Budget = Budget()
     baseline: TrialConfig | dict[str, JsonValue] | None = None
-    """What the user runs today: a configuration of ours, or a DeepSpeed JSON as it is."""
+    """What the user runs today: a configuration of ours, or as it is a DeepSpeed JSON, an Accelerate configuration or
+    transformers' TrainingArguments (files they name must be in their place)."""
     space: SpaceLimits = SpaceLimits()
     seed: int = Field(default=0, ge=0, lt=2**31)
     """Seeds the sampler."""
@@ -160,3 +161,5 @@ class Study(Schema):
     result: StudyResult | None = None
     reason: str | None = None
     """Why the search stopped, or why the study failed."""
+    warnings: tuple[str, ...] = ()
+    """Keys of the given baseline that are unknown or do nothing in a trial, and what was taken for what it leaves open."""

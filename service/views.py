@@ -28,6 +28,7 @@ def study(row: StudyRow, trials: Mapping[str, int], rejected: int) -> Study:
         best_so_far=row.best_so_far,
         result=row.result,
         reason=row.reason,
+        warnings=tuple(row.notes),
     )
 
 

@@ -12,6 +12,7 @@ from pydantic import JsonValue, ValidationError
 
 from api_schemas.hardware import Cluster, Inventory
 from api_schemas.studies import StudySpec
+from service.cli import baseline_file
 from service.cli.errors import InputError
 
 _LENGTH_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_sequence_length", "seq_length")
@@ -61,14 +62,26 @@ def study_spec(values: dict[str, JsonValue], folder: Path) -> StudySpec:
             "({model_type, …}); add one of these keys"
         )
     values = dict(values)
-    for key in ("model", "baseline"):
-        named = values.get(key)
-        if isinstance(named, str) and named.endswith(".json"):
-            values[key] = read_json_object(folder / named)
+    named = values.get("model")
+    if isinstance(named, str) and named.endswith(".json"):
+        values["model"] = read_json_object(folder / named)
+    values["baseline"] = _baseline(values.get("baseline"), folder)
     try:
         return StudySpec.model_validate(values)
     except ValidationError as error:
         raise InputError(*error_lines(error)) from None
+
+
+def _baseline(given: JsonValue, folder: Path) -> JsonValue:
+    """The baseline with its file read: a path, or {"file": path, "micro_batch": …} for a file without a batch size."""
+    if isinstance(given, str) and given.endswith(baseline_file.SUFFIXES):
+        return baseline_file.read(given, folder)
+    if isinstance(given, dict) and isinstance(file := given.get("file"), str):
+        beside = {key: value for key, value in given.items() if key != "file"}
+        if unknown := sorted(beside.keys() - {"micro_batch"}):
+            raise InputError(f"baseline.{unknown[0]}: unknown field beside file; only micro_batch may stand there")
+        return {**baseline_file.read(file, folder), **beside}
+    return given
 
 
 def study_of_config(config: dict[str, JsonValue], inventory: Inventory) -> tuple[StudySpec, str]:

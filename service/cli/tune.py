@@ -121,6 +121,8 @@ def _run(client: ServiceClient, state_dir: Path, spec: StudySpec | None, options
             assert spec is not None
             study = _create(client, spec)
         say(f"study {study.study_id}: {study.spec.model.name} on {_cluster_words(study.cluster)}")
+        for line in study.warnings:
+            say(f"warning: {line}")
         study = _watch(client, worker, study.study_id)
     finally:
         worker.stop()

@@ -1,0 +1,9 @@
+"""What the user runs today, as a configuration of ours: in our words, or a DeepSpeed JSON, an Accelerate configuration or
+transformers' TrainingArguments as they are.
+
+A key that contradicts the workload is an error naming both; a key that does nothing in a trial is a note.
+"""
+
+from tuner.baseline.resolve import Resolved, resolve, resolve_with_notes
+
+__all__ = ["Resolved", "resolve", "resolve_with_notes"]

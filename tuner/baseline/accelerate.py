@@ -1,0 +1,159 @@
+"""Accelerate's configuration file (YAML or JSON) as a baseline, as Accelerate 1.15 reads it."""
+
+from pydantic import JsonValue
+
+from api_schemas.hardware import Cluster
+from api_schemas.strategies import DdpConfig, Fsdp1Config, TrialConfig
+from api_schemas.strategies.fsdp1 import sync_policies
+from api_schemas.workload import Workload, gradient_accumulation
+from tuner.baseline import deepspeed, fsdp
+from tuner.baseline import recipe as recipes
+from tuner.baseline.section import Section
+
+KEYS = frozenset(["distributed_type", "compute_environment"])
+"""Of which every such file has one."""
+_SILENT = frozenset(
+    [
+        "compute_environment",
+        "debug",
+        "enable_cpu_affinity",
+        "gpu_ids",
+        "machine_rank",
+        "main_process_ip",
+        "use_cpu",
+        "main_process_port",
+        "main_training_function",
+        "rdzv_backend",
+        "same_network",
+        "mpirun_config",
+        "tpu_env",
+        "tpu_use_cluster",
+        "tpu_use_sudo",
+        "tpu_vm",
+        "tpu_name",
+        "tpu_zone",
+        "command_file",
+        "commands",
+    ]
+)
+_REPLICATED = ("multi_gpu", "multi_cpu", "no", "none")
+
+
+def read(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -> TrialConfig:
+    """The configuration; `micro_batch` beside Accelerate's own keys says what its file cannot.
+
+    Raises:
+        ValueError: a contradiction with the workload or the cluster, or a kind of training a study does not have.
+    """
+    kind = top.word("distributed_type") or "no"
+    for key, ours in (("num_processes", cluster.world_size), ("num_machines", cluster.nodes)):
+        given = top.integer(key)
+        if given is not None and given != ours:
+            raise ValueError(f"{top.name(key)} ({given}), but the cluster has {ours}; make them equal, or drop it")
+    bf16 = _precision(top, workload, notes)
+    if kind == "deepspeed":
+        config = _deepspeed(top, bf16, workload, cluster, notes)
+    else:
+        config = _torch(top, kind, workload, cluster, notes)
+    micro_batch = top.integer("micro_batch")
+    if micro_batch is not None:
+        recipes.check_positive(top, "micro_batch")
+        config = config.model_copy(update={"micro_batch": micro_batch})
+    elif kind != "deepspeed":
+        notes.append(
+            "baseline gives no batch size; measured at micro batch 1: write "
+            '{"file": "accelerate.yaml", "micro_batch": …} for another'
+        )
+    if top.section("dynamo_config").word("dynamo_backend") not in (None, "no"):
+        notes.append(f"{top.name('dynamo_config')} is not applied: measured without torch.compile")
+    notes += [f"{name} is not applied" for name in top.unread(_SILENT)]
+    return with_sync(config, workload, cluster, notes)
+
+
+def _precision(top: Section, workload: Workload, notes: list[str]) -> bool | None:
+    mixed, recipe = top.word("mixed_precision"), workload.recipe
+    if mixed in ("fp16", "fp8"):
+        ours = recipes.computes_in(recipe)
+        raise ValueError(
+            f"{top.name('mixed_precision')} ({mixed!r}), but {ours}; no recipe uses {mixed}, use bf16 or no"
+        )
+    if mixed not in (None, "no", "bf16"):
+        raise ValueError(f"{top.name('mixed_precision')} ({mixed!r}) must be no or bf16; use one of them")
+    bf16 = None if mixed is None else mixed == "bf16"
+    if bf16 is not None or recipe.compute_dtype == "bfloat16":
+        recipes.check_bf16(f"{top.name('mixed_precision')} bf16", bf16, recipe, notes)
+    return bf16
+
+
+def _torch(top: Section, kind: str, workload: Workload, cluster: Cluster, notes: list[str]) -> TrialConfig:
+    if workload.max_grad_norm is not None:
+        notes.append(
+            f"clipping stands in the script; measured with the workload's max_grad_norm {workload.max_grad_norm}"
+        )
+    if kind == "fsdp":
+        section = Section(fsdp.without_prefix(top.section("fsdp_config").values()), top.name("fsdp_config"))
+        fsdp.note_precision(workload.recipe, "Accelerate's bf16", notes)
+        return fsdp.read(section, 1, False, _mesh(top), cluster, notes)
+    if kind not in _REPLICATED:
+        raise ValueError(
+            f"{top.name('distributed_type')} ({kind!r}) is not offered; use MULTI_GPU, FSDP or DEEPSPEED, or another baseline"
+        )
+    if workload.recipe.compute_dtype != "float32":
+        notes.append("Accelerate's autocast keeps norms and softmax in float32; measured as the recipe computes")
+    _mesh(top)
+    return TrialConfig(strategy=DdpConfig())
+
+
+def _mesh(top: Section) -> tuple[int, int] | None:
+    section = top.section("parallelism_config")
+    for axis in ("tp_size", "cp_size", "sp_size"):
+        size = section.integer(f"parallelism_config_{axis}")
+        if size is not None and size > 1:
+            raise ValueError(
+                f"{section.name(axis)} ({size}) is not offered: all ranks are data-parallel; use 1 or drop it"
+            )
+    replicate, shard = (section.integer(f"parallelism_config_dp_{axis}_size") for axis in ("replicate", "shard"))
+    return (replicate or 1, shard or 1) if replicate or shard else None
+
+
+def _deepspeed(top: Section, bf16: bool | None, workload: Workload, cluster: Cluster, notes: list[str]) -> TrialConfig:
+    section = top.section("deepspeed_config")
+    document = section.get("deepspeed_config_file")
+    if document is not None:
+        for key in ("zero_stage", "gradient_accumulation_steps", "gradient_clipping"):
+            if key in section:
+                notes.append(f"{section.name(key)} has no effect beside deepspeed_config_file")
+        return deepspeed.read(section.section("deepspeed_config_file"), workload, cluster, notes)
+    zero: dict[str, JsonValue] = {"stage": section.integer("zero_stage")}
+    for kind in ("optimizer", "param"):
+        device = section.word(f"offload_{kind}_device")
+        if device not in (None, "none"):
+            zero[f"offload_{kind}"] = {"device": device}
+    values: dict[str, JsonValue] = {
+        "zero_optimization": {key: value for key, value in zero.items() if value is not None}
+    }
+    for key in ("gradient_accumulation_steps", "gradient_clipping"):
+        values[key] = section.get(key)
+    if bf16 is not None:
+        values["bf16"] = {"enabled": bf16}
+    silent = frozenset(
+        ["zero3_init_flag", "zero3_save_16bit_model", "deepspeed_multinode_launcher", "deepspeed_hostfile"]
+    )
+    notes += [f"{name} is not applied" for name in section.unread(silent | {"deepspeed_moe_layer_cls_names"})]
+    return deepspeed.read(Section(values, section.name("")[:-1]), workload, cluster, notes)
+
+
+def with_sync(config: TrialConfig, workload: Workload, cluster: Cluster, notes: list[str]) -> TrialConfig:
+    """`accelerator.accumulate` reduces once; FSDP1 trains the recipe that way only where the dtypes allow it."""
+    strategy = config.strategy
+    if not isinstance(strategy, Fsdp1Config):
+        return config
+    accumulation = gradient_accumulation(workload.global_batch, config.micro_batch, cluster.world_size)
+    policies = sync_policies(strategy.cpu_offload, workload.recipe)
+    if accumulation == 1 or not policies:
+        return config
+    if policies[-1] == "every":
+        notes.append(
+            "under no_sync FSDP1 adds micro batches up in bfloat16; measured with a reduction for each of them"
+        )
+    return config.model_copy(update={"strategy": strategy.model_copy(update={"grad_sync": policies[-1]})})

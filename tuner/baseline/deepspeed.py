@@ -1,0 +1,166 @@
+"""A user's DeepSpeed JSON as a baseline, read as DeepSpeed 0.19.8 reads it."""
+
+from pydantic import ValidationError
+
+from api_schemas.hardware import Cluster
+from api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
+from api_schemas.workload import Recipe, Workload
+from tuner.baseline import recipe as recipes
+from tuner.baseline.section import Section, in_words
+from tuner.baseline.zero import read_zero
+
+_SILENT_KEYS = frozenset(
+    [
+        "steps_per_print",
+        "wall_clock_breakdown",
+        "memory_breakdown",
+        "dump_state",
+        "tensorboard",
+        "wandb",
+        "csv_monitor",
+        "comet",
+        "monitor_config",
+        "flops_profiler",
+        "comms_logger",
+        "zero_allow_untested_optimizer",
+        "zero_force_ds_cpu_optimizer",
+        "checkpoint",
+        "timers",
+        "log_level",
+        "aio",
+        "nebula",
+        "datastates",
+        "load_universal_checkpoint",
+        "disable_allgather",
+    ]
+)
+"""Logging, checkpoint files and DeepSpeed's own permissions: nothing in them changes what a trial trains or its speed."""
+_SHORT = {"float32": "fp32", "bfloat16": "bf16"}
+_SPELLINGS = {"fp32": "fp32", "float32": "fp32", "torch.float32": "fp32", "float": "fp32"}
+_SPELLINGS |= {"bf16": "bf16", "bfloat16": "bf16", "torch.bfloat16": "bf16"}
+
+
+def read(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -> TrialConfig:
+    """The configuration of a whole DeepSpeed JSON.
+
+    Raises:
+        ValueError: a contradiction with the workload (both are named), or a value DeepSpeed would not take.
+    """
+    _check_precision(top, workload.recipe, notes)
+    recipes.check_clipping(top, "gradient_clipping", workload, notes)
+    _check_optimizer(top.section("optimizer"), workload, notes)
+    _check_scaling(top)
+    micro_batch = _micro_batch(top, workload, cluster, notes)
+    if "scheduler" in top:
+        notes.append(f"{top.name('scheduler')} is not applied: trials train at a constant learning rate")
+    if "activation_checkpointing" in top:
+        notes.append(
+            f"{top.name('activation_checkpointing')} is not applied: DeepSpeed's section acts only in models that call "
+            "deepspeed.checkpointing, which those of transformers do not"
+        )
+    strategy = _strategy(top.section("zero_optimization"), workload.recipe, notes)
+    notes += [f"{name} is not applied" for name in top.unread(_SILENT_KEYS)]
+    return TrialConfig(strategy=strategy, micro_batch=micro_batch)
+
+
+def _strategy(zero: Section, recipe: Recipe, notes: list[str]) -> ZeroConfig | DdpConfig:
+    stage = zero.integer("stage") or 0
+    if stage not in (0, 1, 2, 3):
+        raise ValueError(f"{zero.name('stage')} ({stage}) must be 1, 2 or 3; use one of them")
+    if stage:
+        try:
+            strategy, ineffective = read_zero(zero)
+        except ValidationError as error:
+            raise in_words(error, zero.name("")[:-1], "DeepSpeed's configuration JSON") from error
+        notes += ineffective
+        return strategy
+    if recipe.compute_dtype != "float32":
+        raise ValueError(
+            f"{zero.name('stage')} (0) under recipe ({recipe.name!r}) trains something else in DeepSpeed 0.19.8 than "
+            "every other strategy; use stage 1, 2 or 3, or give a DDP baseline: "
+            '{"strategy": {"kind": "ddp"}, "micro_batch": …}'
+        )
+    notes.append(
+        f"{zero.name('stage')} 0 is measured as PyTorch DDP: the same training in fp32 (full replicas, one all-reduce "
+        "per step), not DeepSpeed's own engine"
+    )
+    return DdpConfig(grad_sync="last")
+
+
+def _check_precision(top: Section, recipe: Recipe, notes: list[str]) -> None:
+    fp16 = top.section("fp16")
+    recipes.check_fp16(fp16.name("enabled"), fp16.flag("enabled"), recipe)
+    bf16 = top.section("bf16" if "bf16" in top else "bfloat16")
+    recipes.check_bf16(top.section("bf16").name("enabled"), bf16.flag("enabled"), recipe, notes)
+    for name in ("bf16_master_weights_and_grads", "bf16_optimizer_states"):
+        if bf16.flag(name) and recipe.master_dtype != "bfloat16":
+            raise ValueError(
+                f"{bf16.name(name)} (true), but the workload's recipe ({recipe.name!r}) keeps masters in "
+                f"{recipe.master_dtype}; set it to false"
+            )
+    autocast = top.section("torch_autocast")
+    if autocast.flag("enabled"):
+        ours = recipes.computes_in(recipe)
+        raise ValueError(f"{autocast.name('enabled')} (true), but {ours} without autocast; set it to false")
+    reduce_dtype = _SHORT[recipe.reduce_dtype]
+    for section, name in ((top, "communication_data_type"), (top.section("data_types"), "grad_accum_dtype")):
+        given = section.text(name)
+        if given is not None and _SPELLINGS.get(given.lower(), given) != reduce_dtype:
+            raise ValueError(
+                f"{section.name(name)} ({given!r}), but the workload's recipe ({recipe.name!r}) accumulates and reduces "
+                f"gradients in {reduce_dtype}; use {reduce_dtype!r} or drop it"
+            )
+
+
+def _check_optimizer(optimizer: Section, workload: Workload, notes: list[str]) -> None:
+    kind = optimizer.text("type")
+    if kind is not None and kind.lower() not in ("adam", "adamw"):
+        raise ValueError(
+            f"{optimizer.name('type')} ({kind!r}), but the workload trains with AdamW; use AdamW or drop it"
+        )
+    params, ours = optimizer.section("params"), workload.optimizer
+    if params.flag("adam_w_mode") is False and params.number("weight_decay"):
+        raise ValueError(
+            f"{params.name('adam_w_mode')} (false) decays weights through the gradient, but the workload's AdamW does "
+            "not; set it to true"
+        )
+    betas = params.get("betas")
+    if betas is not None and (not isinstance(betas, list) or len(betas) != 2):
+        raise ValueError(f"{params.name('betas')} ({betas!r}) must be two numbers; e.g. [{ours.beta1}, {ours.beta2}]")
+    pair = Section(dict(zip(("betas[0]", "betas[1]"), betas or (), strict=False)), params.name("")[:-1])
+    given = [(params, key, key) for key in ("lr", "eps", "weight_decay")]
+    recipes.check_adamw([*given, (pair, "betas[0]", "beta1"), (pair, "betas[1]", "beta2")], workload)
+    notes += [f"{name} is not applied" for name in (*optimizer.unread(), *params.unread())]
+
+
+def _check_scaling(top: Section) -> None:
+    """Keys that change the gradient's scale, or split the model in ways a study does not."""
+    if (operation := top.text("gradient_allreduce_op")) not in (None, "mean", "avg", "average"):
+        raise ValueError(
+            f"{top.name('gradient_allreduce_op')} ({operation!r}), but the workload's loss is averaged over the global "
+            "batch; drop it"
+        )
+    for section, key in (("tensor_parallel", "autotp_size"), ("expert_parallel", "autoep_size")):
+        part = top.section(section)
+        size = part.integer(key)
+        if size is not None and size > 1:
+            raise ValueError(f"{part.name(key)} ({size}) is not offered; use 1 or drop the section")
+
+
+def _micro_batch(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -> int:
+    names = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+    recipes.check_positive(top, *names)
+    total, micro, accumulation = (top.integer(name) for name in ("train_batch_size", *names))
+    world, ours = cluster.world_size, workload.global_batch
+    if total is not None and total != ours:
+        raise ValueError(
+            f"{top.name('train_batch_size')} ({total}), but the workload's global_batch is {ours}; make them equal"
+        )
+    if micro is None and accumulation is None and total is None:
+        notes.append("baseline gives no batch size; measured at micro batch 1")
+        return 1
+    if micro is None:
+        return recipes.micro_batch_of_accumulation(top, "gradient_accumulation_steps", workload, world)
+    if accumulation is not None:
+        recipes.check_product(names[0], micro, names[1], accumulation, world, ours)
+    return micro

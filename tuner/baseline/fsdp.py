@@ -1,0 +1,136 @@
+"""The words Accelerate and transformers share for FSDP, as their 1.15 and 5.23 read them."""
+
+from pydantic import JsonValue, ValidationError
+
+from api_schemas.hardware import Cluster
+from api_schemas.strategies import Fsdp1Config, Fsdp2Config, TrialConfig
+from api_schemas.workload import Recipe
+from tuner.baseline.section import Section, in_words
+
+_SILENT = frozenset(["cpu_ram_efficient_loading", "sync_module_states", "state_dict_type", "min_num_params"])
+_SILENT |= {"transformer_layer_cls_to_wrap", "xla", "xla_fsdp_v2", "xla_fsdp_grad_ckpt"}
+_STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
+"""Accelerate also takes their position, counted from 1."""
+_PREFETCH = {
+    "backward_pre": "BACKWARD_PRE",
+    "1": "BACKWARD_PRE",
+    "backward_post": "BACKWARD_POST",
+    "2": "BACKWARD_POST",
+}
+_PREFETCH |= {"no_prefetch": "", "3": ""}
+
+
+def without_prefix(values: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """The same object with `fsdp_` taken off its keys, which both libraries do."""
+    return {key.removeprefix("fsdp_"): value for key, value in values.items()}
+
+
+def read(
+    section: Section, version: int, orig_params: bool, mesh: tuple[int, int] | None, cluster: Cluster, notes: list[str]
+) -> TrialConfig:
+    """The configuration, at micro batch 1. `orig_params` and `version` are the library's defaults.
+
+    Raises:
+        ValueError: a value the library would not take.
+    """
+    version = section.integer("version") or version
+    if version not in (1, 2):
+        raise ValueError(f"{section.name('version')} ({version}) must be 1 or 2; use one of them")
+    policy = section.word("auto_wrap_policy")
+    if policy not in (None, "transformer_based_wrap"):
+        notes.append(
+            f"{section.name('auto_wrap_policy')} is not applied: each repeated block is a unit, and the rest one"
+        )
+    try:
+        strategy = (
+            _fsdp1(section, orig_params, cluster, notes) if version == 1 else _fsdp2(section, mesh, cluster, notes)
+        )
+        full = section.flag("activation_checkpointing")
+        if section.flag("activation_checkpointing_offload"):
+            notes.append(
+                f"{section.name('activation_checkpointing_offload')} is not applied: activations stay on the GPU"
+            )
+        notes += [f"{name} is not applied" for name in section.unread(_SILENT)]
+        return TrialConfig(strategy=strategy, activation_checkpointing="full" if full else "none")
+    except ValidationError as error:
+        raise in_words(error, section.name("")[:-1], "docs/search-space.md") from error
+
+
+def _fsdp1(section: Section, orig_params: bool, cluster: Cluster, notes: list[str]) -> Fsdp1Config:
+    word = section.word("sharding_strategy")
+    other = section.word("reshard_after_forward")
+    strategy = _strategy(section, word if word is not None else other)
+    if word is None and other in ("true", "yes", "false", "no"):
+        raise ValueError(
+            f"{section.name('reshard_after_forward')} ({other}) is FSDP2's; name a sharding strategy, or set version to 2"
+        )
+    world = cluster.world_size
+    replicate, shard = {"NO_SHARD": (world, 1)}.get(strategy, (1, world))
+    if strategy in ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"):
+        replicate, shard = cluster.nodes, cluster.gpus_per_node
+        if replicate == 1:
+            notes.append(
+                f"{section.name('sharding_strategy')} {strategy} on one node has one group: measured as full sharding"
+            )
+            strategy = "FULL_SHARD" if strategy == "HYBRID_SHARD" else "SHARD_GRAD_OP"
+    prefetch = section.word("backward_prefetch")
+    if prefetch is not None and prefetch not in _PREFETCH:
+        raise ValueError(
+            f"{section.name('backward_prefetch')} ({prefetch!r}) must be BACKWARD_PRE, BACKWARD_POST or NO_PREFETCH"
+        )
+    gathers, original = section.flag("limit_all_gathers"), section.flag("use_orig_params")
+    return Fsdp1Config.model_validate(
+        {
+            "sharding_strategy": strategy,
+            "dp_replicate": replicate,
+            "dp_shard": shard,
+            # Both libraries gather nothing ahead unless they are told to.
+            "backward_prefetch": _PREFETCH.get(prefetch or "", "") or None,
+            "forward_prefetch": bool(section.flag("forward_prefetch")),
+            "limit_all_gathers": True if gathers is None else gathers,
+            "use_orig_params": orig_params if original is None else original,
+            "cpu_offload": _offload(section),
+        }
+    )
+
+
+def _strategy(section: Section, word: str | None) -> str:
+    if word is None:
+        return "FULL_SHARD"
+    if word.isdigit() and 1 <= int(word) <= len(_STRATEGIES):
+        return _STRATEGIES[int(word) - 1]
+    found = next((name for name in _STRATEGIES if name.lstrip("_").lower() == word.lstrip("_")), None)
+    if found is None and word not in ("true", "yes", "false", "no"):
+        raise ValueError(
+            f"{section.name('sharding_strategy')} ({word!r}) must be one of {', '.join(_STRATEGIES)}; use one of them"
+        )
+    return found or "FULL_SHARD"
+
+
+def _fsdp2(section: Section, mesh: tuple[int, int] | None, cluster: Cluster, notes: list[str]) -> Fsdp2Config:
+    reshard = section.word("reshard_after_forward")
+    old = {"full_shard": True, "shard_grad_op": False, "true": True, "yes": True, "false": False, "no": False}
+    if reshard is not None and reshard not in old:
+        raise ValueError(f"{section.name('reshard_after_forward')} ({reshard!r}) must be true or false under FSDP2")
+    for key in ("sharding_strategy", "backward_prefetch", "forward_prefetch", "use_orig_params", "limit_all_gathers"):
+        if key in section:
+            notes.append(f"{section.name(key)} has no effect under FSDP2")
+    replicate, shard = mesh or (1, cluster.world_size)
+    return Fsdp2Config(
+        dp_replicate=replicate,
+        dp_shard=shard,
+        reshard_after_forward=True if reshard is None else old[reshard],
+        cpu_offload=_offload(section),
+        # Both libraries accumulate with gradient synchronisation off until the last micro batch.
+        grad_sync="last",
+    )
+
+
+def _offload(section: Section) -> bool:
+    return bool(section.flag("offload_params") or section.flag("cpu_offload"))
+
+
+def note_precision(recipe: Recipe, what: str, notes: list[str]) -> None:
+    """Both libraries' bf16 reduces in bfloat16, which the recipe does not."""
+    if recipe.compute_dtype == "bfloat16" and recipe.reduce_dtype == "float32":
+        notes.append(f"{what} reduces gradients in bfloat16; measured with the recipe's float32 ({recipe.name})")

@@ -1,0 +1,82 @@
+"""What a user's file says about numbers, held against the workload: a contradiction is an error that names both."""
+
+import math
+from collections.abc import Iterable
+
+from api_schemas.workload import Recipe, Workload
+from tuner.baseline.section import Section
+
+
+def computes_in(recipe: Recipe) -> str:
+    """The workload's side of a contradiction about precision."""
+    return f"the workload's recipe ({recipe.name!r}) computes in {recipe.compute_dtype}"
+
+
+def check_bf16(name: str, enabled: bool | None, recipe: Recipe, notes: list[str]) -> None:
+    """A switch for bfloat16; where the file leaves it open, the workload decides."""
+    ours = computes_in(recipe)
+    if enabled is None:
+        if recipe.compute_dtype == "bfloat16":
+            notes.append(f"{name} is absent or auto; measured as true, since {ours}")
+    elif enabled != (recipe.compute_dtype == "bfloat16"):
+        remedy = "recipe 'bf16-mixed'" if enabled else "recipe 'fp32'"
+        raise ValueError(f"{name} ({str(enabled).lower()}), but {ours}; change one of them, e.g. {remedy}")
+
+
+def check_fp16(name: str, enabled: bool | None, recipe: Recipe) -> None:
+    """No recipe uses fp16."""
+    if enabled:
+        raise ValueError(f"{name} (true), but {computes_in(recipe)}; set it to false, no recipe uses fp16")
+
+
+def check_clipping(section: Section, key: str, workload: Workload, notes: list[str]) -> None:
+    """The gradient norm's limit; 0 is none."""
+    given, ours = section.number(key), workload.max_grad_norm or 0.0
+    if given is None:
+        if ours:
+            notes.append(f"{section.name(key)} is absent or auto; measured with the workload's max_grad_norm {ours}")
+    elif not math.isclose(given, ours):
+        raise ValueError(
+            f"{section.name(key)} ({given}), but the workload's max_grad_norm is {workload.max_grad_norm}; "
+            f"make them equal, or drop {key}"
+        )
+
+
+def check_adamw(given: Iterable[tuple[Section, str, str]], workload: Workload) -> None:
+    """Hyperparameters: (section, key, name in the workload's optimizer)."""
+    for section, key, name in given:
+        value, ours = section.number(key), getattr(workload.optimizer, name)
+        if value is not None and not math.isclose(value, ours, rel_tol=1e-9):
+            raise ValueError(
+                f"{section.name(key)} ({value}), but the workload's optimizer.{name} is {ours}; make them equal, or "
+                f"drop {section.name(key)}"
+            )
+
+
+def check_product(micro_key: str, micro: int, accumulation_key: str, accumulation: int, world: int, ours: int) -> None:
+    """Micro batch × accumulation × ranks is the global batch."""
+    total = micro * accumulation * world
+    if total != ours:
+        raise ValueError(
+            f"baseline.{micro_key} × {accumulation_key} × ranks ({micro} × {accumulation} × {world} = {total}), but the "
+            f"workload's global_batch is {ours}; make them equal"
+        )
+
+
+def check_positive(section: Section, *keys: str) -> None:
+    """Batch sizes and counts."""
+    for key in keys:
+        value = section.integer(key)
+        if value is not None and value < 1:
+            raise ValueError(f"{section.name(key)} ({value}) must be at least 1; drop it to let the workload decide")
+
+
+def micro_batch_of_accumulation(section: Section, key: str, workload: Workload, world: int) -> int:
+    """The micro batch that a number of micro batches per step leaves."""
+    accumulation, ours = section.integer(key) or 1, workload.global_batch
+    if ours % (world * accumulation):
+        raise ValueError(
+            f"{section.name(key)} ({accumulation}) × {world} ranks must divide the workload's global_batch ({ours}); "
+            "give a micro batch, or another global_batch"
+        )
+    return ours // (world * accumulation)

@@ -1,0 +1,87 @@
+"""Recognise what kind of baseline was given, read it, and hold it against the cluster."""
+
+from typing import NamedTuple
+
+from pydantic import JsonValue, ValidationError
+
+from api_schemas.hardware import Cluster
+from api_schemas.strategies import Fsdp1Config, Fsdp2Config, TrialConfig, ZeroConfig
+from api_schemas.workload import Workload, gradient_accumulation
+from tuner.baseline import accelerate, deepspeed, training_arguments
+from tuner.baseline.section import Section, in_words
+
+
+class Resolved(NamedTuple):
+    """The baseline as a configuration, and what a reader should know about the way there."""
+
+    config: TrialConfig | None
+    notes: tuple[str, ...] = ()
+
+
+def resolve(
+    baseline: TrialConfig | dict[str, JsonValue] | None, workload: Workload, cluster: Cluster
+) -> TrialConfig | None:
+    """The baseline as a configuration; None where none was given.
+
+    Raises:
+        ValueError: it contradicts the workload, or cannot run on the cluster; names both sides.
+    """
+    return resolve_with_notes(baseline, workload, cluster).config
+
+
+def resolve_with_notes(
+    baseline: TrialConfig | dict[str, JsonValue] | None, workload: Workload, cluster: Cluster
+) -> Resolved:
+    """The same as `resolve`, with the keys that are ignored and the conversions that were made.
+
+    Raises:
+        ValueError: as `resolve`.
+    """
+    if baseline is None:
+        return Resolved(None)
+    notes: list[str] = []
+    if isinstance(baseline, TrialConfig):
+        config = baseline
+    elif "strategy" in baseline or "kind" in baseline:
+        config = _ours(baseline)
+    else:
+        top = Section(baseline, "baseline")
+        if accelerate.KEYS & baseline.keys():
+            config = accelerate.read(top, workload, cluster, notes)
+        elif training_arguments.KEYS & baseline.keys() or isinstance(baseline.get("bf16"), bool):
+            config = training_arguments.read(top, workload, cluster, notes)
+        else:
+            config = deepspeed.read(top, workload, cluster, notes)
+    _check_fits(config, workload, cluster)
+    return Resolved(config, tuple(notes))
+
+
+def _ours(values: dict[str, JsonValue]) -> TrialConfig:
+    """Read again what the study's schema could only take as a plain object, for its message."""
+    try:
+        return TrialConfig.model_validate(values if "strategy" in values else {"strategy": values})
+    except ValidationError as error:
+        raise in_words(error, "baseline", "docs/search-space.md") from error
+
+
+def _check_fits(config: TrialConfig, workload: Workload, cluster: Cluster) -> None:
+    strategy, world = config.strategy, cluster.world_size
+    if isinstance(strategy, Fsdp1Config | Fsdp2Config) and strategy.dp_replicate * strategy.dp_shard != world:
+        raise ValueError(
+            f"baseline mesh dp_replicate × dp_shard ({strategy.dp_replicate} × {strategy.dp_shard}) must equal the "
+            f"cluster's {world} ranks; try dp_replicate 1, dp_shard {world}"
+        )
+    if isinstance(strategy, ZeroConfig):
+        hpz = strategy.zero_hpz_partition_size
+        if world % hpz:
+            raise ValueError(f"baseline zero_hpz_partition_size ({hpz}) must divide {world} ranks; use 1")
+        offloads = [offload for offload in (strategy.offload_optimizer, strategy.offload_param) if offload]
+        if cluster.device == "cpu" and any(offload.device == "nvme" for offload in offloads):
+            raise ValueError("baseline offload device ('nvme') does not work on CPU ranks; use 'cpu' or drop it")
+    accumulation = gradient_accumulation(workload.global_batch, config.micro_batch, world)
+    if isinstance(strategy, Fsdp1Config):
+        if strategy.cpu_offload and cluster.device == "cpu":
+            raise ValueError(
+                "baseline cpu_offload (true) needs a GPU under FSDP1, whose memory torch pins; set it to false on CPU ranks"
+            )
+        strategy.check_accumulation(workload.recipe, accumulation)

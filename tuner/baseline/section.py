@@ -1,0 +1,105 @@
+"""One object of a user's configuration file: what it says, with absent values told apart, and what nobody asked for."""
+
+from collections.abc import Mapping
+
+from pydantic import JsonValue, ValidationError
+
+_AUTO = "auto"
+
+
+class Section:
+    """Remembers which keys were read, so that the rest can be reported."""
+
+    def __init__(self, values: Mapping[str, JsonValue], path: str) -> None:
+        self._values, self._path = values, path
+        self._read: set[str] = set()
+
+    def name(self, key: str) -> str:
+        """The key's full path, for messages."""
+        return f"{self._path}.{key}"
+
+    def get(self, key: str) -> JsonValue:
+        """The value; None where it is absent, null or `auto`."""
+        self._read.add(key)
+        value = self._values.get(key)
+        return None if value == _AUTO else value
+
+    def number(self, key: str) -> float | None:
+        """A number, also one that YAML reads as text (1e-5). Raises ValueError for anything else."""
+        value = self.get(key)
+        if isinstance(value, str):
+            value = _parsed(value)
+        if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+            return value
+        raise ValueError(f'{self.name(key)} ({value!r}) must be a number; give one, or "auto"')
+
+    def integer(self, key: str) -> int | None:
+        """A whole number, also where JSON wrote it as 5e8. Raises ValueError for anything else."""
+        value = self.number(key)
+        if value is None or value == int(value):
+            return None if value is None else int(value)
+        raise ValueError(f'{self.name(key)} ({value}) must be a whole number; give one, or "auto"')
+
+    def flag(self, key: str) -> bool | None:
+        """A truth value, also one written as text. Raises ValueError for anything else."""
+        value = self.get(key)
+        if isinstance(value, str) and value.lower() in ("true", "false"):
+            return value.lower() == "true"
+        if value is None or isinstance(value, bool):
+            return value
+        raise ValueError(f'{self.name(key)} ({value!r}) must be true or false; use one of them, or "auto"')
+
+    def text(self, key: str) -> str | None:
+        """A string. Raises ValueError for anything else."""
+        value = self.get(key)
+        if value is None or isinstance(value, str):
+            return value
+        raise ValueError(f"{self.name(key)} ({value!r}) must be a string; put it in quotes")
+
+    def word(self, key: str) -> str | None:
+        """A string in lower case; a number or a YAML truth value (`no`) as the word it stands for."""
+        value = self.get(key)
+        if isinstance(value, bool):
+            return "yes" if value else "no"
+        return None if value is None else str(value).lower()
+
+    def section(self, key: str) -> "Section":
+        """A nested object, empty where it is absent. Raises ValueError for anything else."""
+        value = self.get(key)
+        if value is not None and not isinstance(value, dict):
+            raise ValueError(
+                f"{self.name(key)} ({value!r}) must be an object; give its content here, or tune a study file beside it"
+            )
+        return Section(value or {}, self.name(key))
+
+    def values(self) -> dict[str, JsonValue]:
+        """All of it, for a reader of its own."""
+        return dict(self._values)
+
+    def __contains__(self, key: str) -> bool:
+        return self.get(key) is not None
+
+    def unread(self, silent: frozenset[str] = frozenset()) -> list[str]:
+        """Full names of keys with a value that nobody asked for, without those known to change nothing."""
+        return [
+            self.name(key)
+            for key, value in self._values.items()
+            if key not in self._read and key not in silent and value != _AUTO
+        ]
+
+
+def _parsed(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def in_words(error: ValidationError, path: str, where: str) -> ValueError:
+    """The first complaint of a schema, with the field as the user wrote it."""
+    first = error.errors(include_url=False)[0]
+    field = ".".join(str(part) for part in (path, *first["loc"]))
+    message = first["msg"].removeprefix("Value error, ")
+    if not first["loc"]:
+        return ValueError(f"{path}: {message}")
+    return ValueError(f"{field} ({first['input']!r}): {message}; see {where} for its fields")

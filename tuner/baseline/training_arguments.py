@@ -1,0 +1,148 @@
+"""transformers' TrainingArguments, as a JSON or YAML of its fields, as a baseline (transformers 5.23)."""
+
+from pydantic import JsonValue
+
+from api_schemas.hardware import Cluster
+from api_schemas.strategies import DdpConfig, TrialConfig
+from api_schemas.workload import Workload
+from tuner.baseline import accelerate, deepspeed, fsdp
+from tuner.baseline import recipe as recipes
+from tuner.baseline.section import Section
+
+KEYS = frozenset(["output_dir", "per_device_train_batch_size", "deepspeed", "fsdp", "fsdp_config", "ddp_bucket_cap_mb"])
+KEYS |= {"gradient_checkpointing", "learning_rate", "num_train_epochs", "max_steps", "adam_beta1", "torch_compile"}
+"""One of these tells such a file from a DeepSpeed JSON."""
+_ADAM = {"learning_rate": "lr", "adam_beta1": "beta1", "adam_beta2": "beta2", "adam_epsilon": "eps"}
+_ADAM |= {"weight_decay": "weight_decay"}
+_DEFAULT_BATCH = 8
+_SILENT_PREFIXES = (
+    "log",
+    "eval",
+    "save",
+    "hub",
+    "push_to_hub",
+    "dataloader",
+    "report_to",
+    "include_",
+    "metric",
+    "trackio",
+)
+_SILENT = frozenset(
+    [
+        "output_dir",
+        "num_train_epochs",
+        "max_steps",
+        "run_name",
+        "project",
+        "seed",
+        "data_seed",
+        "disable_tqdm",
+        "debug",
+        "per_device_eval_batch_size",
+        "prediction_loss_only",
+        "load_best_model_at_end",
+        "greater_is_better",
+        "do_train",
+        "do_eval",
+        "do_predict",
+        "resume_from_checkpoint",
+        "local_rank",
+        "remove_unused_columns",
+        "label_names",
+        "ddp_timeout",
+        "ddp_backend",
+        "skip_memory_metrics",
+        "ignore_data_skip",
+        "use_cpu",
+        "batch_eval_metrics",
+        "bf16_full_eval",
+        "fp16_full_eval",
+        "use_cache",
+        "overwrite_output_dir",
+        "ddp_broadcast_buffers",
+    ]
+)
+_NUMERIC = {
+    "label_smoothing_factor": "the workload's loss is plain cross entropy",
+    "neftune_noise_alpha": "trials add no noise",
+}
+
+
+def read(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -> TrialConfig:
+    """The configuration.
+
+    Raises:
+        ValueError: a contradiction with the workload or the cluster.
+    """
+    recipe = workload.recipe
+    recipes.check_fp16(top.name("fp16"), top.flag("fp16"), recipe)
+    recipes.check_bf16(top.name("bf16"), top.flag("bf16"), recipe, notes)
+    recipes.check_clipping(top, "max_grad_norm", workload, notes)
+    recipes.check_adamw([(top, key, name) for key, name in _ADAM.items()], workload)
+    _check_numbers(top)
+    micro_batch = _micro_batch(top, workload, cluster, notes)
+    config = _strategy(top, workload, cluster, notes)
+    update: dict[str, object] = {"micro_batch": micro_batch}
+    if top.flag("gradient_checkpointing") or top.flag("activation_checkpointing"):
+        update["activation_checkpointing"] = "full"
+    if top.flag("torch_compile"):
+        notes.append(f"{top.name('torch_compile')} is not applied: measured without torch.compile")
+    if top.word("lr_scheduler_type") is not None or any(key in top for key in ("warmup_steps", "warmup_ratio")):
+        notes.append("baseline's learning rate schedule is not applied: trials train at a constant learning rate")
+    unread = [name for name in top.unread(_SILENT) if not name.split(".", 1)[1].startswith(_SILENT_PREFIXES)]
+    notes += [f"{name} is not applied" for name in unread]
+    return accelerate.with_sync(config.model_copy(update=update), workload, cluster, notes)
+
+
+def _check_numbers(top: Section) -> None:
+    """Fields that change what is trained."""
+    optimizer = top.word("optim")
+    if optimizer is not None and not optimizer.startswith("adamw_torch"):
+        raise ValueError(f"{top.name('optim')} ({optimizer!r}), but the workload trains with AdamW; use adamw_torch")
+    for key, ours in _NUMERIC.items():
+        if top.number(key):
+            raise ValueError(f"{top.name(key)} ({top.number(key)}) changes the training, but {ours}; drop it")
+
+
+def _micro_batch(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -> int:
+    keys = ("per_device_train_batch_size", "gradient_accumulation_steps")
+    recipes.check_positive(top, *keys)
+    micro, accumulation = (top.integer(key) for key in keys)
+    if micro is None:
+        micro = _DEFAULT_BATCH
+        notes.append(f"{top.name(keys[0])} is absent; measured with transformers' default {micro}")
+    recipes.check_product(keys[0], micro, keys[1], accumulation or 1, cluster.world_size, workload.global_batch)
+    return micro
+
+
+def _strategy(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -> TrialConfig:
+    bucket, static = top.integer("ddp_bucket_cap_mb"), bool(top.flag("ddp_static_graph"))
+    unused = top.flag("ddp_find_unused_parameters")
+    if top.get("deepspeed") is not None:
+        return deepspeed.read(top.section("deepspeed"), workload, cluster, notes)
+    if (switch := top.get("fsdp")) not in (None, False, "", []):
+        values = fsdp.without_prefix(top.section("fsdp_config").values())
+        _legacy(switch, values, top.name("fsdp"))
+        fsdp.note_precision(workload.recipe, "the Trainer's bf16", notes)
+        return fsdp.read(Section(values, top.name("fsdp_config")), 2, True, None, cluster, notes)
+    if "fsdp_config" in top:
+        notes.append(f"{top.name('fsdp_config')} has no effect without fsdp")
+    if unused:
+        notes.append(f"{top.name('ddp_find_unused_parameters')} is not applied: every parameter of a trial is used")
+    if workload.recipe.compute_dtype != "float32":
+        notes.append("the Trainer's autocast keeps norms and softmax in float32; measured as the recipe computes")
+    return TrialConfig(strategy=DdpConfig(static_graph=static, **({} if bucket is None else {"bucket_cap_mb": bucket})))
+
+
+def _legacy(switch: JsonValue, values: dict[str, JsonValue], name: str) -> None:
+    """`full_shard auto_wrap offload`: what `fsdp` held before it became a switch."""
+    words = switch.split() if isinstance(switch, str) else switch if isinstance(switch, list) else []
+    for word in (str(word) for word in words):
+        if word.lower() in ("true", "auto_wrap"):
+            continue
+        if word == "offload":
+            values.setdefault("cpu_offload", True)
+        elif word.upper() in ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2"):
+            values.setdefault("reshard_after_forward", word)
+        else:
+            raise ValueError(f"{name} ({word!r}) is no option of fsdp; use true, and fsdp_config for the rest")

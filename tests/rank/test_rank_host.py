@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from conftest import HostProcess, tiny_task
+from torch.utils.cpp_extension import _get_build_directory
 
 pytestmark = pytest.mark.ranks
 
@@ -137,3 +138,14 @@ def test_the_builder_takes_its_compilers_along_when_its_parent_is_killed(tmp_pat
         assert int((tmp_path / "pids").read_text().split()[-1]) in [process.pid for process in family]
         parent.kill()
     wait_for(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in family), 5)
+
+
+def test_an_offload_trial_does_not_wait_for_the_lock_that_a_killed_one_left(host: HostProcess) -> None:
+    offload = {"kind": "zero", "stage": 1, "offload_optimizer": {"device": "cpu"}}
+    assert host.run(tiny_task(offload, parity_steps=2))[0].status == "complete", "and now the operator is built"
+    lock = Path(_get_build_directory("cpu_adam", verbose=False)) / "lock"
+    lock.touch()
+    try:
+        assert host.run(tiny_task(offload, parity_steps=2))[0].status == "complete"
+    finally:
+        lock.unlink(missing_ok=True)

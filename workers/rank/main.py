@@ -80,6 +80,8 @@ class Attempt:
         if task.model.script is not None:
             return self._run_script(task, place)
         mesh.join(place, self._folder)
+        # Only now: where it was built for this trial, the first rank did so before it joined.
+        ops.load(task)
         self._progress.write(Progress(phase="building"))
         self.phase = "building"
         pace_s = pace.seconds(place)

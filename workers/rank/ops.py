@@ -17,7 +17,7 @@ import deepspeed
 import filelock
 import torch
 from deepspeed.ops.op_builder import CPUAdamBuilder
-from torch.utils.cpp_extension import _get_build_directory
+from torch.utils.cpp_extension import _get_build_directory, _import_module_from_library
 
 from api_schemas.leases import ProfileTask, TrialTask
 from api_schemas.strategies import ZeroConfig
@@ -69,6 +69,18 @@ def ensure(task: TrialTask, moving: Callable[[], None]) -> None:
             moving()
     if builder.returncode:
         raise SetupError(words.strip()[-3000:] or f"the build of DeepSpeed's CPU Adam ended with {builder.returncode}")
+
+
+def load(task: TrialTask) -> None:
+    """Have DeepSpeed use the library as it was built.
+
+    DeepSpeed would go through torch's build step once more, under a lock file that a rank killed meanwhile leaves behind
+    for ever (torch 2.13): each later trial that offloads would wait for it until its deadline.
+    """
+    if needed(task) and is_built():
+        CPUAdamBuilder._loaded_ops[_NAME] = _import_module_from_library(  # type: ignore[no-untyped-call]
+            _NAME, str(_folder()), is_python_module=True
+        )
 
 
 def build() -> None:

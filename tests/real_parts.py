@@ -29,7 +29,7 @@ def study(**changes: Any) -> dict[str, Any]:
     base: dict[str, Any] = {
         "model": TINY,
         "workload": {"sequence_length": 32, "global_batch": 8, "recipe": "fp32"},
-        "budget": {"max_trials": 3},
+        "budget": {"max_trials": 3, "max_pairs": 7},
         "space": {"backends": ["ddp", "fsdp2"]},
     }
     return base | changes

@@ -56,7 +56,7 @@ class Story:
             LEASE_S=str(LEASE_S), HEARTBEAT_S="0.5", NO_PROGRESS_S=str(NO_PROGRESS_S), MEASURE=json.dumps(PLAN)
         )
         self.agent = stack.start_worker()
-        self.study_id = stack.create(study(budget={"max_trials": 6}))
+        self.study_id = stack.create(study(budget={"max_trials": 6, "max_pairs": 7}))
         self.hit: dict[str, str] = {}
         """What was done to each run, by id."""
         self.last = ""

@@ -80,12 +80,21 @@ class Worker(Schema):
     """When this session registered."""
     seen_at: datetime
     """Last request of this session."""
+    project_id: str | None = None
+    """The only project whose studies it runs; None: every project's."""
     is_live: bool
     """Whether it asked for something lately; only live workers are offered to new studies."""
     is_draining: bool = False
     """It gets no more work; what it runs may finish."""
     run_id: str | None = None
     """What it executes now."""
+
+
+class WorkerPage(Schema):
+    """Workers by name."""
+
+    workers: tuple[Worker, ...]
+    next_page_token: str | None = None
 
 
 class LeaseRequest(Schema):

@@ -8,6 +8,7 @@ from pydantic import Field, JsonValue
 
 from api_schemas.base import Schema
 from api_schemas.hardware import Cluster, Fingerprint
+from api_schemas.keys import DEFAULT_PROJECT
 from api_schemas.models import ModelProfile, ModelSpec
 from api_schemas.search_space import SpaceLimits
 from api_schemas.strategies import TrialConfig
@@ -142,6 +143,7 @@ class Study(Schema):
     """A study as stored."""
 
     study_id: str
+    project_id: str = DEFAULT_PROJECT
     state: StudyState
     phase: StudyPhase
     spec: StudySpec
@@ -163,3 +165,11 @@ class Study(Schema):
     """Why the search stopped, or why the study failed."""
     warnings: tuple[str, ...] = ()
     """Keys of the given baseline that are unknown or do nothing in a trial, and what was taken for what it leaves open."""
+
+
+class StudyPage(Schema):
+    """Studies in the order asked for."""
+
+    studies: tuple[Study, ...]
+    next_page_token: str | None = None
+    """None on the last page."""

@@ -96,3 +96,17 @@ class Rejection(Schema):
     """What one rank would hold at the least (99 %), by the predictor and its error on this fingerprint."""
     available_gib: float
     reason: str
+
+
+class TrialPage(Schema):
+    """Trials by number."""
+
+    trials: tuple[Trial, ...]
+    next_page_token: str | None = None
+
+
+class RejectionPage(Schema):
+    """Refused configurations in the order they were found."""
+
+    rejections: tuple[Rejection, ...]
+    next_page_token: str | None = None

@@ -3,40 +3,23 @@
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import JSON, ForeignKey, Index, MetaData, String, Text, UniqueConstraint, text
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
+from sqlalchemy import JSON, ForeignKey, Index, String, Text, UniqueConstraint, text
+from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from api_schemas.failures import Failure
 from api_schemas.hardware import Cluster, Fingerprint, Inventory
+from api_schemas.keys import DEFAULT_PROJECT
 from api_schemas.measurements import Measurement, Progress
 from api_schemas.models import ModelProfile
 from api_schemas.predictions import TrialPrediction
 from api_schemas.strategies import TrialConfig
 from api_schemas.studies import Contender, StudyPhase, StudyResult, StudySpec, StudyState
 from api_schemas.trials import Rejection, TrialState
-from db.types import Stored, UtcDateTime, words
+from db.access_rows import ProjectRow
+from db.base import Row
+from db.types import Stored
 
 _RUNNING = text("state = 'running'")
-
-
-class Row(DeclarativeBase):
-    """The base of all tables."""
-
-    # Named constraints, so that a later revision can drop one on SQLite.
-    metadata = MetaData(
-        naming_convention={
-            "ix": "ix_%(column_0_label)s",
-            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-            "fk": "fk_%(table_name)s_%(column_0_name)s",
-            "pk": "pk_%(table_name)s",
-        }
-    )
-    type_annotation_map = {
-        datetime: UtcDateTime,
-        StudyState: words(StudyState),
-        StudyPhase: words(StudyPhase),
-        TrialState: words(TrialState),
-    }
 
 
 class FingerprintRow(Row):
@@ -59,6 +42,8 @@ class WorkerRow(Row):
     session: Mapped[str] = mapped_column(String(64), unique=True)
     inventory: Mapped[Inventory] = mapped_column(Stored(Inventory))
     fingerprint_key: Mapped[str] = mapped_column(ForeignKey("fingerprints.key"))
+    project_id: Mapped[str | None] = mapped_column(ForeignKey("projects.id"))
+    """The only project whose studies it runs; None: every project's."""
     registered_at: Mapped[datetime]
     seen_at: Mapped[datetime]
     """Last request of this session."""
@@ -72,6 +57,7 @@ class StudyRow(Row):
     __tablename__ = "studies"
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"), default=DEFAULT_PROJECT)
     version: Mapped[int] = mapped_column(default=0)
     state: Mapped[StudyState]
     phase: Mapped[StudyPhase]
@@ -100,8 +86,12 @@ class StudyRow(Row):
     """Number of its newest event."""
 
     fingerprint: Mapped[FingerprintRow | None] = relationship()
+    project: Mapped[ProjectRow] = relationship()
 
-    __table_args__ = (Index("ix_studies_state", "state", "created_at"),)
+    __table_args__ = (
+        Index("ix_studies_state", "state", "created_at"),
+        Index("ix_studies_project", "project_id", "created_at", "id"),
+    )
 
 
 class TrialRow(Row):
@@ -212,7 +202,8 @@ class AttemptRow(Row):
     run: Mapped[RunRow] = relationship(back_populates="attempts")
     worker: Mapped[WorkerRow] = relationship()
 
-    __table_args__ = (UniqueConstraint("run_id", "attempt"),)
+    # finished_at: what a project spent since midnight.
+    __table_args__ = (UniqueConstraint("run_id", "attempt"), Index("ix_attempts_finished", "finished_at"))
 
 
 class EventRow(Row):

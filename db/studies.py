@@ -1,8 +1,10 @@
 """Queries on studies. Lock a study before its runs, and these before their worker: one order, no deadlock."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, tuple_
 from sqlalchemy.orm import Session
 
 from api_schemas.studies import StudyState
@@ -21,10 +23,34 @@ def lock(session: Session, study_id: str) -> StudyRow:
     return session.scalars(query.execution_options(populate_existing=True)).one()
 
 
-def newest(session: Session, state: StudyState | None, limit: int) -> Sequence[StudyRow]:
-    """Studies, newest first."""
-    query = select(StudyRow).order_by(StudyRow.created_at.desc(), StudyRow.id).limit(limit)
-    return session.scalars(query if state is None else query.where(StudyRow.state == state)).all()
+@dataclass(frozen=True)
+class Filter:
+    """Which studies of a list; None: any."""
+
+    project_id: str | None = None
+    states: tuple[StudyState, ...] = ()
+    created_from: datetime | None = None
+    created_before: datetime | None = None
+
+
+def page(
+    session: Session, wanted: Filter, oldest_first: bool, after: tuple[datetime, str] | None, limit: int
+) -> Sequence[StudyRow]:
+    """Studies by time of creation, behind `after`."""
+    time, name = StudyRow.created_at, StudyRow.id
+    query = select(StudyRow).order_by(*((time, name) if oldest_first else (time.desc(), name.desc()))).limit(limit)
+    if wanted.project_id is not None:
+        query = query.where(StudyRow.project_id == wanted.project_id)
+    if wanted.states:
+        query = query.where(StudyRow.state.in_(wanted.states))
+    if wanted.created_from is not None:
+        query = query.where(time >= wanted.created_from)
+    if wanted.created_before is not None:
+        query = query.where(time < wanted.created_before)
+    if after is not None:
+        place = tuple_(time, name)
+        query = query.where(place > after if oldest_first else place < after)
+    return session.scalars(query).all()
 
 
 def running(session: Session) -> Sequence[StudyRow]:

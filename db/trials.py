@@ -46,6 +46,17 @@ def of_study(session: Session, study_id: str, with_attempts: bool = False) -> Se
     return session.scalars(query.execution_options(populate_existing=True)).all()
 
 
+def page(
+    session: Session, study_id: str, states: Sequence[TrialState], after: int | None, limit: int
+) -> Sequence[TrialRow]:
+    """Trials by number behind `after`, with their runs and the attempts at these."""
+    load = selectinload(TrialRow.runs).selectinload(RunRow.attempts).joinedload(AttemptRow.worker)
+    query = select(TrialRow).where(TrialRow.study_id == study_id).order_by(TrialRow.number).limit(limit).options(load)
+    if states:
+        query = query.where(TrialRow.state.in_(states))
+    return session.scalars(query if after is None else query.where(TrialRow.number > after)).all()
+
+
 def by_number(session: Session, study_id: str, number: int) -> TrialRow | None:
     """One trial of a study."""
     return session.scalars(
@@ -73,11 +84,12 @@ def _measured(fingerprint_key: str) -> tuple[ColumnElement[bool], ...]:
     )
 
 
-def rejections(session: Session, study_id: str) -> Sequence[RejectionRow]:
-    """Refused configurations, in the order they were found."""
-    return session.scalars(
-        select(RejectionRow).where(RejectionRow.study_id == study_id).order_by(RejectionRow.id)
-    ).all()
+def rejections(
+    session: Session, study_id: str, after: int | None = None, limit: int | None = None
+) -> Sequence[RejectionRow]:
+    """Refused configurations in the order they were found, behind the row `after`."""
+    query = select(RejectionRow).where(RejectionRow.study_id == study_id).order_by(RejectionRow.id).limit(limit)
+    return session.scalars(query if after is None else query.where(RejectionRow.id > after)).all()
 
 
 def rejected_keys(session: Session, study_id: str) -> frozenset[str]:

@@ -4,14 +4,26 @@ import secrets
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import select
+from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from api_schemas.hardware import Fingerprint, Inventory, MeasuredHardware
 from db.rows import FingerprintRow, RunRow, WorkerRow
 
 
-def put(session: Session, name: str, worker_session: str, inventory: Inventory, now: datetime) -> WorkerRow:
+def named(session: Session, name: str) -> WorkerRow | None:
+    """The worker of this name."""
+    return session.scalars(select(WorkerRow).where(WorkerRow.name == name)).one_or_none()
+
+
+def put(
+    session: Session,
+    name: str,
+    worker_session: str,
+    inventory: Inventory,
+    now: datetime,
+    project_id: str | None = None,
+) -> WorkerRow:
     """Insert a worker, or update the one of this name to its present life."""
     key = _put_fingerprint(session, inventory.fingerprint, now)
     query = select(WorkerRow).where(WorkerRow.name == name).with_for_update(key_share=True)
@@ -21,7 +33,7 @@ def put(session: Session, name: str, worker_session: str, inventory: Inventory, 
         session.add(row)
     if row.session != worker_session:
         row.session, row.registered_at = worker_session, now
-    row.inventory, row.fingerprint_key, row.seen_at = inventory, key, now
+    row.inventory, row.fingerprint_key, row.seen_at, row.project_id = inventory, key, now, project_id
     session.flush()
     return row
 
@@ -35,6 +47,14 @@ def lock(session: Session, worker_id: str) -> WorkerRow | None:
 def by_session(session: Session, worker_session: str) -> WorkerRow | None:
     """The worker whose present life this is."""
     return session.scalars(select(WorkerRow).where(WorkerRow.session == worker_session)).one_or_none()
+
+
+def page(session: Session, project_id: str | None, after: str | None, limit: int) -> Sequence[WorkerRow]:
+    """Workers ever registered that serve a project (None: any), by name, behind `after`."""
+    query = select(WorkerRow).order_by(WorkerRow.name).limit(limit)
+    if project_id is not None:
+        query = query.where(or_(WorkerRow.project_id.is_(None), WorkerRow.project_id == project_id))
+    return session.scalars(query if after is None else query.where(WorkerRow.name > after)).all()
 
 
 def everyone(session: Session) -> Sequence[WorkerRow]:

@@ -9,11 +9,12 @@ from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
 from db.session import Database, is_current, upgrade
-from service import errors, events, expiry, pages, waiting
+from service import errors, events, expiry, idempotency, openapi, pages, waiting
 from service.body_limit import BodyLimit
+from service.codes import Problem
 from service.context import Context
 from service.routes import events as event_routes
-from service.routes import health, leases, predictions, studies, workers
+from service.routes import health, keys, leases, predictions, studies, workers
 from service.settings import Settings
 
 
@@ -48,12 +49,14 @@ def create_app(settings: Settings | None = None, context: Context | None = None,
         version=_version(),
         summary="Finds the fastest measured training configuration for a model on a cluster.",
         lifespan=lifespan,
-        responses={422: {"model": errors.Problem, "description": "Field, value and remedy of each mistake"}},
+        responses={500: {"model": Problem}},
     )
     app.state.context = context
     errors.install(app)
+    idempotency.install(app)
+    openapi.install(app)
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
-    for routes in (studies, event_routes, predictions, workers, leases, health):
+    for routes in (studies, event_routes, predictions, workers, leases, keys, health):
         app.include_router(routes.router)
     pages.install(app)
     return app

@@ -12,6 +12,7 @@ from typing import Any, Self
 import httpx
 from pydantic import TypeAdapter
 
+from api_schemas import credentials
 from api_schemas.exports import Export
 from api_schemas.studies import Study, StudyResult, StudySpec
 from api_schemas.trials import Rejection, Trial
@@ -69,10 +70,14 @@ def _line(error: Mapping[str, Any]) -> str:
 class ServiceClient:
     """Calls of one service. Every method raises `ServiceError`."""
 
-    def __init__(self, base_url: str, transport: httpx.BaseTransport | None = None) -> None:
+    def __init__(self, base_url: str, transport: httpx.BaseTransport | None = None, api_key: str | None = None) -> None:
         self.base_url = base_url.rstrip("/")
+        key = api_key or credentials.api_key()
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
         # trust_env off: a proxy of the environment must not be asked for an address on this machine.
-        self._http = httpx.Client(base_url=self.base_url, timeout=30, transport=transport, trust_env=False)
+        self._http = httpx.Client(
+            base_url=self.base_url, timeout=30, transport=transport, trust_env=False, headers=headers
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -89,7 +94,7 @@ class ServiceClient:
 
     def workers(self) -> list[dict[str, Any]]:
         """Registered workers, as the service lists them."""
-        return _items(self._call("GET", "/v1/workers"), "workers")
+        return self._all("/v1/workers", "workers")
 
     def create_study(self, spec: StudySpec) -> Study:
         """Create a study; the service checks it against the registered workers first."""
@@ -101,7 +106,7 @@ class ServiceClient:
 
     def studies(self) -> list[Study]:
         """Known studies, in the service's order."""
-        return _STUDIES.validate_python(_items(self._call("GET", "/v1/studies"), "studies"))
+        return _STUDIES.validate_python(self._all("/v1/studies", "studies"))
 
     def pause(self, study_id: str, paused: bool) -> Study:
         """Pause a study, or go on with it."""
@@ -110,13 +115,11 @@ class ServiceClient:
 
     def trials(self, study_id: str) -> list[Trial]:
         """The study's trials by number."""
-        return _TRIALS.validate_python(_items(self._call("GET", f"/v1/studies/{study_id}/trials"), "trials"))
+        return _TRIALS.validate_python(self._all(f"/v1/studies/{study_id}/trials", "trials"))
 
     def rejections(self, study_id: str) -> list[Rejection]:
         """Configurations the memory gate refused, with the reason of each."""
-        return _REJECTIONS.validate_python(
-            _items(self._call("GET", f"/v1/studies/{study_id}/rejections"), "rejections")
-        )
+        return _REJECTIONS.validate_python(self._all(f"/v1/studies/{study_id}/rejections", "rejections"))
 
     def best(self, study_id: str) -> StudyResult:
         """The answer of a finished study; refused with 409 before."""
@@ -140,7 +143,13 @@ class ServiceClient:
             problem = {}
         raise ServiceRefused(response.status_code, problem if isinstance(problem, dict) else {})
 
-
-def _items(answer: Any, key: str) -> list[Any]:
-    """Lists come bare or under a key."""
-    return list(answer[key] if isinstance(answer, dict) else answer)
+    def _all(self, path: str, name: str) -> list[Any]:
+        """Every page of a list."""
+        rows: list[Any] = []
+        params = {"limit": "500"}
+        while True:
+            page = self._call("GET", path, params=params)
+            rows += page[name]
+            if page["next_page_token"] is None:
+                return rows
+            params["page_token"] = page["next_page_token"]

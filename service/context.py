@@ -1,7 +1,7 @@
-"""What every rule of the service needs: the database, the settings, the time."""
+"""What every rule of the service needs: the database, the settings, the time, and who asks."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -11,6 +11,8 @@ from db.session import Database
 from service.askers import Askers
 from service.board import Board
 from service.feed import Feed, Seats
+from service.principal import LOCAL, Principal
+from service.quotas import RequestRates
 from service.settings import Settings
 
 
@@ -33,9 +35,16 @@ class Stopping:
         return self._is_set
 
 
+@dataclass
+class _Seen:
+    """What never becomes false again."""
+
+    keys: bool = False
+
+
 @dataclass(frozen=True)
 class Context:
-    """One service process."""
+    """One service process; for the length of a request, with its sender."""
 
     db: Database
     settings: Settings
@@ -47,12 +56,29 @@ class Context:
     seats: Seats = field(default_factory=Seats)
     stopping: Stopping = field(default_factory=Stopping)
     """Set by the signal to end: whatever waits is answered now."""
+    rates: RequestRates = field(default_factory=RequestRates)
+    principal: Principal = LOCAL
+    _seen: _Seen = field(default_factory=_Seen)
+
+    def has_keys(self, look: Callable[[], bool]) -> bool:
+        """Whether a key was ever made; once seen, not looked for again."""
+        self._seen.keys = self._seen.keys or look()
+        return self._seen.keys
 
 
-def _of_request(request: Request) -> Context:
+def context_of(request: Request) -> Context:
+    """The process's context, whoever asks: for routes that need no key."""
     context = request.app.state.context
     assert isinstance(context, Context)
     return context
 
 
-InContext = Annotated[Context, Depends(_of_request)]
+def _of_sender(request: Request) -> Context:
+    """The context with the sender of the request. Fails where the route forgot `dependencies=[requires(…)]`."""
+    principal = getattr(request.state, "principal", None)
+    assert isinstance(principal, Principal), "the route names no scope: add dependencies=[requires(Scope.…)]"
+    return replace(context_of(request), principal=principal)
+
+
+InContext = Annotated[Context, Depends(_of_sender)]
+InOpenContext = Annotated[Context, Depends(context_of)]

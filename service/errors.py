@@ -1,15 +1,18 @@
 """Errors with a status and a stable code, and how every error becomes problem+json (RFC 9457).
 
-ServiceError
-├── NotFound   404   no such study, trial or run
-├── Conflict   409   the state of things forbids it: unfinished, lease lost, other report
-├── Invalid    422   the request is wrong: field, value and remedy of each mistake
-└── TooMany    429   more than this client may have at once
+ServiceError             its status is its code's (service.codes)
+├── Unauthorized  401   no key, or none that counts
+├── Forbidden     403   the key may not do this
+├── NotFound      404   no such study, trial or run
+├── Conflict      409   the state of things forbids it: unfinished, lease lost, other report
+├── Invalid       422   the request is wrong: field, value and remedy of each mistake
+└── TooMany       429   a quota is used up; says when to come again
 """
 
 import difflib
 import json
 import logging
+import math
 import re
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -18,76 +21,78 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, JsonValue
+from pydantic import JsonValue
+from sqlalchemy.exc import OperationalError
 from starlette.exceptions import HTTPException
+
+from service.codes import CODES, FieldError, Problem
 
 log = logging.getLogger(__name__)
 
+_HTTP_CODES = {
+    400: "bad_request",
+    404: "not_found",
+    405: "method_not_allowed",
+    413: "content_too_large",
+    422: "invalid_request",
+}
+"""Of errors that the framework raises."""
+_RETRY_S = 2
 _LONGEST_VALUE = 200
 _FIELD_FIRST = re.compile(r"^(?P<field>[a-z][a-z0-9_.]*) \((?P<value>[^)]*)\)")
-
-
-class FieldError(BaseModel):
-    """One mistake in a request."""
-
-    field: str
-    """Dotted path in the body, such as `workload.global_batch`."""
-    value: JsonValue = None
-    """What was sent; long values are cut."""
-    message: str
-    """What is wrong, and what to do."""
-
-
-class Problem(BaseModel):
-    """The body of every error response."""
-
-    type: str
-    title: str
-    status: int
-    detail: str
-    code: str
-    """Stable word for programs."""
-    errors: list[FieldError] = []
 
 
 class ServiceError(Exception):
     """An answer other than success."""
 
-    status = 500
-
-    def __init__(self, code: str, detail: str, errors: Sequence[FieldError] = ()) -> None:
+    def __init__(
+        self, code: str, detail: str, errors: Sequence[FieldError] = (), headers: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__(detail)
-        self.code, self.detail, self.errors = code, detail, list(errors)
+        self.code, self.detail, self.errors, self.headers = code, detail, list(errors), headers
+
+    @property
+    def status(self) -> int:
+        """HTTP status of the code."""
+        return CODES[self.code].status
+
+
+class Unauthorized(ServiceError):
+    """The request carries no key that counts."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(code, detail, headers={"WWW-Authenticate": "Bearer"})
+
+
+class Forbidden(ServiceError):
+    """The key is good, but not for this."""
 
 
 class NotFound(ServiceError):
     """Nothing has this name."""
 
-    status = 404
-
 
 class Conflict(ServiceError):
     """Refused because of the state of things."""
-
-    status = 409
 
 
 class Invalid(ServiceError):
     """The request itself is wrong."""
 
-    status = 422
-
-
-class TooMany(ServiceError):
-    """More than this client may have at once."""
-
-    status = 429
-
 
 class WrongProtocol(ServiceError):
     """The worker speaks another protocol version; asking again does not help."""
 
-    status = 400
+
+class PreconditionFailed(ServiceError):
+    """If-Match names another version."""
+
+
+class TooMany(ServiceError):
+    """A quota is used up."""
+
+    def __init__(self, code: str, detail: str, retry_after_s: float) -> None:
+        super().__init__(code, detail, headers={"Retry-After": str(max(1, math.ceil(retry_after_s)))})
 
 
 def invalid(field: str, value: JsonValue, message: str, code: str = "invalid_request") -> Invalid:
@@ -109,6 +114,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(ServiceError, _service_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(OperationalError, _database_unreachable)
     app.add_exception_handler(Exception, _unexpected)
 
 
@@ -129,12 +135,12 @@ def problem(
 
 def _service_error(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, ServiceError)
-    return problem(error.status, error.code, error.detail, error.errors)
+    return problem(error.status, error.code, error.detail, error.errors, error.headers)
 
 
 def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    code = HTTPStatus(error.status_code).name.lower()
+    code = _HTTP_CODES.get(error.status_code, "bad_request")
     detail = f"{request.method} {request.url.path}: {error.detail}; see /openapi.json for what exists"
     return problem(error.status_code, code, detail, headers=error.headers)
 
@@ -143,6 +149,12 @@ def _unexpected(request: Request, error: Exception) -> JSONResponse:
     log.error("request failed", exc_info=error, extra={"method": request.method, "path": request.url.path})
     detail = "the service failed on this request; its log has the reason"
     return problem(500, "internal_error", detail)
+
+
+def _database_unreachable(request: Request, error: Exception) -> JSONResponse:
+    log.error("database unreachable", exc_info=error, extra={"method": request.method, "path": request.url.path})
+    detail = "the database does not answer, or is locked; try again"
+    return problem(503, "database_unreachable", detail, headers={"Retry-After": str(_RETRY_S)})
 
 
 def _validation_error(_request: Request, error: Exception) -> JSONResponse:

@@ -27,7 +27,7 @@ def page(context: Context, study_id: str, after: int, limit: int = _PAGE) -> Eve
         NotFound: no such study.
     """
     with context.db.read() as session:
-        must_exist(session, study_id)
+        must_exist(context, session, study_id)
         # The head first: what is written between the two queries then shows as "not the last page".
         head = events.heads(session, [study_id])[study_id]
         rows = events.after(session, study_id, after, limit)

@@ -21,9 +21,9 @@ from api_schemas.leases import (
 )
 from api_schemas.studies import StudyState
 from api_schemas.trials import TrialState
-from db import leases, studies, workers
+from db import keys, leases, studies, workers
 from db.rows import AttemptRow, RunRow, StudyRow, WorkerRow
-from service import experience, matching, moves, outcomes, search, steps, tasks
+from service import experience, matching, moves, outcomes, quotas, search, steps, tasks
 from service.context import Context
 from service.errors import Conflict, NotFound, invalid
 from service.outcomes import Ended
@@ -43,7 +43,7 @@ class Idle:
     """A session that holds nothing."""
 
     kind: str
-    """Equal for workers that can run the same: their hardware, their software, and whether they are drained."""
+    """Equal for workers that can run the same: their hardware, software and project, and whether they are drained."""
 
 
 def grant(context: Context, request: LeaseRequest) -> Lease | None:
@@ -56,14 +56,15 @@ def check_in(context: Context, request: LeaseRequest) -> Lease | Idle:
     """Note that a worker asks; its live lease, if it holds one."""
     check_protocol(request.protocol_version)
     with context.db.read() as session:
-        worker = _worker(session, request.session)
+        worker = _worker(context, session, request.session)
         held = leases.held_by(session, request.session) is not None
         due = (context.now() - worker.seen_at).total_seconds() >= _TOUCH_S
-        idle = Idle(f"{worker.inventory.cluster.content_key()} {worker.fingerprint_key} {worker.is_draining}")
+        hardware = worker.inventory.cluster.content_key()
+        idle = Idle(f"{hardware} {worker.fingerprint_key} {worker.is_draining} {worker.project_id}")
     if held or due:
         with context.db.write() as session:
             lease = _live_lease(context, session, request.session)
-            _worker(session, request.session).seen_at = context.now()
+            _worker(context, session, request.session).seen_at = context.now()
         if lease is not None:
             return lease
     return idle
@@ -72,10 +73,12 @@ def check_in(context: Context, request: LeaseRequest) -> Lease | Idle:
 def claim(context: Context, worker_session: str) -> Lease | None:
     """A run that waits, else a new trial, of the first study that has one for this worker."""
     with context.db.read() as session:
-        worker = _worker(session, worker_session)
+        worker = _worker(context, session, worker_session)
         if worker.is_draining:
             return None
         running = studies.running(session)
+        spent = _spent_projects(context, session, {study.project_id for study in running})
+        running = [study for study in running if study.project_id not in spent]
         served = [study.id for study in running if matching.may_run(worker, study)]
         refused = [study.id for study in running if matching.fingerprint_differs(worker, study)]
     for study_id in refused:
@@ -98,6 +101,8 @@ def renew(context: Context, run_id: str, heartbeat: Heartbeat) -> HeartbeatAnswe
     if heartbeat.progress is not None:
         values["progress"] = heartbeat.progress
     with context.db.write() as session:
+        if context.principal.project_id is not None:
+            _worker(context, session, heartbeat.session)
         if leases.write_guarded(session, run_id, heartbeat.attempt, heartbeat.session, **values):
             worker = workers.by_session(session, heartbeat.session)
             if worker is not None:
@@ -115,6 +120,8 @@ def finish(context: Context, run_id: str, report: Report) -> ReportAnswer:
     """Store the end of an attempt. The same report again is no news; from anyone but the lease's holder, a 409."""
     check_protocol(report.protocol_version)
     with context.db.read() as session:
+        if context.principal.project_id is not None:
+            _worker(context, session, report.session)
         found = leases.get(session, run_id)
         if found is None:
             raise NotFound("unknown_run", f"run {run_id} does not exist; drop the report and ask for a lease")
@@ -137,15 +144,26 @@ def finish(context: Context, run_id: str, report: Report) -> ReportAnswer:
     return ReportAnswer(applied=True)
 
 
-def _worker(session: Session, worker_session: str) -> WorkerRow:
+def _spent_projects(context: Context, session: Session, project_ids: set[str]) -> set[str]:
+    """Those of the projects that get no run today: their GPU-seconds are used up."""
+    rows = [row for row in (keys.project(session, project_id) for project_id in project_ids) if row is not None]
+    return {row.id for row in rows if quotas.is_exhausted(session, row.id, row.quotas, context.now())}
+
+
+def _worker(context: Context, session: Session, worker_session: str) -> WorkerRow:
     worker = workers.by_session(session, worker_session)
-    if worker is None:
+    if worker is None or not _is_mine(context, worker.project_id):
         raise Conflict(
             "unknown_session",
             f"session ({worker_session}) is not registered, or a newer session of its worker replaced it; "
             "register again with POST /v1/workers",
         )
     return worker
+
+
+def _is_mine(context: Context, project_id: str | None) -> bool:
+    """A key of one project speaks for the workers of that project only, not for those that serve all."""
+    return context.principal.project_id in (None, project_id)
 
 
 def _claim(context: Context, study_id: str, worker_session: str) -> Lease | None:
@@ -168,7 +186,7 @@ def _claim(context: Context, study_id: str, worker_session: str) -> Lease | None
                 if study.version == seen.version:
                     steps.apply(session, study, planned, context.now())
                 run = leases.next_waiting(session, study_id)
-                worker = _worker(session, worker_session)
+                worker = _worker(context, session, worker_session)
                 if run is not None:
                     if has_begun_elsewhere(context, session, study, run, worker):
                         return None
@@ -211,7 +229,7 @@ def _live_lease(context: Context, session: Session, worker_session: str) -> Leas
 def _note_refusal(context: Context, study_id: str, worker_session: str) -> None:
     """Say on the study why a worker that has the hardware gets none of its runs."""
     with context.db.read() as session:
-        study, worker = studies.get(session, study_id), _worker(session, worker_session)
+        study, worker = studies.get(session, study_id), _worker(context, session, worker_session)
         assert study is not None
         reason = matching.refusal(worker, study)
         if study.reason is not None:

@@ -111,7 +111,7 @@ def _check_model_type(model_type: str, worker: WorkerRow) -> None:
 def may_run(worker: WorkerRow, study: StudyRow) -> bool:
     """Whether runs of the study may go to the worker: the hardware, and what was measured on before."""
     return (
-        _same_shape(worker.inventory.cluster, study.cluster)
+        _serves(worker, study)
         and study.fingerprint_key in (None, worker.fingerprint_key)
         and has_model(worker.inventory, study.spec.model)
     )
@@ -119,9 +119,12 @@ def may_run(worker: WorkerRow, study: StudyRow) -> bool:
 
 def fingerprint_differs(worker: WorkerRow, study: StudyRow) -> bool:
     """The worker has the hardware's shape, but its measurements would not compare with the study's."""
-    return _same_shape(worker.inventory.cluster, study.cluster) and (
-        study.fingerprint_key not in (None, worker.fingerprint_key)
-    )
+    return _serves(worker, study) and study.fingerprint_key not in (None, worker.fingerprint_key)
+
+
+def _serves(worker: WorkerRow, study: StudyRow) -> bool:
+    is_ours = worker.project_id in (None, study.project_id)
+    return is_ours and _same_shape(worker.inventory.cluster, study.cluster)
 
 
 def refusal(worker: WorkerRow, study: StudyRow) -> str:

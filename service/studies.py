@@ -1,41 +1,56 @@
-"""Create, read, list and cancel studies. What a study does while it runs stands in service.search."""
+"""Create, read and list studies. Changing one is service.study_actions; what it does while it runs, service.search."""
 
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, replace
 
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from api_schemas.exports import Export, ExportFormat
-from api_schemas.studies import Contender, Study, StudyPhase, StudyResult, StudySpec, StudyState
-from api_schemas.trials import Rejection, Trial
+from api_schemas.studies import Contender, Study, StudyPage, StudyPhase, StudyResult, StudySpec, StudyState
+from api_schemas.trials import RejectionPage, TrialPage, TrialState
 from db import leases, studies, trials
 from db.rows import StudyRow
-from service import checks, matching, moves, search, steps, views, workers
+from db.studies import Filter
+from service import checks, matching, paging, quotas, search, views, workers
 from service.context import Context
 from service.errors import Conflict, NotFound, invalid
+from service.idempotency import ALWAYS, Once
 from tuner import export, ranking
 
 log = logging.getLogger(__name__)
 
-_UNFINISHED = (StudyState.RUNNING, StudyState.PAUSED)
+UNFINISHED = (StudyState.RUNNING, StudyState.PAUSED)
 
 
-def create(context: Context, spec: StudySpec) -> Study:
+def create(
+    context: Context,
+    spec: StudySpec,
+    once: Once = ALWAYS,
+    study_id: str | None = None,
+    project_id: str | None = None,
+) -> Study:
     """Store a study and its profile run.
 
     Raises:
         Invalid: nobody could run it, or nothing in it could be searched; nothing is stored then.
+        Conflict: the id is taken.
+        TooMany: a quota of the project is used up.
     """
+    project_id = _project(context, project_id)
     with context.db.read() as session:
-        cluster, worker = matching.resolve_cluster(spec, workers.live(context, session))
+        cluster, worker = matching.resolve_cluster(spec, workers.live(context, session, project_id))
         matching.check_model(spec.model, worker)
         has_nvme = worker.inventory.nvme_path is not None
         baseline = checks.check(spec, cluster, has_nvme)
-    with context.db.write() as session:
+    with once.write(context) as session:
         now = context.now()
+        quotas.admit_study(session, project_id, now)
         study = StudyRow(
-            id=f"study-{secrets.token_hex(6)}",
+            id=study_id or f"study-{secrets.token_hex(6)}",
+            project_id=project_id,
             state=StudyState.RUNNING,
             phase=StudyPhase.PROFILE,
             spec=spec,
@@ -46,70 +61,64 @@ def create(context: Context, spec: StudySpec) -> Study:
             created_at=now,
         )
         session.add(study)
-        session.flush()
+        try:
+            session.flush()
+        except IntegrityError:
+            message = f"study_id ({study_id}) is taken; choose another, or leave it out"
+            raise Conflict("study_exists", message) from None
         leases.add_run(session, study, None, "profile", now)
         log.info("study created", extra={"study": study.id, "model": spec.model.name})
-        return views.study(study, {}, 0)
+        return once.answer(session, views.study(study, {}, 0), 201)
+
+
+def _project(context: Context, named: str | None) -> str:
+    """The project a new study belongs to."""
+    project_id = named or context.principal.home
+    if not context.principal.sees(project_id):
+        raise NotFound("unknown_project", f"project ({project_id}) is not the key's; leave it out")
+    return project_id
 
 
 def read(context: Context, study_id: str) -> Study:
     """One study."""
     with context.db.read() as session:
-        return _read_models(session, [must_exist(session, study_id)])[0]
+        return read_models(session, [must_exist(context, session, study_id)])[0]
 
 
-def newest(context: Context, state: StudyState | None, limit: int) -> list[Study]:
-    """Studies, newest first."""
+def page(context: Context, wanted: Filter, oldest_first: bool, token: str | None, limit: int) -> StudyPage:
+    """Studies the sender sees, by time of creation."""
+    if not context.principal.sees(wanted.project_id):
+        return StudyPage(studies=())
+    wanted = replace(wanted, project_id=wanted.project_id or context.principal.project_id)
+    filters = (*astuple(wanted), oldest_first)
+    after = paging.start(token, filters, paging.moment_and_id)
     with context.db.read() as session:
-        return _read_models(session, list(studies.newest(session, state, limit)))
+        rows = studies.page(session, wanted, oldest_first, after, limit + 1)
+        shown, following = paging.cut(rows, limit, filters, lambda row: [row.created_at.isoformat(), row.id])
+        return StudyPage(studies=tuple(read_models(session, shown)), next_page_token=following)
 
 
-def read_trials(context: Context, study_id: str) -> list[Trial]:
+def trial_page(
+    context: Context, study_id: str, states: Sequence[TrialState], token: str | None, limit: int
+) -> TrialPage:
     """The study's trials by number, with their runs and attempts."""
+    filters = (study_id, *states)
+    after = paging.start(token, filters, paging.whole_number)
     with context.db.read() as session:
-        must_exist(session, study_id)
-        return [views.trial(row) for row in trials.of_study(session, study_id, with_attempts=True)]
+        must_exist(context, session, study_id)
+        rows = trials.page(session, study_id, states, after, limit + 1)
+        shown, following = paging.cut(rows, limit, filters, lambda row: row.number)
+        return TrialPage(trials=tuple(views.trial(row) for row in shown), next_page_token=following)
 
 
-def read_rejections(context: Context, study_id: str) -> list[Rejection]:
+def rejection_page(context: Context, study_id: str, token: str | None, limit: int) -> RejectionPage:
     """Configurations the memory gate refused."""
+    after = paging.start(token, [study_id], paging.whole_number)
     with context.db.read() as session:
-        must_exist(session, study_id)
-        return [row.value for row in trials.rejections(session, study_id)]
-
-
-def cancel(context: Context, study_id: str) -> Study:
-    """End a study and take its runs from their workers; a cancelled study stays as it is."""
-    with context.db.write() as session:
-        must_exist(session, study_id)
-        row = studies.lock(session, study_id)
-        if row.state in _UNFINISHED:
-            moves.end_study(session, row, StudyState.CANCELLED, "cancelled by its user", context.now())
-            log.info("study cancelled", extra={"study": study_id})
-        elif row.state is not StudyState.CANCELLED:
-            raise Conflict(
-                "study_ended", f"study {study_id} is {row.state.value}; only a running study can be cancelled"
-            )
-        session.flush()
-        return _read_models(session, [row])[0]
-
-
-def pause(context: Context, study_id: str, paused: bool) -> Study:
-    """Stop giving out runs of a study, or go on with it.
-
-    Raises:
-        Conflict: it has ended.
-    """
-    with context.db.write() as session:
-        must_exist(session, study_id)
-        row = studies.lock(session, study_id)
-        if row.state not in _UNFINISHED:
-            raise Conflict("study_ended", f"study {study_id} is {row.state.value}; create a new one")
-        moves.pause_study(row, paused)
-        log.info("study paused" if paused else "study resumed", extra={"study": study_id})
-    if not paused:
-        steps.advance(context, study_id)
-    return read(context, study_id)
+        must_exist(context, session, study_id)
+        rows = trials.rejections(session, study_id, after, limit + 1)
+        shown, following = paging.cut(rows, limit, [study_id], lambda row: row.id)
+        return RejectionPage(rejections=tuple(row.value for row in shown), next_page_token=following)
 
 
 def best(context: Context, study_id: str) -> StudyResult:
@@ -119,7 +128,7 @@ def best(context: Context, study_id: str) -> StudyResult:
         Conflict: it has none (yet).
     """
     with context.db.read() as session:
-        return _result(must_exist(session, study_id))
+        return _result(must_exist(context, session, study_id))
 
 
 def export_files(context: Context, study_id: str, which: str) -> Mapping[str, str]:
@@ -129,9 +138,9 @@ def export_files(context: Context, study_id: str, which: str) -> Mapping[str, st
         Conflict: it has not been measured (yet).
     """
     with context.db.read() as session:
-        row = must_exist(session, study_id)
+        row = must_exist(context, session, study_id)
         contender = _contender(session, row, which)
-        study = _read_models(session, [row])[0]
+        study = read_models(session, [row])[0]
     return export.files(study, contender)
 
 
@@ -143,9 +152,9 @@ def export_as(context: Context, study_id: str, which: str, form: ExportFormat) -
         Invalid: the consumer has no such backend.
     """
     with context.db.read() as session:
-        row = must_exist(session, study_id)
+        row = must_exist(context, session, study_id)
         contender = _contender(session, row, which)
-        study = _read_models(session, [row])[0]
+        study = read_models(session, [row])[0]
     try:
         return export.export(study, contender, form)
     except ValueError as error:
@@ -171,24 +180,21 @@ def _contender(session: Session, row: StudyRow, which: str) -> Contender:
 def _result(row: StudyRow) -> StudyResult:
     if row.result is None:
         reason = f": {row.reason}" if row.reason else ""
-        wait = "; wait until it is complete" if row.state in _UNFINISHED else ""
+        wait = "; wait until it is complete" if row.state in UNFINISHED else ""
         raise Conflict("study_unfinished", f"study {row.id} is {row.state.value} ({row.phase.value}){reason}{wait}")
     return row.result
 
 
-def must_exist(session: Session, study_id: str) -> StudyRow:
-    """A study's row.
-
-    Raises:
-        NotFound: no such study.
-    """
+def must_exist(context: Context, session: Session, study_id: str) -> StudyRow:
+    """A study of the sender's projects; others do not exist for it."""
     row = studies.get(session, study_id)
-    if row is None:
+    if row is None or not context.principal.sees(row.project_id):
         raise NotFound("unknown_study", f"study {study_id} does not exist; GET /v1/studies lists those that do")
     return row
 
 
-def _read_models(session: Session, rows: list[StudyRow]) -> list[Study]:
+def read_models(session: Session, rows: Sequence[StudyRow]) -> list[Study]:
+    """Studies as users read them."""
     ids = [row.id for row in rows]
     counts, rejected = studies.trial_counts(session, ids), studies.rejection_counts(session, ids)
     return [views.study(row, counts.get(row.id, {}), rejected.get(row.id, 0)) for row in rows]

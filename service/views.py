@@ -14,6 +14,7 @@ def study(row: StudyRow, trials: Mapping[str, int], rejected: int) -> Study:
     """A study; the counts are queried for many studies at once."""
     return Study(
         study_id=row.id,
+        project_id=row.project_id,
         state=row.state,
         phase=row.phase,
         spec=row.spec,

@@ -5,30 +5,45 @@ from datetime import datetime, timedelta
 
 from sqlalchemy.orm import Session
 
-from api_schemas.leases import SERVED_VERSIONS, Registered, Registration, Worker
+from api_schemas.leases import SERVED_VERSIONS, Registered, Registration, Worker, WorkerPage
 from db import leases, workers
 from db.rows import RunRow, StudyRow, WorkerRow
-from service import matching
+from service import matching, paging
 from service.context import Context
-from service.errors import NotFound, WrongProtocol
+from service.errors import Conflict, NotFound, WrongProtocol
 from service.expiry import close_lost
+from service.idempotency import ALWAYS, Once
 
 log = logging.getLogger(__name__)
 
 
-def register(context: Context, registration: Registration) -> Registered:
+def register(context: Context, registration: Registration, once: Once = ALWAYS) -> Registered:
     """Take in a worker. A new session of a known name ends what its former life still held."""
     check_protocol(registration.protocol_version)
     # Two transactions: a study is locked before its workers everywhere, and here the worker is known first.
-    with context.db.write() as session:
-        worker = workers.put(session, registration.name, registration.session, registration.inventory, context.now())
-        worker_id = worker.id
+    settings, project_id = context.settings, context.principal.project_id
+    with once.write(context) as session:
+        _check_name(context, session, registration.name)
+        worker = workers.put(
+            session, registration.name, registration.session, registration.inventory, context.now(), project_id
+        )
         lost = [run.id for run in leases.of_earlier_sessions(session, worker)]
+        registered = Registered(worker_id=worker.id, lease_s=settings.lease_s, heartbeat_s=settings.heartbeat_s)
+        once.answer(session, registered)
     log.info("worker registered", extra={"worker": registration.name, "session": registration.session})
     for run_id in lost:
         close_lost(context, run_id, lambda run: run.worker_session != registration.session, "its worker was restarted")
-    settings = context.settings
-    return Registered(worker_id=worker_id, lease_s=settings.lease_s, heartbeat_s=settings.heartbeat_s)
+    return registered
+
+
+def _check_name(context: Context, session: Session, name: str) -> None:
+    """A name belongs to its project: whoever registers under it closes the leases of its holder."""
+    known = workers.named(session, name)
+    mine = context.principal.project_id
+    if known is not None and mine is not None and known.project_id != mine:
+        raise Conflict(
+            "worker_name_taken", f"name ({name}) belongs to a worker that is not of project {mine}; give another --name"
+        )
 
 
 def check_protocol(version: int) -> None:
@@ -41,45 +56,56 @@ def check_protocol(version: int) -> None:
         )
 
 
-def drain(context: Context, worker_id: str, draining: bool) -> Worker:
+def drain(context: Context, worker_id: str, draining: bool, once: Once = ALWAYS) -> Worker:
     """Give a worker no more work, or give it work again. What it runs may finish.
 
     Raises:
-        NotFound: no such worker.
+        NotFound: no such worker, or not one of the sender's project alone.
     """
-    with context.db.write() as session:
+    with once.write(context) as session:
         row = workers.lock(session, worker_id)
-        if row is None:
+        if row is None or context.principal.project_id not in (None, row.project_id):
             raise NotFound("unknown_worker", f"worker {worker_id} does not exist; GET /v1/workers lists those that do")
         row.is_draining = draining
         log.info("worker drained" if draining else "worker takes work again", extra={"worker": row.name})
-    return next(worker for worker in everyone(context) if worker.worker_id == worker_id)
+        is_live = row.seen_at >= live_since(context)
+        return once.answer(session, _view(row, is_live, workers.running(session).get(row.id)))
 
 
-def everyone(context: Context) -> list[Worker]:
-    """All workers ever registered, by name."""
+def page(context: Context, token: str | None, limit: int) -> WorkerPage:
+    """Workers ever registered that serve the sender's projects, by name."""
+    only = context.principal.project_id
+    after = paging.start(token, [only], str)
     with context.db.read() as session:
         running = workers.running(session)
         oldest = live_since(context)
-        return [
-            Worker(
-                worker_id=row.id,
-                name=row.name,
-                session=row.session,
-                inventory=row.inventory,
-                registered_at=row.registered_at,
-                seen_at=row.seen_at,
-                is_live=row.seen_at >= oldest,
-                is_draining=row.is_draining,
-                run_id=running.get(row.id),
-            )
-            for row in workers.everyone(session)
-        ]
+        rows, following = paging.cut(workers.page(session, only, after, limit + 1), limit, [only], lambda row: row.name)
+        return WorkerPage(
+            workers=tuple(_view(row, row.seen_at >= oldest, running.get(row.id)) for row in rows),
+            next_page_token=following,
+        )
 
 
-def live(context: Context, session: Session) -> list[WorkerRow]:
-    """Workers that asked for something lately."""
-    return list(workers.seen_since(session, live_since(context)))
+def _view(row: WorkerRow, is_live: bool, run_id: str | None) -> Worker:
+    return Worker(
+        worker_id=row.id,
+        name=row.name,
+        session=row.session,
+        inventory=row.inventory,
+        registered_at=row.registered_at,
+        seen_at=row.seen_at,
+        project_id=row.project_id,
+        is_live=is_live,
+        is_draining=row.is_draining,
+        run_id=run_id,
+    )
+
+
+def live(context: Context, session: Session, project_id: str | None = None) -> list[WorkerRow]:
+    """Workers that asked for something lately and run the studies of a project, by default the sender's."""
+    project_id = project_id or context.principal.home
+    seen = workers.seen_since(session, live_since(context))
+    return [worker for worker in seen if worker.project_id in (None, project_id)]
 
 
 def has_begun_elsewhere(context: Context, session: Session, study: StudyRow, run: RunRow, worker: WorkerRow) -> bool:
@@ -87,7 +113,9 @@ def has_begun_elsewhere(context: Context, session: Session, study: StudyRow, run
     if run.block is None:
         return False
     begun_by = leases.block_workers(session, run) - {worker.id}
-    return any(other.id in begun_by and matching.may_run(other, study) for other in live(context, session))
+    return any(
+        other.id in begun_by and matching.may_run(other, study) for other in live(context, session, study.project_id)
+    )
 
 
 def live_since(context: Context) -> datetime:

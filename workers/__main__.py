@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from api_schemas.credentials import take_api_key
 from api_schemas.failures import Failure
 from api_schemas.leases import Task
 from workers import allowed as allowed_code
@@ -45,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # One line per request is noise at a heartbeat every two seconds.
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
+        # Before any child is started: ranks run other people's models, and have no business with the key.
+        options.api_key = take_api_key()
         settings = _settings(options)
         code: int = options.command(settings, options)
     except (ValueError, FileNotFoundError, IsADirectoryError, PermissionError) as error:
@@ -148,7 +151,7 @@ def run_agent(settings: WorkerSettings, options: argparse.Namespace) -> int:
             devices=watch,
             allowed=allowed,
         )
-        client = ServiceClient(settings.service)
+        client = ServiceClient(settings.service, api_key=options.api_key)
         try:
             Agent(settings, client, place, offered, interrupt).run()
         finally:

@@ -52,8 +52,9 @@ class Refused(ClientError):
 class ServiceClient:
     """Calls of one worker session. May be shared between threads (httpx clients may)."""
 
-    def __init__(self, base_url: str, timeout_s: float = 5.0):
-        self._http = httpx.Client(base_url=base_url.rstrip("/"), timeout=timeout_s)
+    def __init__(self, base_url: str, timeout_s: float = 5.0, api_key: str | None = None):
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._http = httpx.Client(base_url=base_url.rstrip("/"), timeout=timeout_s, headers=headers)
         self._timeout_s = timeout_s
 
     def close(self) -> None:

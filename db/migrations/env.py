@@ -2,11 +2,11 @@
 
 from alembic import context
 
-from db.rows import Row
+from db.rows import StudyRow
 
 context.configure(
     connection=context.config.attributes["connection"],
-    target_metadata=Row.metadata,
+    target_metadata=StudyRow.metadata,
     render_as_batch=True,
     compare_type=True,
     # The transaction around everything is the caller's.

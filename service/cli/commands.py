@@ -16,10 +16,11 @@ from db.session import Database, parse_url, upgrade
 from service import logs, wording
 from service.app import create_app
 from service.cli import export as exporting
+from service.cli import keys, study_file, summary
 from service.cli import predict as predicting
-from service.cli import study_file, summary
 from service.cli.connection import connected, study_named
 from service.cli.errors import PLATFORM_FAILURE, InputError
+from service.cli.options import AsJson, StateDir
 from service.cli.processes import MODULE, listening_socket
 from service.cli.stack import database_errors, database_url, prepare
 from service.cli.tune import TuneOptions
@@ -37,9 +38,9 @@ app = typer.Typer(
 )
 db_app = typer.Typer(help="The database.", no_args_is_help=True)
 app.add_typer(db_app, name="db")
+app.add_typer(keys.app, name="keys")
+app.add_typer(keys.projects_app, name="projects")
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
-StateDir = Annotated[Path, typer.Option(help="Where studies, logs and trial directories are kept.")]
 ServiceUrl = Annotated[
     str | None,
     typer.Option(
@@ -93,6 +94,7 @@ def serve(
     asgi = create_app(settings, context)
     config = uvicorn.Config(asgi, host=host, port=port, timeout_graceful_shutdown=5, log_config=None)
     with socket.socket(fileno=fd) if fd is not None else listening_socket(host, port) as listener:
+        keys.check_reach(settings.database_url, listener.getsockname()[0])
         address = "http://{}:{}".format(*listener.getsockname()[:2])
         typer.echo(f"listening on {address}; the API is described at {address}/openapi.json", err=True)
         Server(config, context).run(sockets=[listener])

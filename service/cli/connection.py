@@ -15,7 +15,7 @@ def connected(service: str | None, state_dir: Path) -> Iterator[ServiceClient]:
     """The service at a URL, or one over the state directory for the length of the command."""
     try:
         if service is not None:
-            with ServiceClient(service) as client:
+            with _client(service) as client:
                 yield client
             return
         if not state_dir.is_dir():
@@ -28,6 +28,13 @@ def connected(service: str | None, state_dir: Path) -> Iterator[ServiceClient]:
         raise PlatformFailure(*refused.lines()) from None
     except ServiceUnreachable as error:
         raise PlatformFailure(str(error)) from None
+
+
+def _client(url: str) -> ServiceClient:
+    try:
+        return ServiceClient(url)
+    except ValueError as error:
+        raise InputError(str(error)) from None
 
 
 def study_named(client: ServiceClient, name: str) -> Study:

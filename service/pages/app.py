@@ -8,7 +8,9 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from service.errors import FieldError, ServiceError, field_error
+from service.auth import OPENS_PAGES
+from service.codes import FieldError
+from service.errors import ServiceError, field_error
 from service.pages.assets import Static, folder
 from service.pages.rendering import PageRefused, render
 from service.pages.routes import best, compare, live, new, studies, trials, workers
@@ -20,7 +22,7 @@ Handler = Callable[[Request, Exception], Response | Awaitable[Response]]
 def install(app: FastAPI) -> None:
     """Add the pages to the application, after its own error handlers."""
     for routes in (best, studies, trials, compare, new, workers, live):
-        app.include_router(routes.router, include_in_schema=False)
+        app.include_router(routes.router, include_in_schema=False, dependencies=[OPENS_PAGES])
     app.mount("/static", Static(directory=folder()), name="static")
     for kind in (ServiceError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _as_page(app.exception_handlers[kind]))

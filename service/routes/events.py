@@ -9,17 +9,26 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
 from api_schemas.events import EventPage
+from api_schemas.keys import Scope as AccessScope
 from service import events
+from service.auth import requires
+from service.codes import problems
 from service.context import Context, InContext
-from service.errors import Problem, TooMany, invalid
+from service.errors import TooMany, invalid
 
-router = APIRouter(prefix="/v1/studies", tags=["events"], responses={404: {"model": Problem}})
+router = APIRouter(
+    prefix="/v1/studies",
+    tags=["events"],
+    dependencies=[requires(AccessScope.STUDIES_READ)],
+    responses=problems("unknown_study"),
+)
 
 _LARGEST = 2**31 - 1
+_STREAM_RETRY_S = 10
 _RESPONSES: Mapping[int | str, dict[str, Any]] = {
     200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}},
     204: {"description": "Stream: the study has ended and nothing follows; an EventSource stops asking"},
-    429: {"model": Problem, "description": "This client holds as many streams as it may"},
+    **problems("too_many_streams"),
 }
 
 
@@ -62,6 +71,7 @@ async def read_events(
             "too_many_streams",
             f"this client has {settings.max_streams_per_client} event streams open, or all clients together have "
             f"{settings.max_streams}; close one, or read pages without Accept: text/event-stream",
+            _STREAM_RETRY_S,
         )
     return _Stream(context, client, study_id, after)
 

@@ -7,8 +7,9 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.exc import SQLAlchemyError
 
 from db.session import is_current
-from service.context import InContext
-from service.errors import Problem, problem
+from service.codes import problems
+from service.context import InOpenContext
+from service.errors import problem
 
 log = logging.getLogger(__name__)
 
@@ -21,8 +22,8 @@ def alive() -> dict[str, str]:
     return {"status": "ok"}
 
 
-@router.get("/readyz", response_model=None, responses={503: {"model": Problem}})
-def ready(context: InContext) -> JSONResponse | dict[str, str]:
+@router.get("/readyz", response_model=None, responses=problems("database_unreachable", "database_not_migrated"))
+def ready(context: InOpenContext) -> JSONResponse | dict[str, str]:
     """The database is reachable and migrated."""
     try:
         current = is_current(context.db.engine)

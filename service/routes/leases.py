@@ -3,12 +3,19 @@
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
+from api_schemas.keys import Scope
 from api_schemas.leases import Heartbeat, HeartbeatAnswer, Lease, LeaseRequest, Report, ReportAnswer
 from service import leases, waiting
+from service.auth import requires
+from service.codes import problems
 from service.context import InContext
-from service.errors import Problem
 
-router = APIRouter(prefix="/v1", tags=["leases"], responses={409: {"model": Problem}})
+router = APIRouter(
+    prefix="/v1",
+    tags=["leases"],
+    dependencies=[requires(Scope.WORKERS_LEASE)],
+    responses=problems("protocol_version", "unknown_session"),
+)
 
 
 @router.post("/leases", response_model=Lease, responses={204: {"description": "No work within `wait_s`"}})
@@ -18,7 +25,7 @@ async def ask_for_lease(context: InContext, request: Request, body: LeaseRequest
     return Response(status_code=204) if lease is None else lease
 
 
-@router.post("/runs/{run_id}/heartbeat", response_model=HeartbeatAnswer)
+@router.post("/runs/{run_id}/heartbeat", response_model=HeartbeatAnswer, responses=problems("unknown_run"))
 def renew_lease(context: InContext, run_id: str, body: Heartbeat) -> HeartbeatAnswer | Response:
     """Renew a lease; the answer says whether to go on."""
     answer = leases.renew(context, run_id, body)
@@ -27,7 +34,10 @@ def renew_lease(context: InContext, run_id: str, body: Heartbeat) -> HeartbeatAn
     return JSONResponse(answer.model_dump(mode="json", exclude={"is_draining"}))
 
 
-@router.post("/runs/{run_id}/report")
+@router.post(
+    "/runs/{run_id}/report",
+    responses=problems("unknown_run", "unknown_session", "lease_lost", "report_differs"),
+)
 def report_end(context: InContext, run_id: str, body: Report) -> ReportAnswer:
     """Deliver the end of an attempt; the same report again is harmless."""
     return leases.finish(context, run_id, body)

@@ -2,17 +2,24 @@
 
 from fastapi import APIRouter
 
+from api_schemas.keys import Scope
 from api_schemas.predictions import PredictionRequest, PredictionTable
 from service import errors, predictions
+from service.auth import requires
 from service.context import InContext
+from service.idempotency import InOnce
 
-router = APIRouter(prefix="/v1/predictions", tags=["predictions"])
+router = APIRouter(prefix="/v1/predictions", tags=["predictions"], dependencies=[requires(Scope.CONFIGS_READ)])
 
 
 @router.post("")
-def create_prediction(context: InContext, request: PredictionRequest) -> PredictionTable:
-    """Predict memory and speed of configurations; without any, of one of each strategy. Nothing is stored or run."""
+def create_prediction(context: InContext, request: PredictionRequest, once: InOnce) -> PredictionTable:
+    """Predict memory and speed of configurations; without any, of one of each strategy. Nothing is run."""
     try:
-        return predictions.predict(context, request)
+        table = predictions.predict(context, request)
     except ValueError as error:
         raise errors.from_value_error("", error) from None
+    if once.key is None:
+        return table
+    with once.write(context) as session:
+        return once.answer(session, table)

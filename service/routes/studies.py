@@ -1,81 +1,146 @@
 """Studies over HTTP."""
 
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Path, Query, Request, Response
+from pydantic import AwareDatetime
 
 from api_schemas.exports import Export, ExportFormat
-from api_schemas.studies import Study, StudyResult, StudySpec, StudyState
-from api_schemas.trials import Rejection, Trial
-from service import studies
+from api_schemas.keys import PROJECT_PATTERN, Scope
+from api_schemas.studies import Study, StudyPage, StudyResult, StudySpec, StudyState
+from api_schemas.trials import RejectionPage, TrialPage, TrialState
+from db.studies import Filter
+from service import etags, studies, study_actions
+from service.auth import requires
+from service.codes import problems
 from service.context import InContext
-from service.errors import Problem
+from service.etags import InIfMatch
+from service.idempotency import InOnce
+from service.paging import InLimit, InPageToken
 
-router = APIRouter(prefix="/v1/studies", tags=["studies"], responses={404: {"model": Problem}})
+router = APIRouter(prefix="/v1/studies", tags=["studies"])
 
-_CONFLICT: dict[int | str, dict[str, Any]] = {409: {"model": Problem}}
+READ, WRITE = [requires(Scope.STUDIES_READ)], [requires(Scope.STUDIES_WRITE)]
+STUDY_ID_PATTERN = r"^[a-z0-9][a-z0-9-]{1,30}[a-z0-9]$"
+_UNKNOWN = problems("unknown_study")
+_CHANGED = problems("unknown_study", "study_ended", "precondition_failed")
+
+InStudyId = Annotated[str, Path(description="A study's id.")]
+InProject = Annotated[
+    str | None, Query(alias="project", pattern=PROJECT_PATTERN, description="For keys that see every project.")
+]
 
 
-@router.post("", status_code=201)
-def create_study(context: InContext, spec: StudySpec) -> Study:
+@router.post(
+    "",
+    status_code=201,
+    dependencies=WRITE,
+    responses=problems(
+        "unknown_project",
+        "study_exists",
+        "no_worker",
+        "unknown_model_type",
+        "model_not_allowed",
+        "quota_running_studies",
+        "quota_gpu_seconds",
+    ),
+)
+def create_study(
+    context: InContext,
+    spec: StudySpec,
+    once: InOnce,
+    response: Response,
+    study_id: Annotated[
+        str | None, Query(pattern=STUDY_ID_PATTERN, description="An id of your choice; made up without one.")
+    ] = None,
+    project: InProject = None,
+) -> Study:
     """Create a study; it starts as soon as a worker asks for work."""
-    return studies.create(context, spec)
+    study = studies.create(context, spec, once, study_id, project)
+    response.headers["Location"] = f"/v1/studies/{study.study_id}"
+    response.headers["ETag"] = etags.of(study)
+    return study
 
 
-@router.get("")
+@router.get("", dependencies=READ, responses=problems("invalid_page_token"))
 def list_studies(
-    context: InContext, state: StudyState | None = None, limit: Annotated[int, Query(ge=1, le=500)] = 50
-) -> list[Study]:
-    """Studies, newest first."""
-    return studies.newest(context, state, limit)
+    context: InContext,
+    state: Annotated[list[StudyState] | None, Query(description="Only these states.")] = None,
+    created_from: Annotated[AwareDatetime | None, Query(description="Created at this moment or later.")] = None,
+    created_before: Annotated[AwareDatetime | None, Query(description="Created before this moment.")] = None,
+    project: InProject = None,
+    order: Literal["newest", "oldest"] = "newest",
+    limit: InLimit = 50,
+    page_token: InPageToken = None,
+) -> StudyPage:
+    """Studies by time of creation."""
+    wanted = Filter(project, tuple(sorted(set(state or ()))), created_from, created_before)
+    return studies.page(context, wanted, order == "oldest", page_token, limit)
 
 
-@router.get("/{study_id}")
-def read_study(context: InContext, study_id: str) -> Study:
+@router.get("/{study_id}", dependencies=READ, responses=_UNKNOWN, response_model=Study)
+def read_study(context: InContext, study_id: InStudyId, request: Request, response: Response) -> Study | Response:
     """One study as it stands."""
-    return studies.read(context, study_id)
+    study = studies.read(context, study_id)
+    return etags.respond(request, response, study) or study
 
 
-@router.post("/{study_id}:cancel", responses=_CONFLICT)
-def cancel_study(context: InContext, study_id: str) -> Study:
+@router.post("/{study_id}:cancel", dependencies=WRITE, responses=_CHANGED)
+def cancel_study(context: InContext, study_id: InStudyId, once: InOnce, if_match: InIfMatch = None) -> Study:
     """End a study; its workers stop at their next heartbeat."""
-    return studies.cancel(context, study_id)
+    return study_actions.cancel(context, study_id, once, if_match)
 
 
-@router.post("/{study_id}:pause", responses=_CONFLICT)
-def pause_study(context: InContext, study_id: str) -> Study:
+@router.post("/{study_id}:pause", dependencies=WRITE, responses=_CHANGED)
+def pause_study(context: InContext, study_id: InStudyId, once: InOnce, if_match: InIfMatch = None) -> Study:
     """Give out no more runs of a study; those that run may finish."""
-    return studies.pause(context, study_id, paused=True)
+    return study_actions.pause(context, study_id, True, once, if_match)
 
 
-@router.post("/{study_id}:resume", responses=_CONFLICT)
-def resume_study(context: InContext, study_id: str) -> Study:
+@router.post(
+    "/{study_id}:resume",
+    dependencies=WRITE,
+    responses=_CHANGED | problems("quota_running_studies", "quota_gpu_seconds"),
+)
+def resume_study(context: InContext, study_id: InStudyId, once: InOnce, if_match: InIfMatch = None) -> Study:
     """Go on with a paused study."""
-    return studies.pause(context, study_id, paused=False)
+    return study_actions.pause(context, study_id, False, once, if_match)
 
 
-@router.get("/{study_id}/trials")
-def read_trials(context: InContext, study_id: str) -> list[Trial]:
-    """The study's trials by number, with their runs and attempts."""
-    return studies.read_trials(context, study_id)
+@router.get("/{study_id}/trials", dependencies=READ, responses=_UNKNOWN | problems("invalid_page_token"))
+def list_trials(
+    context: InContext,
+    study_id: InStudyId,
+    state: Annotated[list[TrialState] | None, Query(description="Only these states.")] = None,
+    limit: InLimit = 100,
+    page_token: InPageToken = None,
+) -> TrialPage:
+    """The study's trials by number, with their runs, attempts, measurements and reasons."""
+    return studies.trial_page(context, study_id, tuple(sorted(set(state or ()))), page_token, limit)
 
 
-@router.get("/{study_id}/rejections")
-def read_rejections(context: InContext, study_id: str) -> list[Rejection]:
+@router.get("/{study_id}/rejections", dependencies=READ, responses=_UNKNOWN | problems("invalid_page_token"))
+def list_rejections(
+    context: InContext, study_id: InStudyId, limit: InLimit = 100, page_token: InPageToken = None
+) -> RejectionPage:
     """Configurations the memory gate refused, with the reason of each."""
-    return studies.read_rejections(context, study_id)
+    return studies.rejection_page(context, study_id, page_token, limit)
 
 
-@router.get("/{study_id}/best", responses=_CONFLICT)
-def read_best(context: InContext, study_id: str) -> StudyResult:
+@router.get("/{study_id}/best", dependencies=READ, responses=problems("unknown_study", "study_unfinished"))
+def read_best(context: InContext, study_id: InStudyId) -> StudyResult:
     """The answer of a complete study; 409 with its state before."""
     return studies.best(context, study_id)
 
 
-@router.get("/{study_id}/export", responses=_CONFLICT)
+@router.get(
+    "/{study_id}/export",
+    dependencies=READ,
+    responses=problems("unknown_study", "unknown_trial", "study_unfinished", "trial_unmeasured"),
+)
 def export_study(
     context: InContext,
-    study_id: str,
+    study_id: InStudyId,
     which: str = "best",
     form: Annotated[ExportFormat, Query(alias="format")] = "standard",
 ) -> Export:

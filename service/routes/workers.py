@@ -2,33 +2,39 @@
 
 from fastapi import APIRouter
 
-from api_schemas.leases import Registered, Registration, Worker
+from api_schemas.keys import Scope
+from api_schemas.leases import Registered, Registration, Worker, WorkerPage
 from service import workers
+from service.auth import requires
+from service.codes import problems
 from service.context import InContext
-from service.errors import Problem
+from service.idempotency import InOnce
+from service.paging import InLimit, InPageToken
 
 router = APIRouter(prefix="/v1/workers", tags=["workers"])
 
 
-@router.post("")
-def register_worker(context: InContext, registration: Registration) -> Registered:
+@router.post(
+    "", dependencies=[requires(Scope.WORKERS_LEASE)], responses=problems("protocol_version", "worker_name_taken")
+)
+def register_worker(context: InContext, registration: Registration, once: InOnce) -> Registered:
     """Introduce a worker; a new session of a known name takes its place."""
-    return workers.register(context, registration)
+    return workers.register(context, registration, once)
 
 
-@router.get("")
-def list_workers(context: InContext) -> list[Worker]:
-    """All workers ever registered, by name."""
-    return workers.everyone(context)
+@router.get("", dependencies=[requires(Scope.STUDIES_READ)], responses=problems("invalid_page_token"))
+def list_workers(context: InContext, limit: InLimit = 100, page_token: InPageToken = None) -> WorkerPage:
+    """Workers ever registered, by name."""
+    return workers.page(context, page_token, limit)
 
 
-@router.post("/{worker_id}:drain", responses={404: {"model": Problem}})
-def drain_worker(context: InContext, worker_id: str) -> Worker:
+@router.post("/{worker_id}:drain", dependencies=[requires(Scope.ADMIN)], responses=problems("unknown_worker"))
+def drain_worker(context: InContext, worker_id: str, once: InOnce) -> Worker:
     """Give a worker no more work, also after a restart; what it runs may finish."""
-    return workers.drain(context, worker_id, draining=True)
+    return workers.drain(context, worker_id, True, once)
 
 
-@router.post("/{worker_id}:resume", responses={404: {"model": Problem}})
-def resume_worker(context: InContext, worker_id: str) -> Worker:
+@router.post("/{worker_id}:resume", dependencies=[requires(Scope.ADMIN)], responses=problems("unknown_worker"))
+def resume_worker(context: InContext, worker_id: str, once: InOnce) -> Worker:
     """Give a drained worker work again."""
-    return workers.drain(context, worker_id, draining=False)
+    return workers.drain(context, worker_id, False, once)

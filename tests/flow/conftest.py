@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from fastapi.testclient import TestClient
+from local_client import local_client
 
 from db.session import Database
 from service.app import create_app
@@ -37,7 +38,7 @@ def open_service(clock: Clock) -> Iterator[Callable[[str], TestClient]]:
 
     def open_one(url: str) -> TestClient:
         context = Context(Database(url), Settings(database_url=url, sweep_s=3600), clock)
-        client = TestClient(create_app(context=context))
+        client = local_client(create_app(context=context))
         clients.append(client)
         return client.__enter__()
 

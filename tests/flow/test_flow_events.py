@@ -44,7 +44,7 @@ def test_every_change_has_its_event(client, study_id):
     assert events[0]["type"] == "study.created" and events[-1]["type"] == "study.complete" and page["is_last"]
     count = Counter(event["type"] for event in events)
     assert set(count) <= set(EVENT_TYPES)
-    trials = client.get(f"/v1/studies/{study_id}/trials").json()
+    trials = client.get(f"/v1/studies/{study_id}/trials").json()["trials"]
     attempts = sum(len(run["attempts"]) for trial in trials for run in trial["runs"])
     assert count["trial.created"] == count["trial.running"] == count["trial.complete"] == len(trials) == 3
     # And the profile's, which belongs to no trial.

@@ -13,7 +13,7 @@ def run_study(client, behave, cluster=CLUSTER, **changes):
     study_id = answer.json()["study_id"]
     worker.work()
     study = client.get(f"/v1/studies/{study_id}").json()
-    return study, client.get(f"/v1/studies/{study_id}/trials").json()
+    return study, client.get(f"/v1/studies/{study_id}/trials").json()["trials"]
 
 
 def only(number, outcome):
@@ -144,7 +144,7 @@ def test_model_that_cannot_fit_fails_before_any_trial(quick_client):
     study, trials = run_study(quick_client, well, cluster=tiny)
     assert study["state"] == "failed" and trials == [] and study["rejected"] > 0
     assert "needs at least" in study["reason"] and "are available" in study["reason"]
-    rejections = quick_client.get(f"/v1/studies/{study['study_id']}/rejections").json()
+    rejections = quick_client.get(f"/v1/studies/{study['study_id']}/rejections").json()["rejections"]
     assert len(rejections) == study["rejected"] and rejections[0]["reason"]
 
 

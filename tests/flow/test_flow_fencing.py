@@ -27,11 +27,11 @@ def lease(worker, study_id):
 
 
 def trial_states(client, study_id):
-    return [trial["state"] for trial in client.get(f"/v1/studies/{study_id}/trials").json()]
+    return [trial["state"] for trial in client.get(f"/v1/studies/{study_id}/trials").json()["trials"]]
 
 
 def ends(client, study_id, number=0):
-    run = client.get(f"/v1/studies/{study_id}/trials").json()[number]["runs"][0]
+    run = client.get(f"/v1/studies/{study_id}/trials").json()["trials"][number]["runs"][0]
     return [attempt["end"] for attempt in run["attempts"]]
 
 
@@ -56,7 +56,7 @@ def test_another_report_of_the_same_attempt_is_refused(worker, lease, quick_clie
     worker.report(lease, measurement(1000))
     answer = worker.report(lease, measurement(2000))
     assert (answer.status_code, answer.json()["code"]) == (409, "report_differs")
-    assert quick_client.get(f"/v1/studies/{study_id}/trials").json()[0]["tokens_per_s_per_gpu"] == 1000
+    assert quick_client.get(f"/v1/studies/{study_id}/trials").json()["trials"][0]["tokens_per_s_per_gpu"] == 1000
 
 
 @pytest.mark.parametrize("change", [{"attempt": 2}, {"session": "session-of-another"}])
@@ -157,7 +157,7 @@ def test_previous_protocol_version_is_served_without_what_it_would_refuse(worker
 
 
 def test_drained_worker_finishes_its_run_and_gets_no_more(worker, lease, quick_client, study_id):
-    (known,) = quick_client.get("/v1/workers").json()
+    (known,) = quick_client.get("/v1/workers").json()["workers"]
     drained = quick_client.post(f"/v1/workers/{known['worker_id']}:drain").json()
     assert drained["is_draining"] and drained["run_id"] == lease.run_id
     answer = worker.heartbeat(lease)

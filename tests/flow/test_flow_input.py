@@ -43,7 +43,7 @@ def test_mistake_is_named_with_value_and_remedy(client, changes, field, value, r
     assert error is not None, problem["errors"]
     assert remedy in error["message"]
     assert value is None or error["value"] == value
-    assert client.get("/v1/studies").json() == []
+    assert client.get("/v1/studies").json()["studies"] == []
 
 
 def test_study_without_any_worker_is_refused(quick_client):

@@ -14,7 +14,7 @@ def run_study(client, behave, **changes):
     worker = SimulatedWorker(client, behave=behave).register()
     study_id = client.post("/v1/studies", json=SPEC | changes).json()["study_id"]
     worker.work()
-    return client.get(f"/v1/studies/{study_id}/trials").json()
+    return client.get(f"/v1/studies/{study_id}/trials").json()["trials"]
 
 
 def slow_machine(lease, task):

@@ -40,7 +40,7 @@ def test_promotion_screens_in_blocks_and_then_pairs(quick_client):
     assert len(candidates) == 2 and sorted(fresh[:2]) == sorted(fresh[2:4]) == sorted(candidates)
     pairs = list(zip(fresh[4::2], fresh[5::2], strict=True))
     assert all(set(pair) == {best, baseline} for pair in pairs)
-    runs = quick_client.get(f"/v1/studies/{study_id}/trials").json()[best]["runs"]
+    runs = quick_client.get(f"/v1/studies/{study_id}/trials").json()["trials"][best]["runs"]
     assert [run["block"] for run in runs] == [None, *range(9)]
 
 
@@ -95,7 +95,7 @@ def test_users_baseline_runs_first_and_is_what_is_beaten(quick_client):
     baseline = {"strategy": {"kind": "zero", "stage": 1}, "micro_batch": 2}
     study_id = create(quick_client, baseline=baseline)
     worker.work()
-    trials = quick_client.get(f"/v1/studies/{study_id}/trials").json()
+    trials = quick_client.get(f"/v1/studies/{study_id}/trials").json()["trials"]
     assert trials[0]["origin"] == "baseline"
     result = quick_client.get(f"/v1/studies/{study_id}/best").json()
     assert result["baseline"]["trial_number"] == 0 and result["verdict"] == "confirmed"
@@ -123,6 +123,6 @@ def test_two_workers_never_run_the_same_configuration(client):
                 worker.do(lease)
         idle = idle + 1 if leases == [None, None] else 0
     study = client.get(f"/v1/studies/{study_id}").json()
-    trials = client.get(f"/v1/studies/{study_id}/trials").json()
+    trials = client.get(f"/v1/studies/{study_id}/trials").json()["trials"]
     assert study["state"] == "complete", study["reason"]
     assert len({str(trial["config"]) for trial in trials}) == len(trials) == 8

@@ -7,8 +7,9 @@ from fastapi import APIRouter, Form, Query, Request
 from starlette.responses import Response
 
 from service import studies, workers
+from service.codes import FieldError
 from service.context import Context, InContext
-from service.errors import FieldError, Invalid
+from service.errors import Invalid
 from service.pages.rendering import Checked, render, see_other
 from service.pages.views.calculator import new_page
 from service.pages.views.form import FormErrors, StudyForm, study_spec

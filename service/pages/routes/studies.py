@@ -12,6 +12,7 @@ from db import overview, studies
 from db.listing import Page
 from db.trial_points import TRIAL_SORTS, TrialFilter
 from service import studies as rules
+from service import study_actions
 from service.context import Context, InContext
 from service.errors import NotFound
 from service.pages.rendering import Checked, render, see_other
@@ -97,9 +98,9 @@ def download(context: InContext, study_id: str, name: str, which: str = "best") 
 
 
 _ACTIONS: dict[str, Callable[[Context, str], Study]] = {
-    "pause": lambda context, study_id: rules.pause(context, study_id, paused=True),
-    "resume": lambda context, study_id: rules.pause(context, study_id, paused=False),
-    "cancel": rules.cancel,
+    "pause": lambda context, study_id: study_actions.pause(context, study_id, paused=True),
+    "resume": lambda context, study_id: study_actions.pause(context, study_id, paused=False),
+    "cancel": study_actions.cancel,
 }
 
 

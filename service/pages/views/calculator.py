@@ -8,7 +8,8 @@ from api_schemas.models import preset_names
 from api_schemas.predictions import Prediction, PredictionTable
 from api_schemas.workload import RECIPES, Recipe
 from db.rows import WorkerRow
-from service.errors import FieldError, ServiceError
+from service.codes import FieldError
+from service.errors import ServiceError
 from service.pages.charts.stacked import KINDS, Stack, by_kind, stack
 from service.pages.views import form as forms
 from service.pages.views import words

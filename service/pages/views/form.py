@@ -14,7 +14,8 @@ from api_schemas.predictions import PredictionRequest
 from api_schemas.strategies import TrialConfig
 from api_schemas.studies import StudySpec
 from db.rows import WorkerRow
-from service.errors import FieldError, field_error
+from service.codes import FieldError
+from service.errors import field_error
 from service.pages.views import words
 from tuner import catalogue, changes
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
+from local_client import local_client
 from simulated_worker import FINGERPRINT
 
 from api_schemas.hardware import Cluster, CollectiveTime, HardwareReport, MeasuredHardware
@@ -20,7 +21,7 @@ def predict(*arguments: str) -> None:
 
 @pytest.fixture
 def client(sqlite_url: str) -> TestClient:
-    return TestClient(create_app(Settings(database_url=sqlite_url)))
+    return local_client(create_app(Settings(database_url=sqlite_url)))
 
 
 def test_the_command_and_the_route_agree(client: TestClient, capsys: pytest.CaptureFixture[str]) -> None:

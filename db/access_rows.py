@@ -1,0 +1,57 @@
+"""Tables of who may do what: projects, API keys, and the answers to requests that carry an idempotency key."""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import JSON, ForeignKey, String, Text
+from sqlalchemy.orm import Mapped, mapped_column, relationship
+
+from api_schemas.keys import Quotas
+from db.base import Row
+from db.types import Stored
+
+
+class ProjectRow(Row):
+    """The owner of studies, keys and recommendations."""
+
+    __tablename__ = "projects"
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    quotas: Mapped[Quotas] = mapped_column(Stored(Quotas))
+    requires_approval: Mapped[bool] = mapped_column(default=False)
+    created_at: Mapped[datetime]
+
+
+class ApiKeyRow(Row):
+    """A key. Of its secret only the hash is here: it is random, so that a dump of the table opens nothing."""
+
+    __tablename__ = "api_keys"
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    prefix: Mapped[str] = mapped_column(String(32))
+    secret_sha256: Mapped[str] = mapped_column(String(64), unique=True)
+    name: Mapped[str] = mapped_column(String(100))
+    project_id: Mapped[str | None] = mapped_column(ForeignKey("projects.id"), index=True)
+    """None: every project."""
+    scopes: Mapped[list[str]] = mapped_column(JSON)
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime | None]
+    last_used_at: Mapped[datetime | None]
+    revoked_at: Mapped[datetime | None]
+
+    project: Mapped[ProjectRow | None] = relationship()
+
+
+class IdempotentRow(Row):
+    """The answer to a POST with an idempotency key, written in the transaction of the change."""
+
+    __tablename__ = "idempotent_requests"
+
+    scope: Mapped[str] = mapped_column(String(40), primary_key=True)
+    """Whose key it is: a key of one project says nothing in another."""
+    key: Mapped[str] = mapped_column(String(255), primary_key=True)
+    request_sha256: Mapped[str] = mapped_column(String(64))
+    status: Mapped[int | None]
+    answer: Mapped[Any | None] = mapped_column(Text)
+    """JSON, as it was sent."""
+    created_at: Mapped[datetime] = mapped_column(index=True)

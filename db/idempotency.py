@@ -1,0 +1,47 @@
+"""Queries on the stored answers of repeatable requests."""
+
+from datetime import datetime
+
+from sqlalchemy import delete, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+
+from db.access_rows import IdempotentRow
+
+
+def claim(session: Session, scope: str, key: str, request_sha256: str, now: datetime) -> bool:
+    """Take the key; False when it is taken. On Postgres this waits for a transaction that is about to take it."""
+    dialect = session.get_bind().dialect.name
+    insert = postgresql.insert if dialect == "postgresql" else sqlite.insert
+    values = {"scope": scope, "key": key, "request_sha256": request_sha256, "created_at": now}
+    statement = insert(IdempotentRow).values(values).on_conflict_do_nothing().returning(IdempotentRow.key)
+    return session.execute(statement).first() is not None
+
+
+def get(session: Session, scope: str, key: str) -> IdempotentRow:
+    """What is stored under a key that is taken."""
+    query = select(IdempotentRow).where(IdempotentRow.scope == scope, IdempotentRow.key == key)
+    return session.scalars(query.execution_options(populate_existing=True)).one()
+
+
+def store(session: Session, scope: str, key: str, status: int, answer: str) -> None:
+    """The answer of the request that took the key."""
+    session.execute(
+        update(IdempotentRow)
+        .where(IdempotentRow.scope == scope, IdempotentRow.key == key)
+        .values(status=status, answer=answer)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def is_answered(session: Session, scope: str, key: str) -> bool:
+    """Whether the key has its answer."""
+    return get(session, scope, key).status is not None
+
+
+def forget(session: Session, before: datetime, scope: str | None = None, key: str | None = None) -> None:
+    """Drop answers older than a moment: one, or all."""
+    statement = delete(IdempotentRow).where(IdempotentRow.created_at < before)
+    if key is not None:
+        statement = statement.where(IdempotentRow.scope == scope, IdempotentRow.key == key)
+    session.execute(statement.execution_options(synchronize_session=False))

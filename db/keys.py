@@ -1,0 +1,94 @@
+"""Queries on projects and API keys."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import func, or_, select, update
+from sqlalchemy.orm import Session, joinedload
+
+from api_schemas.keys import Quotas
+from api_schemas.studies import StudyState
+from db.access_rows import ApiKeyRow, ProjectRow
+from db.rows import AttemptRow, RunRow, StudyRow
+
+
+def any_key(session: Session) -> bool:
+    """Whether a key was ever made; revoked ones count, so that revoking the last one opens nothing."""
+    return session.scalars(select(ApiKeyRow.id).limit(1)).first() is not None
+
+
+def by_secret(session: Session, secret_sha256: str) -> ApiKeyRow | None:
+    """The key with this secret, and its project."""
+    query = select(ApiKeyRow).where(ApiKeyRow.secret_sha256 == secret_sha256).options(joinedload(ApiKeyRow.project))
+    return session.scalars(query).one_or_none()
+
+
+def lock(session: Session, key_id: str) -> ApiKeyRow | None:
+    """A key, held until the transaction ends."""
+    query = select(ApiKeyRow).where(ApiKeyRow.id == key_id).with_for_update(key_share=True, of=ApiKeyRow)
+    return session.scalars(query.execution_options(populate_existing=True)).one_or_none()
+
+
+def used(session: Session, key_id: str, now: datetime) -> None:
+    """Note a use."""
+    session.execute(update(ApiKeyRow).where(ApiKeyRow.id == key_id).values(last_used_at=now))
+
+
+def newest(
+    session: Session, project_id: str | None, after: tuple[datetime, str] | None, limit: int
+) -> Sequence[ApiKeyRow]:
+    """Keys of a project (None: of all), newest first, behind `after`."""
+    query = select(ApiKeyRow).order_by(ApiKeyRow.created_at.desc(), ApiKeyRow.id.desc()).limit(limit)
+    if project_id is not None:
+        query = query.where(ApiKeyRow.project_id == project_id)
+    if after is not None:
+        moment, key_id = after
+        query = query.where(
+            or_(ApiKeyRow.created_at < moment, (ApiKeyRow.created_at == moment) & (ApiKeyRow.id < key_id))
+        )
+    return session.scalars(query).all()
+
+
+def project(session: Session, project_id: str) -> ProjectRow | None:
+    """A project."""
+    return session.get(ProjectRow, project_id)
+
+
+def lock_project(session: Session, project_id: str) -> ProjectRow | None:
+    """A project, held until the transaction ends: what counts against its quotas waits here."""
+    query = select(ProjectRow).where(ProjectRow.id == project_id).with_for_update(key_share=True)
+    return session.scalars(query.execution_options(populate_existing=True)).one_or_none()
+
+
+def put_project(session: Session, project_id: str, now: datetime) -> ProjectRow:
+    """A project, made if there is none of this id."""
+    row = lock_project(session, project_id)
+    if row is None:
+        row = ProjectRow(id=project_id, quotas=Quotas(), created_at=now)
+        session.add(row)
+        session.flush()
+    return row
+
+
+def projects(session: Session, only: str | None, after: str | None, limit: int) -> Sequence[ProjectRow]:
+    """Projects by id, behind `after`."""
+    query = select(ProjectRow).order_by(ProjectRow.id).limit(limit)
+    query = query if only is None else query.where(ProjectRow.id == only)
+    return session.scalars(query if after is None else query.where(ProjectRow.id > after)).all()
+
+
+def running_studies(session: Session, project_id: str) -> int:
+    """Studies of a project that run now."""
+    query = select(func.count()).where(StudyRow.project_id == project_id, StudyRow.state == StudyState.RUNNING)
+    return int(session.scalars(query.select_from(StudyRow)).one())
+
+
+def gpu_seconds_since(session: Session, project_id: str, moment: datetime) -> float:
+    """GPU-seconds of a project's attempts that ended since a moment."""
+    query = (
+        select(func.coalesce(func.sum(AttemptRow.gpu_seconds), 0.0))
+        .join(RunRow, RunRow.id == AttemptRow.run_id)
+        .join(StudyRow, StudyRow.id == RunRow.study_id)
+        .where(AttemptRow.finished_at >= moment, StudyRow.project_id == project_id)
+    )
+    return session.scalars(query).one() or 0.0

@@ -1,0 +1,78 @@
+"""API keys and projects over HTTP."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request, Response
+
+from api_schemas.keys import (
+    PROJECT_PATTERN,
+    ApiKey,
+    ApiKeyPage,
+    KeyCreated,
+    KeySpec,
+    Project,
+    ProjectPage,
+    ProjectSpec,
+    RotateRequest,
+    Scope,
+)
+from service import etags, keys, projects
+from service.auth import requires
+from service.codes import problems
+from service.context import InContext
+from service.etags import InIfMatch
+from service.idempotency import InOnce
+from service.paging import InLimit, InPageToken
+
+router = APIRouter(prefix="/v1", tags=["keys"], dependencies=[requires(Scope.ADMIN)])
+
+InProjectId = Annotated[str, Path(pattern=PROJECT_PATTERN)]
+
+
+@router.post("/keys", status_code=201)
+def create_key(context: InContext, spec: KeySpec, once: InOnce) -> KeyCreated:
+    """Make a key. The answer alone has its secret; only a hash is stored."""
+    return keys.create(context, spec, once)
+
+
+@router.get("/keys", responses=problems("invalid_page_token"))
+def list_keys(context: InContext, limit: InLimit = 50, page_token: InPageToken = None) -> ApiKeyPage:
+    """Keys without their secrets, newest first."""
+    return keys.page(context, page_token, limit)
+
+
+@router.post("/keys/{key_id}:rotate", status_code=201, responses=problems("unknown_key", "key_revoked"))
+def rotate_key(context: InContext, key_id: str, once: InOnce, request: RotateRequest = RotateRequest()) -> KeyCreated:
+    """Replace a key by one of the same name, project and scopes; the old secret stays valid for `grace_s`."""
+    return keys.rotate(context, key_id, request, once)
+
+
+@router.post("/keys/{key_id}:revoke", responses=problems("unknown_key"))
+def revoke_key(context: InContext, key_id: str, once: InOnce) -> ApiKey:
+    """End a key at once."""
+    return keys.revoke(context, key_id, once)
+
+
+@router.get("/projects", responses=problems("invalid_page_token"))
+def list_projects(context: InContext, limit: InLimit = 50, page_token: InPageToken = None) -> ProjectPage:
+    """Projects with their quotas, by id."""
+    return projects.page(context, page_token, limit)
+
+
+@router.get("/projects/{project_id}", responses=problems("unknown_project"), response_model=Project)
+def read_project(
+    context: InContext, project_id: InProjectId, request: Request, response: Response
+) -> Project | Response:
+    """One project."""
+    project = projects.read(context, project_id)
+    return etags.respond(request, response, project) or project
+
+
+@router.put("/projects/{project_id}", responses=problems("precondition_failed"))
+def put_project(
+    context: InContext, project_id: InProjectId, spec: ProjectSpec, response: Response, if_match: InIfMatch = None
+) -> Project:
+    """Set quotas and the need for approval; makes the project if there is none."""
+    project = projects.put(context, project_id, spec, if_match)
+    response.headers["ETag"] = etags.of(project)
+    return project

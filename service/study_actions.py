@@ -1,0 +1,60 @@
+"""What a person does to a study: pause, resume, cancel."""
+
+import logging
+
+from api_schemas.studies import Study, StudyState
+from db import studies
+from service import etags, moves, quotas, steps
+from service.context import Context
+from service.errors import Conflict
+from service.idempotency import ALWAYS, Once
+from service.studies import UNFINISHED, must_exist, read_models
+
+log = logging.getLogger(__name__)
+
+
+def cancel(context: Context, study_id: str, once: Once = ALWAYS, if_match: str | None = None) -> Study:
+    """End a study and take its runs from their workers; a cancelled study stays as it is.
+
+    Raises:
+        Conflict: it has ended otherwise.
+        PreconditionFailed: it is not what the sender saw.
+    """
+    with once.write(context) as session:
+        must_exist(context, session, study_id)
+        row = studies.lock(session, study_id)
+        etags.check(if_match, read_models(session, [row])[0])
+        if row.state in UNFINISHED:
+            moves.end_study(session, row, StudyState.CANCELLED, "cancelled by its user", context.now())
+            log.info("study cancelled", extra={"study": study_id})
+        elif row.state is not StudyState.CANCELLED:
+            raise Conflict(
+                "study_ended", f"study {study_id} is {row.state.value}; only a running study can be cancelled"
+            )
+        session.flush()
+        return once.answer(session, read_models(session, [row])[0])
+
+
+def pause(context: Context, study_id: str, paused: bool, once: Once = ALWAYS, if_match: str | None = None) -> Study:
+    """Stop giving out runs of a study, or go on with it.
+
+    Raises:
+        Conflict: it has ended.
+        PreconditionFailed: it is not what the sender saw.
+        TooMany: going on would break a quota of its project.
+    """
+    with once.write(context) as session:
+        found = must_exist(context, session, study_id)
+        if not paused and found.state is StudyState.PAUSED:
+            quotas.admit_study(session, found.project_id, context.now())
+        row = studies.lock(session, study_id)
+        etags.check(if_match, read_models(session, [row])[0])
+        if row.state not in UNFINISHED:
+            raise Conflict("study_ended", f"study {study_id} is {row.state.value}; create a new one")
+        moves.pause_study(row, paused)
+        session.flush()
+        log.info("study paused" if paused else "study resumed", extra={"study": study_id})
+        study = once.answer(session, read_models(session, [row])[0])
+    if not paused:
+        steps.advance(context, study_id)
+    return study

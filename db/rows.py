@@ -20,6 +20,7 @@ from db.base import Row
 from db.types import Stored
 
 _RUNNING = text("state = 'running'")
+_UNFINISHED = text("state IN ('running', 'paused')")
 
 
 class FingerprintRow(Row):
@@ -80,6 +81,8 @@ class StudyRow(Row):
     best_so_far: Mapped[Contender | None] = mapped_column(Stored(Contender))
     result: Mapped[StudyResult | None] = mapped_column(Stored(StudyResult))
     reason: Mapped[str | None] = mapped_column(Text)
+    resolve_key: Mapped[str | None] = mapped_column(String(32))
+    """Of a study that was started because nothing was known: the key of its case, without the fingerprint."""
     created_at: Mapped[datetime]
     finished_at: Mapped[datetime | None]
     last_event: Mapped[int] = mapped_column(default=0)
@@ -91,6 +94,15 @@ class StudyRow(Row):
     __table_args__ = (
         Index("ix_studies_state", "state", "created_at"),
         Index("ix_studies_project", "project_id", "created_at", "id"),
+        # Of many platforms that ask at once, one starts the study.
+        Index(
+            "uq_studies_resolving",
+            "project_id",
+            "resolve_key",
+            unique=True,
+            sqlite_where=_UNFINISHED,
+            postgresql_where=_UNFINISHED,
+        ),
     )
 
 

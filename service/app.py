@@ -9,12 +9,12 @@ from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
 from db.session import Database, is_current, upgrade
-from service import errors, events, expiry, idempotency, openapi, pages, waiting
+from service import errors, events, expiry, idempotency, openapi, pages, recommendations, waiting
 from service.body_limit import BodyLimit
 from service.codes import Problem
 from service.context import Context
+from service.routes import best, health, keys, leases, predictions, studies, workers
 from service.routes import events as event_routes
-from service.routes import health, keys, leases, predictions, studies, workers
 from service.settings import Settings
 
 
@@ -30,6 +30,7 @@ def create_app(settings: Settings | None = None, context: Context | None = None,
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         await run_in_threadpool(prepare_database, context.db, settings.database_url, migrate)
+        await run_in_threadpool(recommendations.adopt_earlier, context)
         loops = [
             asyncio.create_task(loop(context))
             for loop in (expiry.keep_sweeping, events.keep_polling, waiting.keep_looking)
@@ -56,7 +57,7 @@ def create_app(settings: Settings | None = None, context: Context | None = None,
     idempotency.install(app)
     openapi.install(app)
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
-    for routes in (studies, event_routes, predictions, workers, leases, keys, health):
+    for routes in (studies, best, event_routes, predictions, workers, leases, keys, health):
         app.include_router(routes.router)
     pages.install(app)
     return app

@@ -84,6 +84,10 @@ class WrongProtocol(ServiceError):
     """The worker speaks another protocol version; asking again does not help."""
 
 
+class NotAcceptable(ServiceError):
+    """The answer does not exist in any form the client takes."""
+
+
 class PreconditionFailed(ServiceError):
     """If-Match names another version."""
 

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from api_schemas.studies import StudyPhase, StudyState
 from db import leases, studies, trials
 from db.rows import StudyRow
-from service import moves, search
+from service import moves, recommendations, search
 from service.context import Context
 from service.search import Complete, Confirm, Fail, NewConfirmation, NewTrial, Step, StudyView, Wait
 
@@ -72,6 +72,7 @@ def apply(session: Session, study: StudyRow, step: Step, now: datetime) -> None:
         case Complete():
             study.result = step.result
             moves.end_study(session, study, StudyState.COMPLETE, step.reason, now)
+            recommendations.propose(session, study, now)
             log.info("study complete: %s", step.result.verdict.value, extra=extra)
         case Fail():
             moves.end_study(session, study, StudyState.FAILED, step.reason, now)

@@ -8,6 +8,7 @@ from dataclasses import astuple, replace
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from api_schemas.best import Resolved
 from api_schemas.exports import Export, ExportFormat
 from api_schemas.studies import Contender, Study, StudyPage, StudyPhase, StudyResult, StudySpec, StudyState
 from api_schemas.trials import RejectionPage, TrialPage, TrialState
@@ -31,6 +32,7 @@ def create(
     once: Once = ALWAYS,
     study_id: str | None = None,
     project_id: str | None = None,
+    resolve_key: str | None = None,
 ) -> Study:
     """Store a study and its profile run.
 
@@ -51,6 +53,7 @@ def create(
         study = StudyRow(
             id=study_id or f"study-{secrets.token_hex(6)}",
             project_id=project_id,
+            resolve_key=resolve_key,
             state=StudyState.RUNNING,
             phase=StudyPhase.PROFILE,
             spec=spec,
@@ -68,7 +71,11 @@ def create(
             raise Conflict("study_exists", message) from None
         leases.add_run(session, study, None, "profile", now)
         log.info("study created", extra={"study": study.id, "model": spec.model.name})
-        return once.answer(session, views.study(study, {}, 0), 201)
+        created = views.study(study, {}, 0)
+        if resolve_key is None:
+            return once.answer(session, created, 201)
+        once.answer(session, Resolved(study=created), 202)
+        return created
 
 
 def _project(context: Context, named: str | None) -> str:

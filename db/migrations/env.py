@@ -2,11 +2,11 @@
 
 from alembic import context
 
-from db.rows import StudyRow
+from db.best_rows import BestRow
 
 context.configure(
     connection=context.config.attributes["connection"],
-    target_metadata=StudyRow.metadata,
+    target_metadata=BestRow.metadata,
     render_as_batch=True,
     compare_type=True,
     # The transaction around everything is the caller's.

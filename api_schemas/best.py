@@ -1,0 +1,138 @@
+"""Best configurations as a platform asks for them, and the recommendations and decisions behind them."""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import Field, JsonValue
+
+from api_schemas.base import Schema
+from api_schemas.hardware import Cluster, Fingerprint
+from api_schemas.models import ModelSpec
+from api_schemas.studies import Contender, Speedup, Study, StudyResult, StudySpec, Verdict
+from api_schemas.workload import Workload
+
+
+class RecommendationState(StrEnum):
+    """`proposed → serving → retired`, or `proposed → rejected | retired`; a retired one may serve again."""
+
+    PROPOSED = "proposed"
+    SERVING = "serving"
+    RETIRED = "retired"
+    REJECTED = "rejected"
+
+
+class Answer(Schema):
+    """What a finished study recommends, and for what."""
+
+    model: ModelSpec
+    workload: Workload
+    cluster: Cluster
+    fingerprint: Fingerprint
+    result: StudyResult
+
+
+class Recommendation(Schema):
+    """The answer of one study, and whether it is served."""
+
+    recommendation_id: str
+    project_id: str
+    study_key: str
+    study_id: str
+    state: RecommendationState
+    answer: Answer
+    created_at: datetime
+
+
+class RecommendationPage(Schema):
+    """Recommendations, newest first."""
+
+    recommendations: tuple[Recommendation, ...]
+    next_page_token: str | None = None
+
+
+class Decision(Schema):
+    """One thing that was decided about a best configuration, by a person or by the service."""
+
+    at: datetime
+    action: Literal["proposed", "served", "kept", "approved", "rejected", "pinned", "unpinned", "rolled_back"]
+    """`kept`: a new study's answer was not faster than the one that is served."""
+    recommendation_id: str
+    by: str
+    """Name of the key; `service` for what follows from a study's end."""
+    note: str | None = None
+
+
+class DecisionPage(Schema):
+    """Decisions, newest first."""
+
+    decisions: tuple[Decision, ...]
+    next_page_token: str | None = None
+
+
+class DecisionRequest(Schema):
+    """What a person decides."""
+
+    recommendation_id: str | None = Field(default=None, max_length=40)
+    """Default: pin what is served, approve or reject the newest proposal."""
+    note: str | None = Field(default=None, max_length=1000)
+
+
+class Difference(Schema):
+    """A field in which the nearest known answer is another case than the one asked for."""
+
+    field: str
+    wanted: JsonValue
+    found: JsonValue
+
+
+class Confidence(Schema):
+    """How far to trust the answer; every reason that lowers it is named."""
+
+    level: Literal["high", "medium", "low"]
+    """`high`: measured for exactly this, confirmed, fresh. `low`: another model, cluster or software, or stale."""
+    reasons: tuple[str, ...] = ()
+
+
+class BestConfig(Schema):
+    """The configuration to train with."""
+
+    study_key: str
+    match: Literal["exact", "nearest"]
+    differences: tuple[Difference, ...] = ()
+    """Empty for an exact match."""
+    freshness: Literal["fresh", "stale"]
+    changed_fields: tuple[str, ...] = ()
+    """Of the fingerprint, where stale."""
+    is_pinned: bool
+    confidence: Confidence
+    measured_at: datetime
+    age_s: float
+    """Seconds since then. Not part of the ETag."""
+    recommendation_id: str
+    study_id: str
+    description: str
+    """The strategy in words."""
+    verdict: Verdict
+    speedup: Speedup | None
+    best: Contender
+    baseline: Contender
+    model: ModelSpec
+    workload: Workload
+    cluster: Cluster
+    fingerprint: Fingerprint
+
+
+class ResolveRequest(Schema):
+    """Ask for the best configuration of a study's subject, and start the study where nothing is known."""
+
+    study: StudySpec
+    accept_nearest: bool = False
+    """Take the nearest known answer rather than start a study."""
+
+
+class Resolved(Schema):
+    """Exactly one: what is known, or the study that will know."""
+
+    best: BestConfig | None = None
+    study: Study | None = None

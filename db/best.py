@@ -1,0 +1,155 @@
+"""Queries on recommendations, on what is served, and on decisions."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, or_, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session, joinedload
+
+from api_schemas.best import RecommendationState
+from api_schemas.studies import StudyState
+from db.best_rows import BestRow, DecisionRow, RecommendationRow
+from db.rows import StudyRow
+
+_MOST_CANDIDATES = 100
+
+
+def served(session: Session, project_id: str, study_key: str) -> BestRow | None:
+    """What is served under a key: two lookups by primary key, whatever is stored."""
+    query = select(BestRow).where(BestRow.project_id == project_id, BestRow.study_key == study_key)
+    return session.scalars(query.options(joinedload(BestRow.serving))).one_or_none()
+
+
+def of_shape(session: Session, project_id: str, shape_key: str) -> Sequence[BestRow]:
+    """What is served for a case on any fingerprint, the newest first."""
+    return _serving(session, BestRow.project_id == project_id, BestRow.shape_key == shape_key)
+
+
+def near(session: Session, project_id: str, model_key: str, model_type: str, device: str) -> Sequence[BestRow]:
+    """What is served for the same model; else for the same architecture on the same kind of device. The newest only."""
+    same = _serving(session, BestRow.project_id == project_id, BestRow.model_key == model_key)
+    return same or _serving(
+        session,
+        BestRow.project_id == project_id,
+        BestRow.model_type == model_type,
+        BestRow.device == device,
+    )
+
+
+def _serving(session: Session, *conditions: ColumnElement[bool]) -> Sequence[BestRow]:
+    query = select(BestRow).where(*conditions, BestRow.serving_id.is_not(None)).order_by(BestRow.updated_at.desc())
+    return session.scalars(query.limit(_MOST_CANDIDATES).options(joinedload(BestRow.serving))).all()
+
+
+def lock(session: Session, project_id: str, study_key: str) -> BestRow | None:
+    """What is served under a key, held until the transaction ends."""
+    query = select(BestRow).where(BestRow.project_id == project_id, BestRow.study_key == study_key)
+    query = query.with_for_update(key_share=True, of=BestRow)
+    return session.scalars(query.execution_options(populate_existing=True)).one_or_none()
+
+
+def put(session: Session, project_id: str, study_key: str, now: datetime, **keys: str) -> BestRow:
+    """The row of a case, made if there is none; held until the transaction ends."""
+    insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
+    values: dict[str, Any] = {
+        "project_id": project_id,
+        "study_key": study_key,
+        "is_pinned": False,
+        "freshness": "fresh",
+        "changed_fields": [],
+        "version": 0,
+        "updated_at": now,
+        **keys,
+    }
+    session.execute(insert(BestRow).values(values).on_conflict_do_nothing())
+    row = lock(session, project_id, study_key)
+    assert row is not None
+    return row
+
+
+def recommendation(session: Session, recommendation_id: str) -> RecommendationRow | None:
+    """One recommendation."""
+    return session.get(RecommendationRow, recommendation_id)
+
+
+def newest_proposal(session: Session, project_id: str, study_key: str) -> RecommendationRow | None:
+    """The newest answer that waits for approval."""
+    return session.scalars(
+        select(RecommendationRow)
+        .where(
+            RecommendationRow.project_id == project_id,
+            RecommendationRow.study_key == study_key,
+            RecommendationRow.state == RecommendationState.PROPOSED,
+        )
+        .order_by(RecommendationRow.created_at.desc(), RecommendationRow.id.desc())
+        .limit(1)
+    ).one_or_none()
+
+
+def recommendations(
+    session: Session,
+    project_id: str | None,
+    study_key: str | None,
+    states: Sequence[RecommendationState],
+    after: tuple[datetime, str] | None,
+    limit: int,
+) -> Sequence[RecommendationRow]:
+    """Recommendations, newest first, behind `after`."""
+    time, name = RecommendationRow.created_at, RecommendationRow.id
+    query = select(RecommendationRow).order_by(time.desc(), name.desc()).limit(limit)
+    if project_id is not None:
+        query = query.where(RecommendationRow.project_id == project_id)
+    if study_key is not None:
+        query = query.where(RecommendationRow.study_key == study_key)
+    if states:
+        query = query.where(RecommendationRow.state.in_(states))
+    if after is not None:
+        query = query.where(or_(time < after[0], (time == after[0]) & (name < after[1])))
+    return session.scalars(query).all()
+
+
+def decisions(
+    session: Session, project_id: str, study_key: str, after: int | None, limit: int
+) -> Sequence[DecisionRow]:
+    """Decisions about a case, newest first, behind the row `after`."""
+    query = select(DecisionRow).where(DecisionRow.project_id == project_id, DecisionRow.study_key == study_key)
+    query = query.order_by(DecisionRow.id.desc()).limit(limit)
+    return session.scalars(query if after is None else query.where(DecisionRow.id < after)).all()
+
+
+def served_before(session: Session, row: BestRow) -> RecommendationRow | None:
+    """What was served before the present one."""
+    actions = ("served", "approved", "pinned", "rolled_back")
+    query = (
+        select(RecommendationRow)
+        .join(DecisionRow, DecisionRow.recommendation_id == RecommendationRow.id)
+        .where(
+            DecisionRow.project_id == row.project_id,
+            DecisionRow.study_key == row.study_key,
+            DecisionRow.action.in_(actions),
+            DecisionRow.recommendation_id != row.serving_id,
+            RecommendationRow.state == RecommendationState.RETIRED,
+        )
+        .order_by(DecisionRow.id.desc())
+        .limit(1)
+    )
+    return session.scalars(query).first()
+
+
+def last_resolving(session: Session, project_id: str, resolve_key: str) -> StudyRow | None:
+    """The newest study that was started because nothing was known of this case."""
+    return session.scalars(
+        select(StudyRow)
+        .where(StudyRow.project_id == project_id, StudyRow.resolve_key == resolve_key)
+        .order_by(StudyRow.created_at.desc())
+        .limit(1)
+    ).one_or_none()
+
+
+def unrecommended(session: Session) -> Sequence[StudyRow]:
+    """Complete studies from before there were recommendations."""
+    known = select(RecommendationRow.study_id)
+    query = select(StudyRow).where(StudyRow.state == StudyState.COMPLETE, StudyRow.id.not_in(known))
+    return session.scalars(query.order_by(StudyRow.finished_at)).all()

@@ -1,0 +1,79 @@
+"""Tables of recommendations: what each finished study recommends, which one is served, and who decided that."""
+
+from datetime import datetime
+
+from sqlalchemy import JSON, ForeignKey, Index, String, Text
+from sqlalchemy.orm import Mapped, mapped_column, relationship
+
+from api_schemas.best import Answer, RecommendationState
+from db.access_rows import ProjectRow
+from db.base import Row
+from db.rows import StudyRow
+from db.types import Stored, words
+
+
+class RecommendationRow(Row):
+    """The answer of one study."""
+
+    __tablename__ = "recommendations"
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
+    study_key: Mapped[str] = mapped_column(String(32))
+    study_id: Mapped[str] = mapped_column(ForeignKey("studies.id"), index=True)
+    state: Mapped[RecommendationState] = mapped_column(words(RecommendationState))
+    answer: Mapped[Answer] = mapped_column(Stored(Answer))
+    created_at: Mapped[datetime]
+
+    study: Mapped[StudyRow] = relationship()
+    project: Mapped[ProjectRow] = relationship()
+
+    __table_args__ = (Index("ix_recommendations_list", "project_id", "study_key", "created_at", "id"),)
+
+
+class BestRow(Row):
+    """What is served for one case in one project. `version` grows with every change."""
+
+    __tablename__ = "best_configs"
+
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"), primary_key=True)
+    study_key: Mapped[str] = mapped_column(String(32), primary_key=True)
+    shape_key: Mapped[str] = mapped_column(String(32))
+    model_key: Mapped[str] = mapped_column(String(32))
+    model_type: Mapped[str] = mapped_column(String(100))
+    device: Mapped[str] = mapped_column(String(8))
+    serving_id: Mapped[str | None] = mapped_column(ForeignKey("recommendations.id"))
+    """None: nothing was approved yet."""
+    is_pinned: Mapped[bool] = mapped_column(default=False)
+    freshness: Mapped[str] = mapped_column(String(8), default="fresh")
+    changed_fields: Mapped[list[str]] = mapped_column(JSON, default=list)
+    """Of the fingerprint, since the measurement."""
+    version: Mapped[int] = mapped_column(default=0)
+    updated_at: Mapped[datetime]
+
+    serving: Mapped[RecommendationRow | None] = relationship()
+
+    __table_args__ = (
+        Index("ix_best_shape", "project_id", "shape_key", "updated_at"),
+        Index("ix_best_model", "project_id", "model_key", "updated_at"),
+        Index("ix_best_type", "project_id", "model_type", "device", "updated_at"),
+    )
+
+
+class DecisionRow(Row):
+    """One decision, kept forever."""
+
+    __tablename__ = "decisions"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
+    study_key: Mapped[str] = mapped_column(String(32))
+    recommendation_id: Mapped[str] = mapped_column(ForeignKey("recommendations.id"))
+    action: Mapped[str] = mapped_column(String(16))
+    by: Mapped[str] = mapped_column(String(100))
+    note: Mapped[str | None] = mapped_column(Text)
+    created_at: Mapped[datetime]
+
+    recommendation: Mapped[RecommendationRow] = relationship()
+
+    __table_args__ = (Index("ix_decisions_subject", "project_id", "study_key", "id"),)

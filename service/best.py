@@ -1,0 +1,182 @@
+"""The best configuration for a case: the exact answer, the nearest one with every difference named, or a study."""
+
+import logging
+from collections.abc import Mapping
+from datetime import datetime
+
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from api_schemas.best import BestConfig, Confidence, Difference, Resolved, ResolveRequest
+from api_schemas.studies import StudyState, Verdict
+from db import best
+from db.best_rows import BestRow
+from service import matching, studies, workers
+from service.context import Context
+from service.errors import Conflict, NotFound
+from service.idempotency import ALWAYS, Once
+from service.recommendations import project_of, unknown_key
+from service.subjects import Subject, differences
+from tuner import export
+
+log = logging.getLogger(__name__)
+
+_MINOR = ("workload.optimizer", "workload.max_grad_norm")
+"""Fields that hardly change speed and memory."""
+_WEIGHTS = {"model": 100, "cluster": 10, "workload": 1}
+
+
+def by_key(context: Context, study_key: str, project_id: str | None = None) -> BestConfig:
+    """What is served under a key.
+
+    Raises:
+        NotFound: nothing is known, or nothing was approved.
+    """
+    with context.db.read() as session:
+        row = best.served(session, project_of(context, project_id), study_key)
+        if row is None or row.serving is None:
+            raise unknown_key(study_key)
+        return _view(row, (), context.now())
+
+
+def by_subject(context: Context, subject: Subject, exact: bool, project_id: str | None = None) -> BestConfig:
+    """What is served for a case on any fingerprint, fresh before stale; else the nearest known one.
+
+    Raises:
+        NotFound: nothing is known that could serve.
+    """
+    with context.db.read() as session:
+        found = _find(session, project_of(context, project_id), subject, exact, context.now())
+    if found is None:
+        name = subject.model.name
+        raise NotFound("unknown_best", f"nothing is known of {name} here; POST /v1/best:resolve starts a study")
+    return found
+
+
+def resolve(
+    context: Context, request: ResolveRequest, once: Once = ALWAYS, project_id: str | None = None
+) -> tuple[Resolved, int]:
+    """What is known, with 200; else the study that will know, with 202: one that runs already, or a new one.
+
+    Raises:
+        Invalid: no worker offers the cluster.
+        Conflict: the last study of this case failed, and another would, too.
+    """
+    project_id = project_of(context, project_id)
+    with context.db.read() as session:
+        cluster, _ = matching.resolve_cluster(request.study, workers.live(context, session, project_id))
+        subject = Subject(request.study.model, request.study.workload, cluster)
+        found = _find(session, project_id, subject, not request.accept_nearest, context.now())
+    if found is not None:
+        return _kept(context, once, Resolved(best=found), 200)
+    running = _running(context, project_id, subject)
+    if running is not None:
+        return _kept(context, once, running, 202)
+    try:
+        study = studies.create(context, request.study, once, None, project_id, resolve_key=subject.shape_key)
+    except (Conflict, IntegrityError):
+        running = _running(context, project_id, subject)
+        if running is None:
+            raise
+        return _kept(context, once, running, 202)
+    return Resolved(study=study), 202
+
+
+def _kept(context: Context, once: Once, resolved: Resolved, status: int) -> tuple[Resolved, int]:
+    """The answer, stored where its request has a name."""
+    if once.key is not None:
+        with once.write(context) as session:
+            once.answer(session, resolved, status)
+    return resolved, status
+
+
+def export_files(context: Context, found: BestConfig) -> Mapping[str, str]:
+    """Ready-to-use files of an answer."""
+    with context.db.read() as session:
+        row = studies.must_exist(context, session, found.study_id)
+        return export.files(studies.read_models(session, [row])[0], found.best)
+
+
+def _running(context: Context, project_id: str, subject: Subject) -> Resolved | None:
+    with context.db.read() as session:
+        last = best.last_resolving(session, project_id, subject.shape_key)
+        if last is None:
+            return None
+        if last.state is StudyState.FAILED:
+            raise Conflict(
+                "study_failed",
+                f"study {last.id} of this case failed: {last.reason}; remove the cause and create a study yourself",
+            )
+        if last.state in studies.UNFINISHED or last.state is StudyState.COMPLETE:
+            return Resolved(study=studies.read_models(session, [last])[0])
+    return None
+
+
+def _find(session: Session, project_id: str, subject: Subject, exact: bool, now: datetime) -> BestConfig | None:
+    same = best.of_shape(session, project_id, subject.shape_key)
+    if same:
+        return _view(min(same, key=lambda row: row.freshness != "fresh"), (), now)
+    if exact:
+        return None
+    near = best.near(session, project_id, subject.model_key, subject.model_type, subject.cluster.device)
+    compared = [(differences(subject, _subject(row)), row) for row in near]
+    if not compared:
+        return None
+    found, row = min(compared, key=lambda pair: _distance(pair[0]))
+    return _view(row, found, now)
+
+
+def _subject(row: BestRow) -> Subject:
+    assert row.serving is not None
+    answer = row.serving.answer
+    return Subject(answer.model, answer.workload, answer.cluster)
+
+
+def _distance(found: tuple[Difference, ...]) -> int:
+    return sum(0 if item.field.startswith(_MINOR) else _WEIGHTS[item.field.split(".")[0]] for item in found)
+
+
+def _confidence(row: BestRow, found: tuple[Difference, ...]) -> Confidence:
+    assert row.serving is not None
+    reasons = []
+    is_low = False
+    if row.freshness != "fresh":
+        is_low = True
+        reasons.append(f"measured before a change of {', '.join(row.changed_fields) or 'the fingerprint'}")
+    if found:
+        is_low = is_low or _distance(found) >= _WEIGHTS["cluster"]
+        reasons.append("measured for another case: " + ", ".join(item.field for item in found))
+    if row.serving.answer.result.verdict is not Verdict.CONFIRMED:
+        reasons.append("no configuration was confirmed to beat the baseline")
+    return Confidence(level="low" if is_low else "medium" if reasons else "high", reasons=tuple(reasons))
+
+
+def _view(row: BestRow, found: tuple[Difference, ...], now: datetime) -> BestConfig:
+    serving = row.serving
+    assert serving is not None
+    answer = serving.answer
+    result = answer.result
+    return BestConfig.model_validate(
+        {
+            "study_key": row.study_key,
+            "match": "nearest" if found else "exact",
+            "differences": found,
+            "freshness": row.freshness,
+            "changed_fields": row.changed_fields,
+            "is_pinned": row.is_pinned,
+            "confidence": _confidence(row, found),
+            "measured_at": serving.created_at,
+            "age_s": max(0.0, (now - serving.created_at).total_seconds()),
+            "recommendation_id": serving.id,
+            "study_id": serving.study_id,
+            "description": result.best.description,
+            "verdict": result.verdict,
+            "speedup": result.speedup,
+            "best": result.best,
+            "baseline": result.baseline,
+            "model": answer.model,
+            "workload": answer.workload,
+            "cluster": answer.cluster,
+            "fingerprint": answer.fingerprint,
+        }
+    )

@@ -1,0 +1,190 @@
+"""Best configurations, recommendations and decisions over HTTP."""
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from api_schemas.best import (
+    BestConfig,
+    DecisionPage,
+    DecisionRequest,
+    Recommendation,
+    RecommendationPage,
+    RecommendationState,
+    Resolved,
+    ResolveRequest,
+)
+from api_schemas.hardware import Cluster
+from api_schemas.keys import Scope
+from api_schemas.models import ModelSpec
+from api_schemas.workload import Workload
+from service import best, etags, recommendations
+from service.auth import requires
+from service.codes import FieldError, problems
+from service.context import InContext
+from service.errors import Invalid, NotAcceptable, field_error, invalid
+from service.idempotency import InOnce
+from service.paging import InLimit, InPageToken
+from service.routes.studies import InProject
+from service.subjects import Subject
+
+router = APIRouter(prefix="/v1", tags=["best"])
+
+READ = [requires(Scope.CONFIGS_READ)]
+_MEDIA = {".json": "application/json", ".yaml": "application/yaml", ".sh": "text/x-shellscript", ".py": "text/x-python"}
+_BY_ACCEPT = {
+    "application/yaml": "accelerate.yaml",
+    "text/x-shellscript": "launch.sh",
+    "text/x-python": "train_snippet.py",
+}
+_JSON = ("application/json", "application/*", "*/*")
+_STARTED: dict[int | str, dict[str, Any]] = {202: {"model": Resolved, "description": "A study runs that will know"}}
+T = TypeVar("T", bound=BaseModel)
+
+InStudyKey = Annotated[str, Query(pattern=r"^[0-9a-f]{32}$", description="Key of a case, from an earlier answer.")]
+
+
+@router.get(
+    "/best",
+    dependencies=READ,
+    response_model=BestConfig,
+    responses=problems("unknown_best", "unknown_project", "unknown_file", "not_acceptable"),
+)
+def read_best_config(
+    context: InContext,
+    request: Request,
+    response: Response,
+    study_key: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$")] = None,
+    model: Annotated[str | None, Query(description="A preset's name, or a config.json.")] = None,
+    cluster: Annotated[str | None, Query(description="A cluster as JSON.")] = None,
+    workload: Annotated[str | None, Query(description="The whole workload as JSON.")] = None,
+    match: Literal["nearest", "exact"] = "nearest",
+    format: Annotated[str | None, Query(description="`json`, or a file's name such as `launch.sh`.")] = None,
+    project: InProject = None,
+) -> BestConfig | Response:
+    """The configuration to train with: by `study_key`, or by model, cluster and workload. Changes nothing, costs little."""
+    if study_key is not None:
+        found = best.by_key(context, study_key, project)
+    else:
+        found = best.by_subject(context, _subject(model, cluster, workload), match == "exact", project)
+    response.headers["Vary"] = "Accept"
+    wanted = format or _accepted(request.headers.get("accept", "*/*"))
+    tag = etags.of(found.model_copy(update={"age_s": 0.0}))
+    if wanted == "json":
+        return etags.respond(request, response, found, tag) or found
+    files = best.export_files(context, found)
+    if wanted not in files:
+        raise invalid("format", wanted, f"format ({wanted}) is not json or one of {', '.join(files)}; use one of these")
+    kept = etags.respond(request, response, found, f'{tag[:-1]}-{wanted}"')
+    media = next((media for end, media in _MEDIA.items() if wanted.endswith(end)), "text/plain")
+    headers = {"ETag": response.headers.get("etag", ""), "Vary": "Accept", "X-Content-Type-Options": "nosniff"}
+    return kept or Response(files[wanted], media_type=media, headers=headers)
+
+
+@router.post(
+    "/best:resolve",
+    dependencies=[requires(Scope.STUDIES_WRITE)],
+    responses=_STARTED
+    | problems(
+        "unknown_project",
+        "no_worker",
+        "unknown_model_type",
+        "model_not_allowed",
+        "study_failed",
+        "quota_running_studies",
+        "quota_gpu_seconds",
+    ),
+)
+def resolve_best_config(
+    context: InContext, body: ResolveRequest, response: Response, once: InOnce, project: InProject = None
+) -> Resolved:
+    """What is known (200), or the one study of this case that will know (202): started, or running already."""
+    resolved, response.status_code = best.resolve(context, body, once, project)
+    if resolved.study is not None:
+        response.headers["Location"] = f"/v1/studies/{resolved.study.study_id}"
+    return resolved
+
+
+@router.get("/recommendations", dependencies=READ, responses=problems("invalid_page_token"))
+def list_recommendations(
+    context: InContext,
+    study_key: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$")] = None,
+    state: Annotated[list[RecommendationState] | None, Query()] = None,
+    limit: InLimit = 50,
+    page_token: InPageToken = None,
+) -> RecommendationPage:
+    """What studies recommended, newest first; `state=proposed` are those that wait for approval."""
+    states = tuple(sorted(set(state or ())))
+    return recommendations.page(context, study_key, states, page_token, limit)
+
+
+@router.get(
+    "/best:history", dependencies=READ, responses=problems("unknown_best", "unknown_project", "invalid_page_token")
+)
+def list_decisions(
+    context: InContext,
+    study_key: InStudyKey,
+    limit: InLimit = 50,
+    page_token: InPageToken = None,
+    project: InProject = None,
+) -> DecisionPage:
+    """Every decision about a case, by the service and by people, newest first."""
+    return recommendations.history(context, study_key, page_token, limit, project)
+
+
+@router.post(
+    "/best:{action}",
+    dependencies=[requires(Scope.ADMIN)],
+    responses=problems("unknown_best", "unknown_project", "unknown_recommendation", "nothing_to_decide"),
+)
+def decide_on_best(
+    context: InContext,
+    action: Literal["pin", "unpin", "approve", "reject", "rollback"],
+    study_key: InStudyKey,
+    once: InOnce,
+    body: DecisionRequest = DecisionRequest(),
+    project: InProject = None,
+) -> Recommendation:
+    """Pin or unpin what is served, approve or reject a proposal, or serve again what was served before (and pin it)."""
+    return recommendations.decide(context, study_key, action, body, once, project)
+
+
+def _subject(model: str | None, cluster: str | None, workload: str | None) -> Subject:
+    missing = [name for name, value in (("model", model), ("cluster", cluster), ("workload", workload)) if not value]
+    if missing:
+        message = "is required where study_key is not given; add it"
+        errors = [FieldError(field=name, message=message) for name in missing]
+        raise Invalid("invalid_request", f"{', '.join(missing)}: {message}", errors)
+    given: Mapping[str, Any] = {"model": model, "cluster": cluster, "workload": workload}
+    return Subject(
+        _parsed("model", ModelSpec, given), _parsed("workload", Workload, given), _parsed("cluster", Cluster, given)
+    )
+
+
+def _parsed(name: str, kind: type[T], given: Mapping[str, Any]) -> T:
+    try:
+        value = json.loads(given[name])
+    except (ValueError, RecursionError):
+        value = given[name]
+    try:
+        return TypeAdapter(kind).validate_python(value)
+    except ValidationError as error:
+        items = [field_error({**item, "loc": ("query", name, *item["loc"])}) for item in error.errors()]
+        raise Invalid("invalid_request", "; ".join(f"{i.field}: {i.message}" for i in items[:3]), items) from None
+
+
+def _accepted(accept: str) -> str:
+    """The format a client would rather have, in the order it names them."""
+    for entry in accept.split(","):
+        media = entry.partition(";")[0].strip().lower()
+        if media in _JSON:
+            return "json"
+        if media in _BY_ACCEPT:
+            return _BY_ACCEPT[media]
+    offered = ", ".join(["application/json", *_BY_ACCEPT])
+    raise NotAcceptable(
+        "not_acceptable", f"Accept ({accept:.200}) names none of {offered}; use one of these, or ?format="
+    )

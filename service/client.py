@@ -8,12 +8,14 @@ ServiceError
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
+from uuid import uuid4
 
 import httpx
 from pydantic import TypeAdapter
 
 from api_schemas import credentials
 from api_schemas.exports import Export
+from api_schemas.best import BestConfig, Recommendation, Resolved
 from api_schemas.studies import Study, StudyResult, StudySpec
 from api_schemas.trials import Rejection, Trial
 
@@ -96,9 +98,24 @@ class ServiceClient:
         """Registered workers, as the service lists them."""
         return self._all("/v1/workers", "workers")
 
-    def create_study(self, spec: StudySpec) -> Study:
+    def create_study(self, spec: StudySpec, study_id: str | None = None) -> Study:
         """Create a study; the service checks it against the registered workers first."""
-        return Study.model_validate(self._call("POST", "/v1/studies", spec.model_dump(mode="json")))
+        params = {"study_id": study_id} if study_id else None
+        return Study.model_validate(self._call("POST", "/v1/studies", spec.model_dump(mode="json"), params))
+
+    def best_config(self, study_key: str) -> BestConfig:
+        """What is served under a key of an earlier answer."""
+        return BestConfig.model_validate(self._call("GET", "/v1/best", params={"study_key": study_key}))
+
+    def resolve(self, spec: StudySpec, accept_nearest: bool = False) -> Resolved:
+        """The best configuration for a study's case, or the study that will know it: started now, or running already."""
+        body = {"study": spec.model_dump(mode="json"), "accept_nearest": accept_nearest}
+        return Resolved.model_validate(self._call("POST", "/v1/best:resolve", body))
+
+    def decide(self, study_key: str, action: str, note: str | None = None) -> Recommendation:
+        """`pin`, `unpin`, `approve`, `reject` or `rollback` what is served under a key."""
+        answer = self._call("POST", f"/v1/best:{action}", {"note": note}, {"study_key": study_key})
+        return Recommendation.model_validate(answer)
 
     def study(self, study_id: str) -> Study:
         """One study as it stands."""
@@ -131,8 +148,13 @@ class ServiceClient:
         return Export.model_validate(self._call("GET", f"/v1/studies/{study_id}/export", params=params))
 
     def _call(self, method: str, path: str, body: object = None, params: Mapping[str, str] | None = None) -> Any:
+        # The connection may have been closed as the request was sent: named, it can be sent again.
+        headers = {"Idempotency-Key": str(uuid4())} if method == "POST" else {}
         try:
-            response = self._http.request(method, path, json=body, params=params)
+            try:
+                response = self._http.request(method, path, json=body, params=params, headers=headers)
+            except httpx.RemoteProtocolError:
+                response = self._http.request(method, path, json=body, params=params, headers=headers)
         except httpx.TransportError as error:
             raise ServiceUnreachable(f"no answer from the service at {self.base_url}: {error}") from error
         if response.is_success:

@@ -1,0 +1,20 @@
+"""What a training platform does before each job: take the best known configuration, or have it found for the next time.
+
+SHARDTUNE_SERVICE_URL names the service, SHARDTUNE_API_KEY has a key with the scope studies:write.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from api_schemas.studies import StudySpec
+from service.client import ServiceClient
+
+spec = StudySpec.model_validate(json.loads(Path(sys.argv[1]).read_text()))
+with ServiceClient(os.environ["SHARDTUNE_SERVICE_URL"]) as shardtune:
+    known = shardtune.resolve(spec, accept_nearest=True)
+if known.best is not None:
+    print(f"train with {known.best.description} ({known.best.confidence.level} confidence)")
+elif known.study is not None:
+    print(f"train with your defaults; study {known.study.study_id} will know better")

@@ -14,8 +14,8 @@ import httpx
 from pydantic import TypeAdapter
 
 from api_schemas import credentials
-from api_schemas.exports import Export
 from api_schemas.best import BestConfig, Recommendation, Resolved
+from api_schemas.exports import Export
 from api_schemas.studies import Study, StudyResult, StudySpec
 from api_schemas.trials import Rejection, Trial
 

@@ -95,7 +95,7 @@ class PreconditionFailed(ServiceError):
 class TooMany(ServiceError):
     """A quota is used up."""
 
-    def __init__(self, code: str, detail: str, retry_after_s: float) -> None:
+    def __init__(self, code: str, detail: str, retry_after_s: float = 10) -> None:
         super().__init__(code, detail, headers={"Retry-After": str(max(1, math.ceil(retry_after_s)))})
 
 

@@ -12,16 +12,17 @@ import psutil
 import pytest
 from real_parts import Stack, until
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.timeout(400)]
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "adapter"
+QUICK = {"parity_steps": 2, "max_warmup_steps": 1, "window_steps": 1, "min_windows": 2, "max_windows": 2}
 NAMES = ("plain_loop", "accelerate_loop", "trainer", "trainer_lora")
 
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     opened = Stack(tmp_path_factory.mktemp("own-scripts"))
-    opened.start_service()
+    opened.start_service(MEASURE=json.dumps(QUICK))
     scripts = [f"{name.replace('_', '-')}={EXAMPLES / name}.py" for name in NAMES]
     opened.start_worker(options=[part for script in scripts for part in ("--allow-script", script)])
     yield opened
@@ -32,13 +33,13 @@ def small(name: str) -> dict[str, Any]:
     """The example's own study with two trials: the default, and one that the sampler chooses."""
     spec: dict[str, Any] = json.loads((EXAMPLES / f"{name}.json").read_text())
     knobs = {"micro_batch": [1, 8], "activation_checkpointing": "none"}
-    return spec | {"budget": {"max_trials": 2}, "space": {"backends": ["ddp"], "knobs": knobs}}
+    return spec | {"budget": {"max_trials": 2, "max_pairs": 7}, "space": {"backends": ["ddp"], "knobs": knobs}}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_example_is_tuned(stack: Stack, name: str) -> None:
     study_id = stack.create(small(name))
-    until(lambda: stack.study(study_id)["state"] != "running", 250, "the study ends")
+    until(lambda: stack.study(study_id)["state"] != "running", 380, "the study ends")
     found = stack.study(study_id)
     assert (found["state"], found["trials"]) == ("complete", {"complete": 2}), (found["reason"], stack.trials(study_id))
     result = found["result"]

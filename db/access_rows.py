@@ -42,6 +42,19 @@ class ApiKeyRow(Row):
     project: Mapped[ProjectRow | None] = relationship()
 
 
+class PageSessionRow(Row):
+    """A browser that logged in with a key. Its token is stored as a hash, as keys are."""
+
+    __tablename__ = "page_sessions"
+
+    token_sha256: Mapped[str] = mapped_column(String(64), primary_key=True)
+    key_id: Mapped[str] = mapped_column(ForeignKey("api_keys.id", ondelete="CASCADE"), index=True)
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime] = mapped_column(index=True)
+
+    key: Mapped[ApiKeyRow] = relationship()
+
+
 class IdempotentRow(Row):
     """The answer to a POST with an idempotency key, written in the transaction of the change."""
 

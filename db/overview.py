@@ -28,8 +28,13 @@ BEST_SORTS: dict[str, SQLColumnExpression[Any]] = {
 }
 
 
-def best_ids(session: Session, text: str, device: str | None, page: Page) -> tuple[list[str], int]:
-    """The newest answered study of each model, workload and cluster that matches, and how many there are."""
+def best_ids(
+    session: Session, project_id: str | None, text: str, device: str | None, page: Page
+) -> tuple[list[str], int]:
+    """The newest answered study of each model, workload and cluster that matches, and how many there are.
+
+    `project_id` None: of all projects.
+    """
     subject = (
         _SPEC[("model", "config")].as_string(),
         _SPEC["workload"].as_string(),
@@ -38,18 +43,19 @@ def best_ids(session: Session, text: str, device: str | None, page: Page) -> tup
         type_coerce(StudyRow.cluster, JSON)["gpus_per_node"].as_integer(),
     )
     position = func.row_number().over(partition_by=subject, order_by=(StudyRow.finished_at.desc(), StudyRow.id))
-    ranked = select(StudyRow.id, position.label("position")).where(StudyRow.result.is_not(None)).subquery()
-    query = select(StudyRow.id).join(ranked, ranked.c.id == StudyRow.id).where(ranked.c.position == 1)
+    ranked = select(StudyRow.id, position.label("position")).where(StudyRow.result.is_not(None), *_of(project_id))
+    newest = ranked.subquery()
+    query = select(StudyRow.id).join(newest, newest.c.id == StudyRow.id).where(newest.c.position == 1)
     query = query.where(*_matching(text, device))
     total = session.scalar(select(func.count()).select_from(query.subquery())) or 0
     return list(session.scalars(paged(query, BEST_SORTS[page.sort], StudyRow.id, page))), total
 
 
 def studies(
-    session: Session, text: str, device: str | None, states: Sequence[StudyState], page: Page
+    session: Session, project_id: str | None, text: str, states: Sequence[StudyState], page: Page
 ) -> tuple[list[StudyRow], int]:
     """Studies that match, newest first, and how many there are."""
-    query = select(StudyRow).where(*_matching(text, device))
+    query = select(StudyRow).where(*_matching(text, None), *_of(project_id))
     if states:
         query = query.where(StudyRow.state.in_(states))
     total = session.scalar(select(func.count()).select_from(query.with_only_columns(StudyRow.id).subquery())) or 0
@@ -64,14 +70,14 @@ def by_ids(session: Session, ids: Sequence[str]) -> list[StudyRow]:
     return [found[name] for name in ids if name in found]
 
 
-def has_studies(session: Session) -> bool:
+def has_studies(session: Session, project_id: str | None) -> bool:
     """Whether any study was ever created."""
-    return session.scalar(select(StudyRow.id).limit(1)) is not None
+    return session.scalar(select(StudyRow.id).where(*_of(project_id)).limit(1)) is not None
 
 
-def devices(session: Session) -> list[str]:
+def devices(session: Session, project_id: str | None) -> list[str]:
     """Every accelerator that a study ran on."""
-    return sorted(name for name in session.scalars(select(_DEVICE).distinct()) if name)
+    return sorted(name for name in session.scalars(select(_DEVICE).where(*_of(project_id)).distinct()) if name)
 
 
 def confirmed_runs(session: Session, study_id: str, match_round: int) -> int:
@@ -119,6 +125,11 @@ def pulse(session: Session, study_id: str) -> tuple[str, bool] | None:
     moves = [f"{run}.{attempt}.{progress.canonical_json() if progress else ''}" for run, attempt, progress in runs]
     digest = hashlib.sha256("|".join(sorted(moves)).encode()).hexdigest()[:16]
     return f"{study.version}-{study.state.value}-{digest}", study.state not in (StudyState.RUNNING, StudyState.PAUSED)
+
+
+def _of(project_id: str | None) -> list[ColumnElement[bool]]:
+    """Studies of one project; None: of all."""
+    return [] if project_id is None else [StudyRow.project_id == project_id]
 
 
 def _matching(text: str, device: str | None) -> list[ColumnElement[bool]]:

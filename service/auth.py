@@ -56,6 +56,11 @@ def authenticate(context: Context, secret: str | None) -> Principal | None:
     if row is None or not is_valid(row, context.now()):
         raise Unauthorized("key_invalid", "the API key is unknown, expired or revoked; ask an administrator for one")
     _note_use(context, row)
+    return principal_of(row)
+
+
+def principal_of(row: ApiKeyRow) -> Principal:
+    """Whom a key stands for."""
     return Principal(
         name=row.name,
         project_id=row.project_id,
@@ -69,24 +74,6 @@ def requires(scope: Scope) -> Any:
     return Security(_authorize, scopes=[scope.value])
 
 
-def _open_pages(
-    request: Request,
-    context: Annotated[Context, Depends(context_of)],
-    credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)],
-) -> None:
-    principal = authenticate(context, credentials.credentials if credentials else None)
-    if principal is None:
-        _check_local(request)
-        principal = LOCAL
-    if not principal.may(Scope.ADMIN) or principal.project_id is not None:
-        raise Forbidden("scope_missing", "the pages show every project: this needs an admin key of all projects")
-    request.state.principal = principal
-
-
-OPENS_PAGES = Depends(_open_pages)
-"""For the dashboard, which shows every project and lets its reader change things."""
-
-
 def _authorize(
     request: Request,
     wanted: SecurityScopes,
@@ -95,7 +82,7 @@ def _authorize(
 ) -> None:
     principal = authenticate(context, credentials.credentials if credentials else None)
     if principal is None:
-        _check_local(request)
+        check_local(request)
         principal = LOCAL
     for scope in wanted.scopes:
         if not principal.may(Scope(scope)):
@@ -116,7 +103,7 @@ def _count(context: Context, principal: Principal) -> None:
         context.rates.count(principal.project_id, limit, context.now())
 
 
-def _check_local(request: Request) -> None:
+def check_local(request: Request) -> None:
     """Without keys nobody else is served, and no web page that names this machine by a name of its own (DNS rebinding).
 
     Raises:

@@ -2,18 +2,19 @@
 
 from collections.abc import Awaitable, Callable
 from typing import Any
+from urllib.parse import urlencode
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from service.auth import OPENS_PAGES
 from service.codes import FieldError
 from service.errors import ServiceError, field_error
 from service.pages.assets import Static, folder
-from service.pages.rendering import PageRefused, render
-from service.pages.routes import best, compare, live, new, studies, trials, workers
+from service.pages.gate import ENTERS, LoginNeeded
+from service.pages.rendering import PageRefused, render, see_other
+from service.pages.routes import best, compare, live, login, new, settings, studies, trials, workers
 
 _API = ("/v1/", "/healthz", "/readyz", "/metrics", "/openapi.json")
 Handler = Callable[[Request, Exception], Response | Awaitable[Response]]
@@ -21,12 +22,14 @@ Handler = Callable[[Request, Exception], Response | Awaitable[Response]]
 
 def install(app: FastAPI) -> None:
     """Add the pages to the application, after its own error handlers."""
-    for routes in (best, studies, trials, compare, new, workers, live):
-        app.include_router(routes.router, include_in_schema=False, dependencies=[OPENS_PAGES])
+    for routes in (best, studies, trials, compare, new, workers, settings, live):
+        app.include_router(routes.router, include_in_schema=False, dependencies=[ENTERS])
+    app.include_router(login.router, include_in_schema=False)
     app.mount("/static", Static(directory=folder()), name="static")
     for kind in (ServiceError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _as_page(app.exception_handlers[kind]))
     app.add_exception_handler(PageRefused, _refused)
+    app.add_exception_handler(LoginNeeded, _log_in)
 
 
 def _as_page(otherwise: Any) -> Handler:
@@ -53,6 +56,13 @@ def _page(request: Request, error: Exception) -> Response:
         status = error.status_code
         message = "There is no page at this address." if status == 404 else str(error.detail)
     return render(request, "error.html", status=status, message=message, mistakes=mistakes)
+
+
+async def _log_in(request: Request, _error: Exception) -> Response:
+    if request.method != "GET":
+        return render(request, "login.html", status=401, to="/", message="You were logged out; log in and try again.")
+    wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    return see_other("/login?" + urlencode({"to": wanted}))
 
 
 async def _refused(request: Request, error: Exception) -> Response:

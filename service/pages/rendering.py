@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse, Response
 
 from service.context import utc_now
 from service.pages import assets, figures
+from service.principal import LOCAL
 
 CSRF_COOKIE, THEME_COOKIE = "shardtune_csrf", "shardtune_theme"
 _POLICY = (
@@ -42,6 +43,7 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
         "query": request.query_params,
         "csrf": token,
         "theme": theme if theme in ("light", "dark") else "",
+        "who": _who(request),
         "now": _now(request),
         "origin": str(request.base_url).rstrip("/"),
         **values,
@@ -75,6 +77,12 @@ def query(now: Any, **changes: Any) -> str:
     pairs = [(key, value) for key, value in now.multi_items() if key not in changes]
     pairs += [(key, str(value)) for key, value in changes.items() if value not in (None, "")]
     return "?" + urlencode(pairs)
+
+
+def _who(request: Request) -> str:
+    """Name of the key that logged in; empty where none did."""
+    principal = getattr(request.state, "principal", LOCAL)
+    return principal.name if principal.key_id else ""
 
 
 def _now(request: Request) -> datetime:

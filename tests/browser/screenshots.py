@@ -64,6 +64,8 @@ def pages_of(stack: Stack) -> dict[str, str]:
         "new": "/new",
         "calculator": "/new?model=llama-2-70b&hardware=H100-SXM5-80GB&size=6&sequence_length=4096",
         "workers": "/workers",
+        "settings": "/settings",
+        "login": "/login",
         "error": "/studies/none",
     }
 

@@ -55,7 +55,18 @@ def running(site) -> str:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_page_is_accessible_and_fits(site, finished, running, scheme, width):
     watched = site.open(viewport={"width": width, "height": 900}, color_scheme=scheme)
-    paths = ["/", "/studies", "/new", "/workers", "/compare", "/nothing", finished, running, f"{finished}/trials/0"]
+    paths = [
+        "/",
+        "/studies",
+        "/new",
+        "/workers",
+        "/settings",
+        "/compare",
+        "/nothing",
+        finished,
+        running,
+        f"{finished}/trials/0",
+    ]
     paths += [f"{finished}/export", f"/compare?pick={finished.split('/')[-1]}:0&pick={finished.split('/')[-1]}:1"]
     for path in paths:
         watched.page.goto(path)

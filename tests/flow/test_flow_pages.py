@@ -45,7 +45,7 @@ def test_every_page_answers_before_there_is_anything(quick_client):
     assert "shardtune worker --service http://127.0.0.1" in page(quick_client, "/workers")
     for path in ("/studies", "/new", "/compare"):
         page(quick_client, path)
-    assert "There is no study" in page(quick_client, "/studies/study-none", 404)
+    assert "does not exist" in page(quick_client, "/studies/study-none", 404)
     assert "There is no page" in page(quick_client, "/nothing", 404)
     assert quick_client.get("/nothing").headers["content-type"] == "application/problem+json"
 
@@ -142,3 +142,20 @@ def test_the_stream_tells_of_the_end_once(quick_client, study_id):
     assert told
     with quick_client.stream("GET", f"/studies/{study_id}/live", headers={"last-event-id": told[1]}) as stream:
         assert "event: changed" not in "".join(stream.iter_text())
+
+
+def test_an_answer_is_pinned_rejected_and_rolled_back_to(quick_client, study_id):
+    known = {"csrf": token(quick_client)}
+    decide = f"/studies/{study_id}/recommendation"
+    assert "Is it served?" in page(quick_client, f"/studies/{study_id}") and ">Pin<" in page(quick_client, "/")
+    assert "pinned</span>" in quick_client.post(f"{decide}/pin", data=known, headers=HTML).text
+    assert ">Unpin<" in page(quick_client, "/") and "pinned</span>" in page(quick_client, "/")
+    again = quick_client.post(f"/studies/{study_id}/retune", data=known, follow_redirects=False).headers["location"]
+    SimulatedWorker(quick_client, behave=behave).register().work()
+    assert "Approve" in page(quick_client, again), "what is pinned stays until somebody approves another"
+    assert "serving</span>" in quick_client.post(f"{again}/recommendation/approve", data=known, headers=HTML).text
+    assert "Roll back to this" in page(quick_client, f"/studies/{study_id}")
+    back = quick_client.post(f"{decide}/rollback", data=known, headers=HTML).text
+    assert "serving</span>" in back and "rolled back to, by local" in back
+    assert quick_client.post(f"{decide}/nonsense", data=known, headers=HTML).status_code == 404
+    assert quick_client.post(f"{decide}/pin", headers=HTML).status_code == 403

@@ -18,5 +18,5 @@ def show_comparison(
 ) -> Response:
     """Up to four answers or trials, knob by knob."""
     with context.db.read() as session:
-        shown = comparison(session, pick or [])
+        shown = comparison(session, context.principal.project_id, pick or [])
     return render(request, "compare.html", c=shown)

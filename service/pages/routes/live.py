@@ -15,7 +15,8 @@ from starlette.types import Receive, Scope, Send
 
 from db import overview
 from service.context import Context, InContext
-from service.errors import NotFound, TooMany
+from service.errors import TooMany
+from service.studies import must_exist
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +25,7 @@ router = APIRouter()
 _LOOK_S = 1.0
 """How often a stream looks for changes: one indexed query."""
 _RECONNECT_MS = 2000
+_RETRY_S = 10
 
 
 class _Stream(EventSourceResponse):
@@ -43,11 +45,10 @@ class _Stream(EventSourceResponse):
 @router.get("/studies/{study_id}/live")
 async def follow(request: Request, context: InContext, study_id: str) -> Response:
     """`changed` whenever something on the page has; `ended` once, after the last."""
-    if await run_in_threadpool(_look, context, study_id) is None:
-        raise NotFound("unknown_study", f"There is no study {study_id}.")
+    await run_in_threadpool(_check_seen, context, study_id)
     client, settings = request.client.host if request.client else "unknown", context.settings
     if not context.seats.take(client, settings.max_streams_per_client, settings.max_streams):
-        raise TooMany("too_many_streams", "Too many pages follow studies from here; close one of them.")
+        raise TooMany("too_many_streams", "Too many pages follow studies from here; close one of them.", _RETRY_S)
     return _Stream(context, client, _changes(context, study_id, request.headers.get("last-event-id")))
 
 
@@ -69,6 +70,11 @@ async def _changes(context: Context, study_id: str, told: str | None) -> AsyncIt
             yield format_sse_event(data_str="{}", event="ended", id=pulse)
             return
         await asyncio.sleep(_LOOK_S)
+
+
+def _check_seen(context: Context, study_id: str) -> None:
+    with context.db.read() as session:
+        must_exist(context, session, study_id)
 
 
 def _look(context: Context, study_id: str) -> tuple[str, bool] | None:

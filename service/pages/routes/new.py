@@ -6,10 +6,12 @@ from typing import Annotated
 from fastapi import APIRouter, Form, Query, Request
 from starlette.responses import Response
 
+from api_schemas.keys import Scope
 from service import studies, workers
 from service.codes import FieldError
 from service.context import Context, InContext
 from service.errors import Invalid
+from service.pages.gate import may
 from service.pages.rendering import Checked, render, see_other
 from service.pages.views.calculator import new_page
 from service.pages.views.form import FormErrors, StudyForm, study_spec
@@ -29,7 +31,7 @@ def calculate(request: Request, context: InContext, form: Annotated[StudyForm, F
     return _show(request, context, form)
 
 
-@router.post("", dependencies=[Checked])
+@router.post("", dependencies=[Checked, may(Scope.STUDIES_WRITE)])
 def create(request: Request, context: InContext, form: Annotated[StudyForm, Form()]) -> Response:
     """Create the study, or say what is wrong beside the form."""
     try:

@@ -6,22 +6,27 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from starlette.responses import PlainTextResponse, Response
 
+from api_schemas.best import DecisionRequest
+from api_schemas.keys import Scope
 from api_schemas.studies import Study, StudyState
 from api_schemas.trials import TrialState
-from db import overview, studies
+from db import overview
 from db.listing import Page
 from db.trial_points import TRIAL_SORTS, TrialFilter
+from service import recommendations, study_actions
 from service import studies as rules
-from service import study_actions
 from service.context import Context, InContext
 from service.errors import NotFound
+from service.pages.gate import may
 from service.pages.rendering import Checked, render, see_other
-from service.pages.views import best
+from service.pages.views import best, recommended
 from service.pages.views import study as views
 
 router = APIRouter(prefix="/studies")
 
 _LIST = 40
+_DECISIONS = ("approve", "reject", "pin", "unpin", "rollback")
+WRITES = may(Scope.STUDIES_WRITE)
 
 
 @router.get("")
@@ -35,7 +40,9 @@ def list_studies(
     """Every study, newest first."""
     states = [StudyState(state)] if state in set(StudyState) else []
     with context.db.read() as session:
-        rows, total = overview.studies(session, q, None, states, Page("age", True, _LIST, (page - 1) * _LIST))
+        rows, total = overview.studies(
+            session, context.principal.project_id, q, states, Page("age", True, _LIST, (page - 1) * _LIST)
+        )
         shown = [best.running_row(study) for study in best.read_models(session, rows)]
     return render(
         request,
@@ -67,11 +74,7 @@ def show_study(
     wanted = Page(sort, order == "desc", views.PAGE, (page - 1) * views.PAGE)
     states = (TrialState(state),) if state in set(TrialState) else ()
     with context.db.read() as session:
-        row = studies.get(session, study_id)
-        if row is None:
-            raise NotFound(
-                "unknown_study", f"There is no study {study_id}. It may have been deleted, or the address is wrong."
-            )
+        row = rules.must_exist(context, session, study_id)
         shown = views.study_page(
             session, row, TrialFilter(states, backend or None, reason or None), wanted, context.now()
         )
@@ -104,14 +107,29 @@ _ACTIONS: dict[str, Callable[[Context, str], Study]] = {
 }
 
 
-@router.post("/{study_id}/retune", dependencies=[Checked])
+@router.post("/{study_id}/retune", dependencies=[Checked, WRITES])
 def retune(context: InContext, study_id: str) -> Response:
     """The same study once more, on the machines as they are now."""
     again = rules.create(context, rules.read(context, study_id).spec)
     return see_other(f"/studies/{again.study_id}")
 
 
-@router.post("/{study_id}/{action}", dependencies=[Checked])
+@router.post("/{study_id}/recommendation/{action}", dependencies=[Checked, WRITES])
+def decide(context: InContext, study_id: str, action: str) -> Response:
+    """Approve, reject, pin, unpin or roll back to what the study recommends."""
+    if action not in _DECISIONS:
+        raise NotFound("unknown_action", f"A recommendation can be {', '.join(_DECISIONS)}, not {action!r}.")
+    with context.db.read() as session:
+        row = rules.must_exist(context, session, study_id)
+        found = recommended.of_study(session, study_id)
+    if found is None:
+        raise NotFound("unknown_recommendation", f"Study {study_id} has recommended nothing.")
+    request = DecisionRequest(recommendation_id=found.recommendation_id)
+    recommendations.decide(context, found.study_key, action, request, project_id=row.project_id)
+    return see_other(f"/studies/{study_id}")
+
+
+@router.post("/{study_id}/{action}", dependencies=[Checked, WRITES])
 def act(context: InContext, study_id: str, action: str) -> Response:
     """Pause, resume or cancel."""
     if action not in _ACTIONS:

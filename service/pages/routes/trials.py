@@ -3,11 +3,11 @@
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from db import studies
 from service.context import InContext
 from service.errors import NotFound
 from service.pages.rendering import render
 from service.pages.views.trial import trial_page
+from service.studies import must_exist
 
 router = APIRouter(prefix="/studies/{study_id}/trials")
 
@@ -16,8 +16,7 @@ router = APIRouter(prefix="/studies/{study_id}/trials")
 def show_trial(request: Request, context: InContext, study_id: str, number: int) -> Response:
     """One trial of a study."""
     with context.db.read() as session:
-        row = studies.get(session, study_id)
-        shown = trial_page(session, row, number) if row is not None else None
+        shown = trial_page(session, must_exist(context, session, study_id), number)
     if shown is None:
         raise NotFound("unknown_trial", f"There is no trial {number} in study {study_id}.")
     return render(request, "trial.html", p=shown)

@@ -3,9 +3,11 @@
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from api_schemas.keys import Scope
 from service import workers as rules
 from service.context import InContext
 from service.errors import NotFound
+from service.pages.gate import may
 from service.pages.rendering import Checked, render, see_other
 from service.pages.views.workers import cards
 
@@ -19,11 +21,11 @@ _ACTIONS = {"drain": True, "resume": False}
 def show_workers(request: Request, context: InContext) -> Response:
     """All workers."""
     with context.db.read() as session:
-        shown = cards(session, rules.live_since(context))
+        shown = cards(session, rules.live_since(context), context.principal.project_id)
     return render(request, "workers.html", cards=shown)
 
 
-@router.post("/workers/{worker_id}/{action}", dependencies=[Checked])
+@router.post("/workers/{worker_id}/{action}", dependencies=[Checked, may(Scope.ADMIN)])
 def act(context: InContext, worker_id: str, action: str) -> Response:
     """Give a worker no more work, or give it work again."""
     if action not in _ACTIONS:

@@ -12,6 +12,7 @@ from db.rows import StudyRow, WorkerRow
 from service import views as shown
 from service.pages.views import freshness, words
 from service.pages.views.freshness import Freshness
+from service.pages.views.recommended import Recommended, of_studies
 
 PAGE = 25
 
@@ -29,6 +30,7 @@ class BestRow:
     tone: str
     verdict: str
     freshness: Freshness
+    recommended: Recommended | None
 
 
 @dataclass(frozen=True)
@@ -57,21 +59,22 @@ class Home:
     has_studies: bool
 
 
-def home(session: Session, text: str, device: str | None, page: Page) -> Home:
+def home(session: Session, project_id: str | None, text: str, device: str | None, page: Page) -> Home:
     """The rows that match, and what runs now."""
     everyone = workers.everyone(session)
-    ids, total = overview.best_ids(session, text, device, page)
+    ids, total = overview.best_ids(session, project_id, text, device, page)
     answered = read_models(session, overview.by_ids(session, ids))
     active, _ = overview.studies(
-        session, "", None, (StudyState.RUNNING, StudyState.PAUSED), Page("age", descending=True, limit=6)
+        session, project_id, "", (StudyState.RUNNING, StudyState.PAUSED), Page("age", descending=True, limit=6)
     )
+    served = of_studies(session, ids)
     return Home(
-        rows=tuple(_best_row(study, everyone) for study in answered),
+        rows=tuple(_best_row(study, everyone, served.get(study.study_id)) for study in answered),
         total=total,
         running=tuple(running_row(study) for study in read_models(session, active)),
-        devices=tuple(overview.devices(session)),
+        devices=tuple(overview.devices(session, project_id)),
         has_workers=bool(everyone),
-        has_studies=overview.has_studies(session),
+        has_studies=overview.has_studies(session, project_id),
     )
 
 
@@ -112,7 +115,7 @@ def contender_peak(contender: Contender) -> float | None:
     return contender.peak_allocated_gib if contender.peak_reserved_gib is None else contender.peak_reserved_gib
 
 
-def _best_row(study: Study, everyone: Sequence[WorkerRow]) -> BestRow:
+def _best_row(study: Study, everyone: Sequence[WorkerRow], served: Recommended | None) -> BestRow:
     assert study.result is not None
     tone, sentence = words.verdict(study)
     best = study.result.best
@@ -126,4 +129,5 @@ def _best_row(study: Study, everyone: Sequence[WorkerRow]) -> BestRow:
         tone=tone,
         verdict=sentence,
         freshness=freshness.of(study, everyone),
+        recommended=served,
     )

@@ -61,11 +61,11 @@ class _Side:
     speedup: str
 
 
-def comparison(session: Session, picks: list[str]) -> Comparison:
+def comparison(session: Session, project_id: str | None, picks: list[str]) -> Comparison:
     """`picks` are study ids (their answer) or `study-id:number` (one trial)."""
     sides, missing = [], []
     for pick in dict.fromkeys(picks[:MOST]):
-        side = _side(session, pick)
+        side = _side(session, project_id, pick)
         if side is None:
             missing.append(pick)
         else:
@@ -79,10 +79,10 @@ def comparison(session: Session, picks: list[str]) -> Comparison:
     )
 
 
-def _side(session: Session, pick: str) -> _Side | None:
+def _side(session: Session, project_id: str | None, pick: str) -> _Side | None:
     name, _, number = pick.partition(":")
     row = studies.get(session, name)
-    if row is None:
+    if row is None or project_id not in (None, row.project_id):
         return None
     study = best.read_models(session, [row])[0]
     answer = best.answer(study)

@@ -23,6 +23,7 @@ from service.pages.figures import percent
 from service.pages.views import best, freshness, words
 from service.pages.views.freshness import Freshness
 from service.pages.views.predicted import Predicted, predicted
+from service.pages.views.recommended import Recommended, of_study
 from tuner.objective import available_gib
 from tuner.space.flat import flatten
 
@@ -96,6 +97,7 @@ class StudyPage:
     best_number: int | None
     backends: frozenset[str]
     """Of the measured trials, for the legend."""
+    recommended: Recommended | None
     has_unusable: bool
     """Some were measured that do not count."""
 
@@ -137,6 +139,7 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
         refusals=tuple(wording.closest_refusals(rejected)),
         limit_gib=limit,
         best_number=best_number,
+        recommended=of_study(session, row.id),
         backends=frozenset(str(p.config["strategy"]["kind"]) for p in points if p.tokens_per_s_per_gpu),
         has_unusable=any(peak(p) is not None and p.state != TrialState.COMPLETE for p in points),
     )

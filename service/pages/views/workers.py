@@ -40,13 +40,14 @@ class WorkerCard:
     eras: tuple[Era, ...]
 
 
-def cards(session: Session, live_since: datetime) -> tuple[WorkerCard, ...]:
+def cards(session: Session, live_since: datetime, project_id: str | None) -> tuple[WorkerCard, ...]:
     """All workers ever registered: the live ones first, then by name."""
     running = overview.running_on_workers(session)
     history = overview.fingerprints_of_workers(session)
     found = [
         _card(row, running.get(row.id), row.seen_at >= live_since, _eras(history.get(row.name, [])))
         for row in workers.everyone(session)
+        if project_id is None or row.project_id in (None, project_id)
     ]
     return tuple(sorted(found, key=lambda card: (not card.is_live, card.name)))
 

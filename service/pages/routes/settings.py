@@ -1,0 +1,68 @@
+"""`/settings`: API keys. A secret is on one page only, the answer to its creation."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Form, Request
+from pydantic import ValidationError
+from starlette.responses import Response
+
+from api_schemas.keys import KeySpec, Scope
+from service import keys
+from service.codes import FieldError
+from service.context import Context, InContext
+from service.errors import field_error
+from service.pages.gate import may
+from service.pages.rendering import Checked, render, see_other
+
+router = APIRouter(prefix="/settings", dependencies=[may(Scope.ADMIN)])
+
+_MOST = 200
+"""Keys listed; more are read over the API."""
+
+
+@router.get("")
+def show_settings(request: Request, context: InContext) -> Response:
+    """The keys there are, and a form for another."""
+    return _show(request, context)
+
+
+@router.post("/keys", dependencies=[Checked])
+def create_key(
+    request: Request,
+    context: InContext,
+    name: Annotated[str, Form(max_length=200)] = "",
+    project: Annotated[str, Form(max_length=200)] = "",
+    days: Annotated[str, Form(max_length=20)] = "",
+    scope: Annotated[list[str] | None, Form()] = None,
+) -> Response:
+    """Make a key and show its secret, this once."""
+    values = {"name": name.strip(), "scopes": scope or [], "project_id": project.strip() or None}
+    try:
+        spec = KeySpec.model_validate(values | {"expires_in_days": days.strip() or None})
+    except ValidationError as error:
+        return _show(request, context, errors=[field_error(item) for item in error.errors()])
+    created = keys.create(context, spec)
+    assert created.secret is not None, "only a repeated request has none"
+    return _show(request, context, secret=created.secret.get_secret_value(), name=spec.name)
+
+
+@router.post("/keys/{key_id}/revoke", dependencies=[Checked])
+def revoke_key(context: InContext, key_id: str) -> Response:
+    """End a key now."""
+    keys.revoke(context, key_id)
+    return see_other("/settings")
+
+
+def _show(
+    request: Request, context: Context, errors: list[FieldError] | None = None, secret: str = "", name: str = ""
+) -> Response:
+    return render(
+        request,
+        "settings.html",
+        status=422 if errors else 200,
+        keys=keys.page(context, None, _MOST).keys,
+        scopes=list(Scope),
+        errors=errors or [],
+        secret=secret,
+        name=name,
+    )

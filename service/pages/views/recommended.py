@@ -1,0 +1,104 @@
+"""Whether a study's answer is served as the best, what was decided about it, and what can be decided now."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from api_schemas.best import RecommendationState
+from db import best
+from db.best_rows import BestRow, RecommendationRow
+
+_SHOWN = 8
+"""Decisions shown, newest first."""
+_WORDS = {
+    "proposed": "proposed",
+    "served": "served, as the fastest known",
+    "kept": "kept back: what is served is faster",
+    "approved": "approved",
+    "rejected": "rejected",
+    "pinned": "pinned",
+    "unpinned": "unpinned",
+    "rolled_back": "rolled back to",
+}
+_TONES = {
+    RecommendationState.SERVING: "good",
+    RecommendationState.PROPOSED: "warn",
+    RecommendationState.RETIRED: "quiet",
+    RecommendationState.REJECTED: "quiet",
+}
+
+
+@dataclass(frozen=True)
+class Made:
+    """One decision."""
+
+    at: datetime
+    text: str
+    by: str
+    note: str | None
+    is_about_this: bool
+
+
+@dataclass(frozen=True)
+class Recommended:
+    """The recommendation a study made."""
+
+    recommendation_id: str
+    study_key: str
+    state: str
+    tone: str
+    is_pinned: bool
+    served_study: str | None
+    """The study whose answer is served in this case, where it is another."""
+    actions: tuple[tuple[str, str], ...]
+    """Word of the action and label of its button."""
+    decisions: tuple[Made, ...]
+
+
+def of_studies(session: Session, study_ids: Sequence[str]) -> dict[str, Recommended]:
+    """By study: its newest recommendation, without history."""
+    query = select(RecommendationRow).where(RecommendationRow.study_id.in_(study_ids))
+    rows = session.scalars(query.order_by(RecommendationRow.created_at)).all()
+    return {row.study_id: _view(session, row) for row in rows}
+
+
+def of_study(session: Session, study_id: str) -> Recommended | None:
+    """With its history; None while the study has recommended nothing."""
+    query = select(RecommendationRow).where(RecommendationRow.study_id == study_id)
+    row = session.scalars(query.order_by(RecommendationRow.created_at.desc()).limit(1)).one_or_none()
+    return _view(session, row, with_history=True) if row is not None else None
+
+
+def _view(session: Session, row: RecommendationRow, with_history: bool = False) -> Recommended:
+    case = best.served(session, row.project_id, row.study_key)
+    is_serving = row.state is RecommendationState.SERVING
+    served = case.serving if case is not None else None
+    return Recommended(
+        recommendation_id=row.id,
+        study_key=row.study_key,
+        state=row.state.value,
+        tone=_TONES[row.state],
+        is_pinned=is_serving and case is not None and case.is_pinned,
+        served_study=served.study_id if served is not None and served.id != row.id else None,
+        actions=_actions(row, case),
+        decisions=_decisions(session, row) if with_history else (),
+    )
+
+
+def _actions(row: RecommendationRow, case: BestRow | None) -> tuple[tuple[str, str], ...]:
+    match row.state:
+        case RecommendationState.PROPOSED:
+            return ("approve", "Approve"), ("reject", "Reject")
+        case RecommendationState.SERVING:
+            return (("unpin", "Unpin"),) if case is not None and case.is_pinned else (("pin", "Pin"),)
+    return (("rollback", "Roll back to this"),)
+
+
+def _decisions(session: Session, row: RecommendationRow) -> tuple[Made, ...]:
+    found = best.decisions(session, row.project_id, row.study_key, None, _SHOWN)
+    return tuple(
+        Made(d.created_at, _WORDS.get(d.action, d.action), d.by, d.note, d.recommendation_id == row.id) for d in found
+    )

@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup tune test screenshots check format clean
+.PHONY: setup tune test screenshots soak test-long check format clean
 
 setup: .venv/.ready
 
@@ -25,6 +25,14 @@ test: setup
 screenshots: setup
 	./tests/setup-machine.sh
 	OMP_NUM_THREADS=1 $(BIN)/python tests/browser/screenshots.py screenshots
+
+# Ten minutes of random kills; needs PostgreSQL's programs.
+soak: setup
+	./tests/setup-machine.sh
+	$(BIN)/python -m benchmarks.service.soak --minutes 10
+
+test-long: soak
+	SHARDTUNE_TEST_LONG=1 $(BIN)/python -m pytest --timeout=3600 tests/flow/test_flow_machine.py $(PYTEST_ARGS)
 
 check: setup
 	$(BIN)/ruff format --check .

@@ -1,10 +1,11 @@
-"""Turn changes of rows into events, inside the transaction that makes them.
+"""Turn changes of rows into events, and these into messages to webhooks, inside the transaction that makes them.
 
 `record` runs before every flush of a write session, so that no code can change a state without its event. The
 study's own counter numbers them, hence whoever changes a study, its trials or attempts holds the study's lock.
 """
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -13,7 +14,8 @@ from sqlalchemy.orm import Session
 from sqlalchemy.orm.unitofwork import UOWTransaction
 
 from api_schemas.studies import StudyState
-from db.rows import AttemptRow, EventRow, RunRow, StudyRow, TrialRow
+from db import webhooks
+from db.rows import AttemptRow, EventRow, RunRow, StudyRow, TrialRow, WebhookRow
 
 
 class _Happened(NamedTuple):
@@ -28,24 +30,28 @@ def record(session: Session, _flush: UOWTransaction, _instances: Any) -> None:
     """A listener of SQLAlchemy's `before_flush`."""
     with session.no_autoflush:
         happened = [found for row in (*session.new, *session.dirty) for found in _changes(session, row)]
+        told = webhooks.enabled(session) if happened else ()
         for found in sorted(happened, key=lambda found: found.order):
-            _append(session, found)
+            _append(session, found, told)
 
 
-def _append(session: Session, found: _Happened) -> None:
+def _append(session: Session, found: _Happened, told: Sequence[WebhookRow]) -> None:
     new = (row for row in session.new if isinstance(row, StudyRow) and row.id == found.study_id)
     study = next(new, None) or session.get(StudyRow, found.study_id)
     assert study is not None, found.study_id
     study.last_event = (study.last_event or 0) + 1
-    session.add(
-        EventRow(
-            study=study,
-            number=study.last_event,
-            type=found.type,
-            created_at=datetime.now(UTC),
-            data=found.data,
-        )
-    )
+    now = datetime.now(UTC)
+    session.add(EventRow(study=study, number=study.last_event, type=found.type, created_at=now, data=found.data))
+    for webhook in told:
+        if _is_told(webhook, study, found.type):
+            data = {"study_id": study.id, "number": study.last_event} | found.data
+            body = json.dumps({"type": found.type, "timestamp": now.isoformat(), "data": data})
+            webhooks.add_delivery(session, webhook, found.type, body, now)
+
+
+def _is_told(webhook: WebhookRow, study: StudyRow, kind: str) -> bool:
+    mine = webhook.study_id in (None, study.id) and webhook.project_id in (None, study.project_id)
+    return mine and (not webhook.events or kind in webhook.events)
 
 
 def _changes(session: Session, row: object) -> Iterator[_Happened]:

@@ -233,3 +233,49 @@ class EventRow(Row):
     study: Mapped[StudyRow] = relationship()
 
     __table_args__ = (UniqueConstraint("study_id", "number"), Index("ix_events_created_at", "created_at"))
+
+
+class WebhookRow(Row):
+    """Whom to tell of events. Its secret is derived when needed (service.webhooks.secrets), and stored nowhere."""
+
+    __tablename__ = "webhooks"
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    url: Mapped[str] = mapped_column(Text)
+    events: Mapped[list[str]] = mapped_column(JSON)
+    """Types; empty: all."""
+    study_id: Mapped[str | None] = mapped_column(ForeignKey("studies.id", ondelete="CASCADE"))
+    project_id: Mapped[str | None] = mapped_column(ForeignKey("projects.id"))
+    """The only project whose studies it is told of; None: every one."""
+    is_enabled: Mapped[bool]
+    disabled_reason: Mapped[str | None] = mapped_column(Text)
+    secret_version: Mapped[int]
+    rotated_at: Mapped[datetime | None]
+    created_at: Mapped[datetime]
+
+
+class DeliveryRow(Row):
+    """One message to one webhook, written with the event it tells of."""
+
+    __tablename__ = "deliveries"
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    webhook_id: Mapped[str] = mapped_column(ForeignKey("webhooks.id", ondelete="CASCADE"))
+    type: Mapped[str] = mapped_column(String(32))
+    body: Mapped[str] = mapped_column(Text)
+    """Exactly what is signed and sent."""
+    state: Mapped[str] = mapped_column(String(16))
+    """`waiting`, `delivered` or `failed`."""
+    tries: Mapped[int]
+    status: Mapped[int | None]
+    error: Mapped[str | None] = mapped_column(Text)
+    created_at: Mapped[datetime]
+    next_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+
+    webhook: Mapped[WebhookRow] = relationship()
+
+    __table_args__ = (
+        Index("ix_deliveries_due", "state", "next_at"),
+        Index("ix_deliveries_webhook", "webhook_id", "created_at"),
+    )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import func, select, tuple_
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, load_only
 
 from api_schemas.studies import StudyState
 from db.rows import RejectionRow, StudyRow, TrialRow
@@ -54,9 +54,10 @@ def page(
 
 
 def running(session: Session) -> Sequence[StudyRow]:
-    """Running studies, oldest first, which is the order they are served in."""
-    query = select(StudyRow).where(StudyRow.state == StudyState.RUNNING).order_by(StudyRow.created_at, StudyRow.id)
-    return session.scalars(query).all()
+    """Running studies, oldest first, which is the order they are served in; large columns are read when asked for."""
+    few = (StudyRow.version, StudyRow.cluster, StudyRow.fingerprint_key, StudyRow.project_id)
+    query = select(StudyRow).where(StudyRow.state == StudyState.RUNNING).options(load_only(*few))
+    return session.scalars(query.order_by(StudyRow.created_at, StudyRow.id)).all()
 
 
 def running_versions(session: Session) -> dict[str, int]:

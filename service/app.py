@@ -9,13 +9,14 @@ from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
 from db.session import Database, is_current, upgrade
-from service import errors, events, expiry, idempotency, openapi, pages, recommendations, waiting
+from service import errors, events, expiry, idempotency, openapi, pages, recommendations, retention, waiting
 from service.body_limit import BodyLimit
 from service.codes import Problem
 from service.context import Context
-from service.routes import best, health, keys, leases, predictions, studies, workers
+from service.routes import best, health, keys, leases, predictions, studies, webhooks, workers
 from service.routes import events as event_routes
 from service.settings import Settings
+from service.webhooks import deliveries
 
 
 class DatabaseNotMigrated(RuntimeError):
@@ -33,7 +34,13 @@ def create_app(settings: Settings | None = None, context: Context | None = None,
         await run_in_threadpool(recommendations.adopt_earlier, context)
         loops = [
             asyncio.create_task(loop(context))
-            for loop in (expiry.keep_sweeping, events.keep_polling, waiting.keep_looking)
+            for loop in (
+                expiry.keep_sweeping,
+                events.keep_polling,
+                waiting.keep_looking,
+                deliveries.keep_delivering,
+                retention.keep_forgetting,
+            )
         ]
         try:
             yield
@@ -57,7 +64,7 @@ def create_app(settings: Settings | None = None, context: Context | None = None,
     idempotency.install(app)
     openapi.install(app)
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
-    for routes in (studies, best, event_routes, predictions, workers, leases, keys, health):
+    for routes in (studies, best, event_routes, predictions, workers, leases, keys, webhooks, health):
         app.include_router(routes.router)
     pages.install(app)
     return app

@@ -4,6 +4,7 @@ Between processes the study's version decides; this lock saves work, it does not
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -11,7 +12,10 @@ from tuner.calibration import Calibrations
 from tuner.space import Space
 
 _PATIENCE_S = 10.0
+_IDLE_S = 5.0
+"""A plan to wait is believed for this long: a budget in seconds may run out without a change of the study."""
 _MOST_SPACES = 64
+_MOST_IDLE = 1024
 
 
 class Askers:
@@ -22,6 +26,7 @@ class Askers:
         self._guard = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
         self._spaces: dict[str, Space] = {}
+        self._idle: dict[str, tuple[int, float]] = {}
         self._calibrations: dict[str, tuple[str, Calibrations]] = {}
 
     @contextmanager
@@ -35,6 +40,18 @@ class Askers:
         finally:
             if got:
                 lock.release()
+
+    def note_idle(self, study_id: str, version: int) -> None:
+        """At this version the study has nothing for anybody."""
+        with self._guard:
+            while len(self._idle) >= _MOST_IDLE:
+                self._idle.pop(next(iter(self._idle)))
+            self._idle[study_id] = (version, time.monotonic())
+
+    def is_idle(self, study_id: str, version: int) -> bool:
+        """Whether looking again would find nothing: 200 workers cost one look at a study, not 200."""
+        known, at_s = self._idle.get(study_id, (-1, 0.0))
+        return known == version and time.monotonic() - at_s < _IDLE_S
 
     def space(self, study_id: str, build: Callable[[], Space]) -> Space:
         """The study's space, built on first use."""

@@ -6,6 +6,7 @@ them was told "nothing", none of the others asks before a study changes: 200 idl
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Mapping
 
 from anyio import CapacityLimiter
@@ -27,6 +28,7 @@ class Board:
         self._seen = 0
         self._found_nothing: dict[str, tuple[int, float]] = {}
         self._changed = asyncio.Event()
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._limiter: CapacityLimiter | None = None
 
     @property
@@ -36,6 +38,10 @@ class Board:
             # Made inside the loop it belongs to.
             self._limiter = CapacityLimiter(_CLAIM_THREADS)
         return self._limiter
+
+    def turn(self, kind: str) -> asyncio.Lock:
+        """Workers of one kind claim one after the other: they want the same studies, which have one asker each."""
+        return self._turns[kind]
 
     @property
     def seen(self) -> int:

@@ -11,6 +11,7 @@ from db.session import Database
 from service.askers import Askers
 from service.board import Board
 from service.feed import Feed, Seats
+from service.metrics import Metrics
 from service.principal import LOCAL, Principal
 from service.quotas import RequestRates
 from service.settings import Settings
@@ -54,6 +55,7 @@ class Context:
     board: Board = field(default_factory=Board)
     feed: Feed = field(default_factory=Feed)
     seats: Seats = field(default_factory=Seats)
+    metrics: Metrics = field(default_factory=Metrics)
     stopping: Stopping = field(default_factory=Stopping)
     """Set by the signal to end: whatever waits is answered now."""
     rates: RequestRates = field(default_factory=RequestRates)

@@ -22,7 +22,8 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import JsonValue
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 
 from service.codes import CODES, FieldError, Problem
@@ -118,7 +119,8 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(ServiceError, _service_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(OperationalError, _database_unreachable)
+    for away in (OperationalError, InterfaceError, PoolTimeout):
+        app.add_exception_handler(away, _database_unreachable)
     app.add_exception_handler(Exception, _unexpected)
 
 

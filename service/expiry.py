@@ -23,12 +23,14 @@ def sweep(context: Context) -> int:
         expired = [run.id for run in leases.expired(session, context.now())]
     lease_s = context.settings.lease_s
     for run_id in expired:
-        close_lost(context, run_id, lambda run: _is_expired(context, run), f"its worker was silent for {lease_s:g} s")
+        why = f"its worker was silent for {lease_s:g} s"
+        if close_lost(context, run_id, lambda run: _is_expired(context, run), why):
+            context.metrics.expired()
     return len(expired)
 
 
-def close_lost(context: Context, run_id: str, still: Callable[[RunRow], bool], why: str) -> None:
-    """End the live attempt of a run as `worker_lost` if, seen under the lock, `still` holds."""
+def close_lost(context: Context, run_id: str, still: Callable[[RunRow], bool], why: str) -> bool:
+    """End the live attempt of a run as `worker_lost` if, seen under the lock, `still` holds; whether it was ended."""
     with context.db.read() as session:
         run = leases.get(session, run_id)
         assert run is not None
@@ -37,11 +39,14 @@ def close_lost(context: Context, run_id: str, still: Callable[[RunRow], bool], w
         study = studies.lock(session, study_id)
         run = leases.lock(session, run_id)
         if run.state is not TrialState.RUNNING or not still(run):
-            return
+            return False
         failure = Failure(kind=FailureKind.WORKER_LOST, message=f"the attempt ended because {why}")
         ended = Ended(gpu_seconds=_spent(context, study, run), failure=failure)
         outcomes.settle(session, study, run, ended, context.now())
+        purpose = run.purpose
+    context.metrics.ended(purpose, FailureKind.WORKER_LOST.value, ended.gpu_seconds)
     steps.advance(context, study_id)
+    return True
 
 
 async def keep_sweeping(context: Context) -> None:

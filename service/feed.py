@@ -62,6 +62,11 @@ class Seats:
         self._taken[client] += 1
         return True
 
+    @property
+    def total(self) -> int:
+        """How many there are."""
+        return self._taken.total()
+
     def leave(self, client: str) -> None:
         """Count one less."""
         self._taken[client] -= 1

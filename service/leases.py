@@ -79,7 +79,8 @@ def claim(context: Context, worker_session: str) -> Lease | None:
         running = studies.running(session)
         spent = _spent_projects(context, session, {study.project_id for study in running})
         running = [study for study in running if study.project_id not in spent]
-        served = [study.id for study in running if matching.may_run(worker, study)]
+        able = [study for study in running if matching.may_run(worker, study)]
+        served = [study.id for study in able if not context.askers.is_idle(study.id, study.version)]
         refused = [study.id for study in running if matching.fingerprint_differs(worker, study)]
     for study_id in refused:
         _note_refusal(context, study_id, worker_session)
@@ -140,6 +141,8 @@ def finish(context: Context, run_id: str, report: Report) -> ReportAnswer:
         worker = workers.by_session(session, report.session)
         if worker is not None:
             worker.seen_at = context.now()
+        purpose, end = run.purpose, (attempt.end if attempt is not None else None) or "unknown"
+    context.metrics.ended(purpose, end, report.gpu_seconds)
     steps.advance(context, study_id)
     return ReportAnswer(applied=True)
 
@@ -176,6 +179,10 @@ def _claim(context: Context, study_id: str, worker_session: str) -> Lease | None
                 known = experience.of(context.askers, session, study.fingerprint_key)
                 seen = replace(search.view(session, study), calibrations=known.calibrations, hardware=known.hardware)
             planned = Wait() if seen.has_waiting_run else steps.plan(context, seen, may_ask=True)
+            if planned == Wait() and not seen.has_waiting_run:
+                # Whatever changes this changes the version, which wakes those who wait.
+                context.askers.note_idle(study_id, seen.version)
+                return None
             with context.db.write() as session:
                 study = studies.lock(session, study_id)
                 if study.state is not StudyState.RUNNING:
@@ -209,6 +216,7 @@ def _start(context: Context, session: Session, study: StudyRow, run: RunRow, wor
         study.reason = None
     session.flush()
     extra = {"study": study.id, "run": run.id, "attempt": run.attempt, "worker": worker.name, "purpose": run.purpose}
+    context.metrics.granted(run.purpose)
     log.info("lease granted", extra=extra | {"trial": run.trial.number if run.trial else None})
     return tasks.lease(context, study, run)
 

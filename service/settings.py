@@ -1,6 +1,6 @@
 """What an operator can set; every field is read from `SHARDTUNE_<NAME>`."""
 
-from pydantic import Field, field_validator
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from api_schemas.measurements import MeasurePlan
@@ -37,6 +37,16 @@ class Settings(BaseSettings):
     max_streams_per_client: int = Field(default=16, ge=1)
     max_streams: int = Field(default=1000, ge=1)
     """Event streams one client, and all together, may hold open at one process."""
+    secret_key: SecretStr | None = Field(default=None, min_length=32)
+    """Secrets of webhooks are derived from it; the same for every replica. Beside SQLite a file is made without it."""
+    webhook_allow_private: bool = False
+    """Webhooks may also go to private and loopback addresses, such as a receiver in the same network."""
+    keep_events_days: float = Field(default=90, gt=0)
+    """Events and finished webhook messages older than this are forgotten, once their study has ended."""
+    keep_logs_days: float = Field(default=90, gt=0)
+    """Ends of ranks' output older than this are forgotten. Measurements, attempts and results never are."""
+    max_webhooks: int = Field(default=100, ge=1)
+    """Webhooks that may exist."""
     max_body_bytes: int = Field(default=8 << 20, gt=0)
     """Largest request body; a report carries at most some hundred kilobytes."""
     measure: MeasurePlan = MeasurePlan()

@@ -26,15 +26,18 @@ async def lease(context: Context, http: Request, request: LeaseRequest) -> Lease
     board.waiting += 1
     try:
         while True:
-            if board.may_have_work(entry.kind) or request.wait_s == 0:
-                seen = board.seen
-                found = await to_thread.run_sync(leases.claim, context, request.session, limiter=board.limiter)
-                if found is not None:
-                    return found
-                board.found_nothing(entry.kind, seen)
+            async with board.turn(entry.kind):
+                # Work handed to a connection that is gone would idle until the worker asks again.
+                if context.stopping or await http.is_disconnected():
+                    return None
+                if board.may_have_work(entry.kind) or request.wait_s == 0:
+                    seen = board.seen
+                    found = await to_thread.run_sync(leases.claim, context, request.session, limiter=board.limiter)
+                    if found is not None:
+                        return found
+                    board.found_nothing(entry.kind, seen)
             left_s = until_s - time.monotonic()
-            # Work handed to a connection that is gone would idle until the worker asks again.
-            if left_s <= 0 or context.stopping or await http.is_disconnected():
+            if left_s <= 0:
                 return None
             await board.change(min(left_s, context.settings.poll_s * 2))
     finally:

@@ -2,15 +2,13 @@
 
 import itertools
 import os
-import pwd
 import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from needs import missing
+from postgres_server import PostgresServer
 from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 
@@ -22,32 +20,10 @@ _NUMBERS = itertools.count()
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
     """A PostgreSQL server on a Unix socket in a folder of its own; yields a URL with `{name}` for the database."""
-    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    if not programs:
+    if not PostgresServer.is_installed():
         missing("PostgreSQL's server")
-    bin_dir = programs[-1].parent
-    # initdb refuses root, and pytest's own folders are closed to other users.
-    folder = Path(tempfile.mkdtemp(prefix="shardtune-pg-"))
-    as_user = {}
-    if os.getuid() == 0:
-        account = pwd.getpwnam("postgres")
-        os.chown(folder, account.pw_uid, account.pw_gid)
-        as_user = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
-
-    def run(program: str, *arguments: str) -> None:
-        command = [str(bin_dir / program), *arguments]
-        with (folder / "output.log").open("ab") as log:
-            subprocess.run(command, check=True, stdout=log, stderr=log, cwd=folder, **as_user)
-
-    data = str(folder / "data")
-    run("initdb", "-D", data, "-U", "shardtune", "-A", "trust", "--no-sync")
-    options = f"-c listen_addresses='' -c unix_socket_directories={folder} -c fsync=off -c max_connections=50"
-    run("pg_ctl", "-D", data, "-w", "-l", str(folder / "server.log"), "-o", options, "start")
-    try:
-        yield f"postgresql+psycopg://shardtune@/{{name}}?host={folder}"
-    finally:
-        run("pg_ctl", "-D", data, "-m", "immediate", "stop")
-        shutil.rmtree(folder)
+    with PostgresServer() as server:
+        yield server.url
 
 
 def _administer(server: str, statement: str) -> None:

@@ -12,6 +12,7 @@ import uvicorn
 from pydantic import ValidationError
 
 from api_schemas.exports import ExportFormat
+from db.backup import backup
 from db.session import Database, parse_url, upgrade
 from service import logs, wording
 from service.app import create_app
@@ -221,6 +222,19 @@ def db_upgrade(state_dir: StateDir = Path(".shardtune"), as_json: AsJson = False
 def _worker_options(models: list[str] | None, scripts: list[str] | None) -> tuple[str, ...]:
     named = [("--allow-model", name) for name in models or ()] + [("--allow-script", text) for text in scripts or ()]
     return tuple(part for pair in named for part in pair)
+
+
+@db_app.command("backup")
+def db_backup(
+    out: Annotated[Path, typer.Argument(help="File to write; must not exist.")],
+    state_dir: StateDir = Path(".shardtune"),
+    as_json: AsJson = False,
+) -> None:
+    """Copy the database while it is in use (SQLite: online backup; Postgres: pg_dump in its custom format)."""
+    url = database_url(state_dir)
+    with database_errors():
+        size = backup(url, out)
+    print(json.dumps({"file": str(out), "bytes": size}) if as_json else f"{out}: {size / 2**20:.1f} MiB")
 
 
 def _settings() -> Settings:

@@ -64,7 +64,7 @@ async def read_events(
         return page
     if page.is_last and not page.events:
         return Response(status_code=204)
-    client = _client(request)
+    client = context.principal.key_id or _address(request)
     settings = context.settings
     if not context.seats.take(client, settings.max_streams_per_client, settings.max_streams):
         raise TooMany(
@@ -76,8 +76,8 @@ async def read_events(
     return _Stream(context, client, study_id, after)
 
 
-def _client(request: Request) -> str:
-    """Whose streams are counted together: an address."""
+def _address(request: Request) -> str:
+    """Whose streams are counted together while there are no keys."""
     return request.client.host if request.client else "unknown"
 
 

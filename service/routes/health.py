@@ -2,14 +2,16 @@
 
 import logging
 
-from fastapi import APIRouter
-from fastapi.responses import JSONResponse
+from fastapi import APIRouter, Response
+from fastapi.responses import JSONResponse, PlainTextResponse
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from sqlalchemy.exc import SQLAlchemyError
 
 from db.session import is_current
 from service.codes import problems
 from service.context import InOpenContext
 from service.errors import problem
+from service.workers import live_since
 
 log = logging.getLogger(__name__)
 
@@ -33,3 +35,13 @@ def ready(context: InOpenContext) -> JSONResponse | dict[str, str]:
     if not current:
         return problem(503, "database_not_migrated", "the database is not migrated; run `shardtune db upgrade`")
     return {"status": "ready"}
+
+
+@router.get("/metrics", response_class=PlainTextResponse)
+def metrics(context: InOpenContext) -> Response:
+    """Metrics for Prometheus."""
+    with context.db.read() as session:
+        page = context.metrics.page(
+            session, context.now(), live_since(context), context.board.waiting, context.seats.total
+        )
+    return Response(page, media_type=CONTENT_TYPE_PLAIN_0_0_4)

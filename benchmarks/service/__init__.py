@@ -1,0 +1,1 @@
+"""The service under load and under fire: real processes, a real Postgres, workers that speak the real protocol."""

@@ -1,0 +1,96 @@
+"""Check a database after the fact: each result belongs to one attempt, sums agree, events tell the same story."""
+
+import itertools
+from collections import Counter
+from collections.abc import Collection
+
+from sqlalchemy import func, select
+
+from api_schemas.trials import TrialState
+from db.rows import AttemptRow, EventRow, RunRow, StudyRow, TrialRow
+from db.session import Database
+
+_OPEN = (TrialState.WAITING, TrialState.RUNNING)
+_TOLERANCE = 1e-6
+
+
+def faults(
+    database: Database, applied: Counter[tuple[str, int]] | None = None, only: Collection[str] | None = None
+) -> list[str]:
+    """Everything that must not be, in words; empty when the history is right.
+
+    `applied` is what workers were told; `only` limits the check to some studies.
+    """
+    if only is None:
+        with database.read() as session:
+            only = session.scalars(select(StudyRow.id)).all()
+    with database.read() as session:
+        studies = session.scalars(select(StudyRow).where(StudyRow.id.in_(only))).all()
+        runs = session.scalars(select(RunRow).where(RunRow.study_id.in_(only))).all()
+        attempts = session.scalars(select(AttemptRow).join(RunRow).where(RunRow.study_id.in_(only))).all()
+        trials = session.scalars(select(TrialRow).where(TrialRow.study_id.in_(only))).all()
+        events = session.execute(
+            select(EventRow.study_id, func.count(), func.min(EventRow.number), func.max(EventRow.number))
+            .where(EventRow.study_id.in_(only))
+            .group_by(EventRow.study_id)
+        ).all()
+        told = session.execute(
+            select(EventRow.study_id, EventRow.type, func.count())
+            .where(EventRow.study_id.in_(only))
+            .group_by(EventRow.study_id, EventRow.type)
+        ).all()
+    found = _attempts(runs, attempts) + _sums(studies, runs, attempts) + _ends(studies, trials, runs)
+    for study_id, count, first, last in events:
+        if (first, last) != (1, count):
+            found.append(f"{study_id}: {count} events are numbered {first} to {last}")
+    leased = Counter({study_id: count for study_id, kind, count in told if kind == "run.leased"})
+    study_of = {run.id: run.study_id for run in runs}
+    if leased != Counter(study_of[attempt.run_id] for attempt in attempts):
+        found.append("the events tell of another number of leases than there are attempts")
+    return found + _answers(attempts, applied or Counter())
+
+
+def _attempts(runs: list[RunRow], attempts: list[AttemptRow]) -> list[str]:
+    found = []
+    by_run: dict[str, list[AttemptRow]] = {}
+    for attempt in attempts:
+        by_run.setdefault(attempt.run_id, []).append(attempt)
+    for run in runs:
+        mine = sorted(by_run.get(run.id, []), key=lambda attempt: attempt.attempt)
+        if [attempt.attempt for attempt in mine] != list(range(1, run.attempt + 1)):
+            found.append(f"{run.id} counts {run.attempt} attempts, stored are {[a.attempt for a in mine]}")
+        complete = [attempt.attempt for attempt in mine if attempt.end == "complete"]
+        if (run.state is TrialState.COMPLETE) != bool(complete) or len(complete) > 1:
+            found.append(f"{run.id} is {run.state.value}, its attempts {complete} are complete")
+        still = [attempt.attempt for attempt in mine if attempt.end is None]
+        if still != ([run.attempt] if run.state is TrialState.RUNNING else []):
+            found.append(f"{run.id} is {run.state.value}, its attempts {still} have no end")
+        for before, after in itertools.pairwise(mine):
+            if before.finished_at is None or before.finished_at > after.started_at:
+                found.append(f"{run.id}: attempt {after.attempt} began before attempt {before.attempt} had ended")
+    return found
+
+
+def _sums(studies: list[StudyRow], runs: list[RunRow], attempts: list[AttemptRow]) -> list[str]:
+    study_of = {run.id: run.study_id for run in runs}
+    spent: Counter[str] = Counter()
+    for attempt in attempts:
+        spent[study_of[attempt.run_id]] += attempt.gpu_seconds or 0.0
+    return [
+        f"{study.id} counts {study.gpu_seconds} GPU-seconds, its attempts {spent[study.id]}"
+        for study in studies
+        if abs(study.gpu_seconds - spent[study.id]) > _TOLERANCE * max(1.0, study.gpu_seconds)
+    ]
+
+
+def _ends(studies: list[StudyRow], trials: list[TrialRow], runs: list[RunRow]) -> list[str]:
+    over = {study.id for study in studies if study.finished_at is not None}
+    found = [f"{study.id} is {study.state.value} without an end" for study in studies if study.id not in over]
+    found += [f"trial {row.number} of {row.study_id} is {row.state.value}" for row in trials if row.state in _OPEN]
+    return found + [f"{row.id} is {row.state.value}" for row in runs if row.state in _OPEN]
+
+
+def _answers(attempts: list[AttemptRow], applied: Counter[tuple[str, int]]) -> list[str]:
+    ends = {(attempt.run_id, attempt.attempt): attempt.end for attempt in attempts}
+    found = [f"the report of {key} was applied {count} times" for key, count in applied.items() if count > 1]
+    return found + [f"{key} was answered as applied and is {ends.get(key)}" for key in applied if ends.get(key) is None]

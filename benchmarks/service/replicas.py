@@ -1,0 +1,92 @@
+"""Processes of the service on one database, which can be killed and started again at the same address."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+import httpx
+
+from service.cli import tied as tied_program
+
+_START_S = 60.0
+
+
+def tied(command: Sequence[str]) -> list[str]:
+    """The command, killed by the kernel when this process dies."""
+    return [sys.executable, "-I", tied_program.__file__, str(os.getpid()), *command]
+
+
+class Replica:
+    """One `shardtune serve`. Its listening socket is ours, so its address outlives it."""
+
+    def __init__(self, database_url: str, log: Path, **settings: object) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        self._log = log
+        self._environment = os.environ | {"SHARDTUNE_DATABASE_URL": database_url, "SHARDTUNE_LOG_LEVEL": "WARNING"}
+        self._environment |= {f"SHARDTUNE_{name.upper()}": str(value) for name, value in settings.items()}
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def start(self) -> None:
+        """Start the process; `wait_until_ready` tells when it serves."""
+        command = [sys.executable, "-m", "service.cli", "serve", "--fd", str(self._listener.fileno())]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                tied(command),
+                pass_fds=[self._listener.fileno()],
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def wait_until_ready(self) -> None:
+        """Return when it can work.
+
+        Raises:
+            RuntimeError: it ended, or took too long.
+        """
+        until_s = time.monotonic() + _START_S
+        while time.monotonic() < until_s:
+            if not self.is_alive():
+                raise RuntimeError(f"a replica ended; its log is {self._log}")
+            try:
+                if httpx.get(f"{self.url}/readyz", timeout=2, trust_env=False).is_success:
+                    return
+            except httpx.TransportError:
+                pass
+            time.sleep(0.1)
+        raise RuntimeError(f"a replica was not ready after {_START_S:g} s; its log is {self._log}")
+
+    def is_alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
+        """End the process; the address stays."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+        if self._process is not None:
+            self._process.wait()
+
+    def memory_mib(self) -> float:
+        """Resident memory of the process."""
+        assert self._process is not None
+        for line in Path(f"/proc/{self._process.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) / 1024
+        return 0.0
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill(signal.SIGTERM)
+        self._listener.close()

@@ -1,0 +1,196 @@
+"""Kill at random for a while, then look whether anything was lost: `python -m benchmarks.service.soak --minutes 10`.
+
+Service replicas and workers die by SIGKILL, the database by an immediate shutdown; all come back. Studies are created
+as long as time is left; at the end every study must finish, and the history must be right. The seed is printed.
+"""
+
+import argparse
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from benchmarks.service import history
+from benchmarks.service.replicas import Replica, tied
+from db.session import Database, upgrade
+from tests.postgres_server import PostgresServer
+from tests.simulated_worker import CLUSTER, SPEC
+
+_SETTINGS = {"lease_s": 4, "heartbeat_s": 0.5, "sweep_s": 0.5, "poll_s": 0.2}
+_MOST_OPEN = 4
+_FINISH_S = 180.0
+
+
+@dataclass
+class Soak:
+    """What happened."""
+
+    seed: int
+    kills: Counter[str] = field(default_factory=Counter)
+    studies: dict[str, str] = field(default_factory=dict)
+    """State by study."""
+
+
+class WorkerProcess:
+    """A simulated worker in a process of its own, so that it can be killed."""
+
+    def __init__(self, name: str, urls: list[str], log: Path) -> None:
+        self._command = [sys.executable, "-m", "benchmarks.service.worker_process", name, *urls]
+        self._log = log
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start a new life."""
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(tied(self._command), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def kill(self) -> None:
+        """End this life without a word."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+
+def main() -> int:
+    """Soak; exit code 1 when anything was lost."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--replicas", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=8)
+    options = parser.parse_args()
+    seed = options.seed if options.seed is not None else random.SystemRandom().randrange(2**31)
+    print(f"seed {seed}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="shardtune-soak-") as folder, PostgresServer() as server:
+        soak, faults = run(server, Path(folder), seed, options.minutes * 60, options.replicas, options.workers)
+    counts = {"kills": dict(soak.kills), "studies": dict(Counter(soak.studies.values()))}
+    print(json.dumps({"seed": seed, "minutes": options.minutes, "faults": faults} | counts, indent=1))
+    return 1 if faults else 0
+
+
+def run(
+    server: PostgresServer, folder: Path, seed: int, seconds: float, replicas: int, workers: int
+) -> tuple[Soak, list[str]]:
+    """Kill for so long, let everything finish, check. Returns what happened and every fault found."""
+    url = server.url.format(name="postgres")
+    upgrade(url)
+    soak, chooser = Soak(seed), random.Random(seed)
+    services = [Replica(url, folder / f"service-{index}.log", **_SETTINGS) for index in range(replicas)]
+    addresses = [service.url for service in services]
+    lives = [WorkerProcess(f"soak-{index}", addresses, folder / f"worker-{index}.log") for index in range(workers)]
+    try:
+        for service in services:
+            service.start()
+        for service in services:
+            service.wait_until_ready()
+        for life in lives:
+            life.start()
+        _kill_for(soak, chooser, seconds, server, services, lives)
+        unfinished = _finish(soak, addresses)
+        database = Database(url)
+        try:
+            faults = [f"{study} is still {state}" for study, state in unfinished.items()] + history.faults(database)
+        finally:
+            database.close()
+        return soak, faults + _tracebacks(folder)
+    finally:
+        for life in lives:
+            if life.process is not None:
+                life.kill()
+        for service in services:
+            service.kill(signal.SIGTERM)
+
+
+def _kill_for(
+    soak: Soak,
+    chooser: random.Random,
+    seconds: float,
+    server: PostgresServer,
+    services: list[Replica],
+    lives: list[WorkerProcess],
+) -> None:
+    until_s = time.monotonic() + seconds
+    while time.monotonic() < until_s:
+        _create(soak, chooser, [service.url for service in services])
+        time.sleep(chooser.uniform(0.5, 3.0))
+        what = chooser.choices(["service", "worker", "database"], weights=[4, 5, 1])[0]
+        soak.kills[what] += 1
+        if what == "service":
+            service = chooser.choice(services)
+            service.kill(chooser.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM]))
+            time.sleep(chooser.uniform(0, 2))
+            service.start()
+        elif what == "worker":
+            life = chooser.choice(lives)
+            life.kill()
+            life.start()
+        else:
+            server.crash()
+            time.sleep(chooser.uniform(0, 3))
+            server.start()
+        for service in services:
+            # One that came up while the database was away has ended with a message, as it should.
+            if not service.is_alive():
+                service.start()
+
+
+def _create(soak: Soak, chooser: random.Random, urls: list[str]) -> None:
+    """A new study while few are open."""
+    states = _states(soak, urls)
+    if states is None or sum(state == "running" for state in states.values()) >= _MOST_OPEN:
+        return
+    spec = SPEC | {"cluster": CLUSTER.model_dump(), "budget": {"max_trials": chooser.randint(4, 12)}}
+    answer = _call(urls, "POST", "/v1/studies", spec | {"seed": chooser.randrange(1000)})
+    # 422 while no worker is live.
+    if answer is not None and answer.status_code == 201:
+        soak.studies[answer.json()["study_id"]] = "running"
+
+
+def _states(soak: Soak, urls: list[str]) -> dict[str, str] | None:
+    answer = _call(urls, "GET", "/v1/studies?limit=500", None)
+    if answer is None or not answer.is_success:
+        return None
+    body: Any = answer.json()
+    rows = body if isinstance(body, list) else body["studies"]
+    soak.studies |= {row["study_id"]: row["state"] for row in rows}
+    return soak.studies
+
+
+def _finish(soak: Soak, urls: list[str]) -> dict[str, str]:
+    """Wait until every study has ended; returns those that have not."""
+    until_s = time.monotonic() + _FINISH_S
+    while time.monotonic() < until_s:
+        _states(soak, urls)
+        left = {study: state for study, state in soak.studies.items() if state in ("running", "paused")}
+        if not left:
+            return {}
+        time.sleep(1)
+    return left
+
+
+def _call(urls: list[str], method: str, path: str, body: object) -> httpx.Response | None:
+    for url in urls:
+        try:
+            return httpx.request(method, url + path, json=body, timeout=10, trust_env=False)
+        except httpx.TransportError:
+            continue
+    return None
+
+
+def _tracebacks(folder: Path) -> list[str]:
+    """Workers' crashes; a service's log may have errors, which the database's crashes explain."""
+    logs = (path for path in sorted(folder.glob("worker-*.log")) if "Traceback" in path.read_text())
+    return [f"{path.name}: {path.read_text()[-500:]}" for path in logs]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""Simulated workers: the real protocol over HTTP, no ranks. Each life ends when told, and repeats what was not answered."""
+
+import asyncio
+import random
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from api_schemas.hardware import Inventory
+from api_schemas.leases import PROTOCOL_VERSION
+from api_schemas.strategies import TrialConfig
+from tests.simulated_worker import CLUSTER, FINGERPRINT, PROFILE, measurement, speed_of
+
+_RETRY_S = 0.1
+_INVENTORY = Inventory(cluster=CLUSTER, fingerprint=FINGERPRINT).model_dump(mode="json")
+
+
+@dataclass
+class Seen:
+    """What the workers saw."""
+
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    """Answer times by kind of request."""
+    statuses: Counter[str] = field(default_factory=Counter)
+    applied: Counter[tuple[str, int]] = field(default_factory=Counter)
+    """How often a report of (run, attempt) was answered with `applied: true`."""
+    not_answered: int = 0
+    """Requests without an answer, repeated."""
+
+
+class SimulatedWorker:
+    """One life of one worker."""
+
+    def __init__(self, name: str, urls: Sequence[str], seen: Seen, run_s: Callable[[], float]) -> None:
+        self.name, self._urls, self._seen, self._run_s = name, list(urls), seen, run_s
+        self._session = secrets.token_urlsafe(16)
+        self._turn = random.randrange(len(self._urls))
+
+    async def work(self, http: httpx.AsyncClient, stopped: Callable[[], bool], wait_s: float = 2.0) -> None:
+        """Register, then lease and report until `stopped`."""
+        await self._register(http, stopped)
+        while not stopped():
+            # First without waiting, which measures what a claim costs; then held open until there is work.
+            answer = await self._post(http, "lease", "/v1/leases", {"wait_s": 0})
+            if answer is not None and answer.status_code == 204:
+                answer = await self._post(http, "held_lease", "/v1/leases", {"wait_s": wait_s})
+            if answer is None:
+                await asyncio.sleep(_RETRY_S)
+            elif answer.status_code == 409:
+                self._session = secrets.token_urlsafe(16)
+                await self._register(http, stopped)
+            elif answer.status_code == 200:
+                await self._run(http, answer.json(), stopped)
+
+    async def _register(self, http: httpx.AsyncClient, stopped: Callable[[], bool]) -> None:
+        body = {"name": self.name, "inventory": _INVENTORY}
+        while not stopped():
+            answer = await self._post(http, "register", "/v1/workers", body)
+            if answer is not None and answer.is_success:
+                return
+            await asyncio.sleep(_RETRY_S)
+
+    async def _run(self, http: httpx.AsyncClient, lease: dict[str, Any], stopped: Callable[[], bool]) -> None:
+        path, attempt = f"/v1/runs/{lease['run_id']}", {"attempt": lease["attempt"]}
+        left_s = self._run_s()
+        while True:
+            await asyncio.sleep(min(left_s, lease["heartbeat_s"]))
+            left_s -= lease["heartbeat_s"]
+            beat = await self._post(http, "heartbeat", f"{path}/heartbeat", attempt)
+            if beat is not None and beat.status_code == 200 and beat.json()["action"] == "stop":
+                return
+            if left_s <= 0:
+                break
+        report = attempt | {"gpu_seconds": 2.0} | _outcome(lease["task"])
+        while not stopped():
+            answer = await self._post(http, "report", f"{path}/report", report)
+            if answer is not None and answer.status_code < 500:
+                if answer.status_code == 200 and answer.json()["applied"]:
+                    self._seen.applied[lease["run_id"], lease["attempt"]] += 1
+                return
+            await asyncio.sleep(_RETRY_S)
+
+    async def _post(self, http: httpx.AsyncClient, kind: str, path: str, body: dict[str, Any]) -> httpx.Response | None:
+        url = self._urls[self._turn % len(self._urls)] + path
+        started_s = time.perf_counter()
+        try:
+            body = {"protocol_version": PROTOCOL_VERSION, "session": self._session} | body
+            answer = await http.post(url, json=body)
+        except httpx.TransportError:
+            self._seen.not_answered += 1
+            self._turn += 1
+            return None
+        # A request that was held open says nothing about speed.
+        if kind != "held_lease":
+            self._seen.seconds.setdefault(kind, []).append(time.perf_counter() - started_s)
+        self._seen.statuses[f"{kind} {answer.status_code}"] += 1
+        return answer if answer.status_code < 500 else None
+
+
+def _outcome(task: dict[str, Any]) -> dict[str, Any]:
+    if task["kind"] == "profile":
+        return {"profile": PROFILE.model_dump(mode="json")}
+    speed = speed_of(TrialConfig.model_validate(task["config"])) * random.uniform(0.99, 1.01)
+    return {"measurement": measurement(speed).model_dump(mode="json")}
+
+
+def client() -> httpx.AsyncClient:
+    """A client for many workers at once."""
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+    return httpx.AsyncClient(timeout=30, limits=limits, trust_env=False)

@@ -1,0 +1,39 @@
+"""Deletion of what has had its time, in batches that hold locks only shortly."""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import CursorResult, delete, select, update
+from sqlalchemy.orm import Session
+
+from db.rows import DeliveryRow, EventRow, RunRow, StudyRow
+
+_BATCH = 1000
+
+
+def delete_events(session: Session, before: datetime) -> int:
+    """Events of ended studies written before a moment."""
+    ended = select(StudyRow.id).where(StudyRow.finished_at.is_not(None))
+    old = select(EventRow.id).where(EventRow.created_at < before, EventRow.study_id.in_(ended)).limit(_BATCH)
+    return _count(session.execute(delete(EventRow).where(EventRow.id.in_(old)).execution_options(**_PLAIN)))
+
+
+def delete_deliveries(session: Session, before: datetime) -> int:
+    """Webhook messages that were delivered or given up before a moment."""
+    old = select(DeliveryRow.id).where(DeliveryRow.finished_at < before).limit(_BATCH)
+    return _count(session.execute(delete(DeliveryRow).where(DeliveryRow.id.in_(old)).execution_options(**_PLAIN)))
+
+
+def clear_log_tails(session: Session, before: datetime) -> int:
+    """Output of ranks, of runs that ended before a moment."""
+    old = select(RunRow.id).where(RunRow.finished_at < before, RunRow.log_tail.is_not(None)).limit(_BATCH)
+    changed = update(RunRow).where(RunRow.id.in_(old)).values(log_tail=None)
+    return _count(session.execute(changed.execution_options(**_PLAIN)))
+
+
+_PLAIN: dict[str, Any] = {"synchronize_session": False}
+
+
+def _count(result: object) -> int:
+    assert isinstance(result, CursorResult)
+    return result.rowcount

@@ -1,0 +1,93 @@
+"""Queries on webhooks and their deliveries."""
+
+import secrets
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session, joinedload
+
+from db.rows import DeliveryRow, WebhookRow
+
+
+def get(session: Session, webhook_id: str) -> WebhookRow | None:
+    """One webhook."""
+    return session.get(WebhookRow, webhook_id)
+
+
+def everyone(session: Session) -> Sequence[WebhookRow]:
+    """All webhooks, oldest first."""
+    return session.scalars(select(WebhookRow).order_by(WebhookRow.created_at, WebhookRow.id)).all()
+
+
+def count(session: Session) -> int:
+    """How many there are."""
+    return session.scalars(select(func.count()).select_from(WebhookRow)).one()
+
+
+def enabled(session: Session) -> Sequence[WebhookRow]:
+    """Webhooks that are told of events."""
+    return session.scalars(select(WebhookRow).where(WebhookRow.is_enabled)).all()
+
+
+def add_delivery(session: Session, webhook: WebhookRow, kind: str, body: str, now: datetime) -> DeliveryRow:
+    """A message to send at once."""
+    row = DeliveryRow(
+        id=f"msg_{secrets.token_hex(12)}",
+        webhook=webhook,
+        type=kind,
+        body=body,
+        state="waiting",
+        tries=0,
+        created_at=now,
+        next_at=now,
+    )
+    session.add(row)
+    return row
+
+
+def is_any_due(session: Session, now: datetime) -> bool:
+    """Whether `due` would find anything; takes no lock."""
+    query = select(DeliveryRow.id).where(DeliveryRow.state == "waiting", DeliveryRow.next_at <= now).limit(1)
+    return session.scalars(query).one_or_none() is not None
+
+
+def due(session: Session, now: datetime, limit: int) -> Sequence[DeliveryRow]:
+    """Messages to send, held until the transaction ends; those another replica holds are passed over."""
+    query = (
+        select(DeliveryRow)
+        .where(DeliveryRow.state == "waiting", DeliveryRow.next_at <= now)
+        .order_by(DeliveryRow.next_at)
+        .limit(limit)
+        .options(joinedload(DeliveryRow.webhook, innerjoin=True))
+        .with_for_update(skip_locked=True, key_share=True, of=DeliveryRow)
+    )
+    return session.scalars(query).all()
+
+
+def delivery(session: Session, delivery_id: str) -> DeliveryRow | None:
+    """One message, held until the transaction ends."""
+    query = select(DeliveryRow).where(DeliveryRow.id == delivery_id).with_for_update(key_share=True)
+    return session.scalars(query).one_or_none()
+
+
+def deliveries(session: Session, webhook_id: str, limit: int) -> Sequence[DeliveryRow]:
+    """The newest messages of a webhook."""
+    return session.scalars(
+        select(DeliveryRow)
+        .where(DeliveryRow.webhook_id == webhook_id)
+        .order_by(DeliveryRow.created_at.desc(), DeliveryRow.id)
+        .limit(limit)
+    ).all()
+
+
+def disable(session: Session, webhook_id: str, reason: str, now: datetime) -> None:
+    """Tell a webhook nothing more, and give up what was waiting for it."""
+    session.execute(
+        update(WebhookRow).where(WebhookRow.id == webhook_id).values(is_enabled=False, disabled_reason=reason)
+    )
+    session.execute(
+        update(DeliveryRow)
+        .where(DeliveryRow.webhook_id == webhook_id, DeliveryRow.state == "waiting")
+        .values(state="failed", error="the webhook was disabled", finished_at=now, next_at=None)
+    )

@@ -1,0 +1,45 @@
+"""Forget old events, webhook messages and log tails. Never measurements, attempts or results."""
+
+import asyncio
+import logging
+from datetime import timedelta
+
+from starlette.concurrency import run_in_threadpool
+
+from db import retention
+from service.context import Context
+
+log = logging.getLogger(__name__)
+
+_EVERY_S = 3600.0
+
+
+def forget(context: Context) -> dict[str, int]:
+    """Forget what is older than the settings say, in small transactions; returns how many rows of each kind."""
+    now, settings = context.now(), context.settings
+    events_before = now - timedelta(days=settings.keep_events_days)
+    logs_before = now - timedelta(days=settings.keep_logs_days)
+    forgotten = {"events": 0, "deliveries": 0, "log_tails": 0}
+    while True:
+        with context.db.write() as session:
+            now_gone = {
+                "events": retention.delete_events(session, events_before),
+                "deliveries": retention.delete_deliveries(session, events_before),
+                "log_tails": retention.clear_log_tails(session, logs_before),
+            }
+        for kind, count in now_gone.items():
+            forgotten[kind] += count
+        if not any(now_gone.values()):
+            return forgotten
+
+
+async def keep_forgetting(context: Context) -> None:
+    """Once an hour, until cancelled."""
+    while True:
+        await asyncio.sleep(_EVERY_S)
+        try:
+            forgotten = await run_in_threadpool(forget, context)
+            if any(forgotten.values()):
+                log.info("old entries forgotten", extra=forgotten)
+        except Exception:
+            log.exception("old entries could not be forgotten; trying again")

@@ -1,0 +1,76 @@
+"""Secrets that sign, of which nothing is stored: each is derived from the operator's key and the webhook's name.
+
+A database dump therefore holds no secret. Whoever changes the key changes all secrets; receivers then need new ones.
+"""
+
+import base64
+import hashlib
+import hmac
+import os
+import secrets
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from standardwebhooks import Webhook
+
+from db.rows import WebhookRow
+from db.session import parse_url
+from service.errors import Conflict
+from service.settings import Settings
+
+_OLD_SIGNS = timedelta(hours=24)
+"""After a rotation both secrets sign for this long, so that receivers can change without losing a message."""
+
+
+def master_key(settings: Settings) -> bytes:
+    """The key of `SHARDTUNE_SECRET_KEY`; beside a SQLite database without one, a file that is made on first use.
+
+    Raises:
+        Conflict: replicas share no file, so with another database the key must be set.
+    """
+    if settings.secret_key is not None:
+        return settings.secret_key.get_secret_value().encode()
+    url = parse_url(settings.database_url)
+    if url.get_backend_name() != "sqlite":
+        raise Conflict(
+            "no_secret_key",
+            "webhooks are signed with secrets derived from a key of the operator's, and none is set; "
+            "set SHARDTUNE_SECRET_KEY (32 characters or more, the same for every replica)",
+        )
+    assert url.database is not None
+    return _key_file(Path(f"{url.database}.key"))
+
+
+def _key_file(path: Path) -> bytes:
+    # Written in full under another name first: whoever loses the race to link reads the winner's.
+    mine = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    if not path.exists():
+        descriptor = os.open(mine, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_hex(32))
+        try:
+            os.link(mine, path)
+        except FileExistsError:
+            pass
+        finally:
+            mine.unlink()
+    return path.read_bytes()
+
+
+def secret_of(key: bytes, webhook_id: str, version: int) -> str:
+    """The secret as its receiver gets it: HMAC-SHA256 of the webhook's name and the secret's version."""
+    derived = hmac.new(key, f"webhook {webhook_id} {version}".encode(), hashlib.sha256).digest()
+    return "whsec_" + base64.b64encode(derived).decode()
+
+
+def valid_versions(row: WebhookRow, now: datetime) -> tuple[int, ...]:
+    """Versions of its secret that sign now."""
+    if row.secret_version > 1 and row.rotated_at is not None and now < row.rotated_at + _OLD_SIGNS:
+        return row.secret_version, row.secret_version - 1
+    return (row.secret_version,)
+
+
+def signature(key: bytes, webhook_id: str, versions: tuple[int, ...], message_id: str, at: datetime, body: str) -> str:
+    """The `webhook-signature` header."""
+    signing = (Webhook(secret_of(key, webhook_id, version)) for version in versions)
+    return " ".join(one.sign(message_id, at, body) for one in signing)

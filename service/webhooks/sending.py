@@ -1,0 +1,90 @@
+"""Send one signed message, bounded in time and size."""
+
+import asyncio
+from dataclasses import dataclass
+from datetime import datetime
+
+import httpx
+
+from service.webhooks import addresses, secrets
+
+_TIMEOUT_S = 15.0
+_LONGEST_ANSWER = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Message:
+    """What goes where."""
+
+    delivery_id: str
+    webhook_id: str
+    url: str
+    secret_versions: tuple[int, ...]
+    body: str
+    tries: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What became of a try."""
+
+    status: int | None
+    error: str | None
+
+    @property
+    def is_success(self) -> bool:
+        """The receiver has it."""
+        return self.error is None
+
+
+async def send(message: Message, key: bytes, now: datetime, allow_private: bool) -> Answer:
+    """POST a message. Redirects are not followed: they could lead anywhere. Never raises for the receiver's faults."""
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            return await _post(message, key, now, allow_private)
+    except TimeoutError:
+        return Answer(None, f"no answer within {_TIMEOUT_S:g} s")
+    except addresses.AddressRefused as error:
+        return Answer(None, str(error))
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
+        return Answer(None, f"{type(error).__name__}: {error}"[:500])
+
+
+async def _post(message: Message, key: bytes, now: datetime, allow_private: bool) -> Answer:
+    url = httpx.URL(message.url)
+    address = await addresses.resolve(url, allow_private)
+    headers = {
+        "host": url.netloc.decode("ascii"),
+        "content-type": "application/json",
+        "user-agent": "shardtune-webhooks/1",
+        "webhook-id": message.delivery_id,
+        "webhook-timestamp": str(int(now.timestamp())),
+        "webhook-signature": secrets.signature(
+            key, message.webhook_id, message.secret_versions, message.delivery_id, now, message.body
+        ),
+    }
+    # The certificate is checked against the name, the connection goes to the address.
+    async with httpx.AsyncClient(trust_env=False, follow_redirects=False, timeout=_TIMEOUT_S) as client:
+        request = client.build_request(
+            "POST",
+            url.copy_with(host=address),
+            headers=headers,
+            content=message.body,
+            extensions={"sni_hostname": url.host},
+        )
+        response = await client.send(request, stream=True)
+        try:
+            await _drop_body(response)
+        finally:
+            await response.aclose()
+    if response.is_success:
+        return Answer(response.status_code, None)
+    return Answer(response.status_code, f"the receiver answered {response.status_code}")
+
+
+async def _drop_body(response: httpx.Response) -> None:
+    seen = 0
+    async for chunk in response.aiter_raw():
+        seen += len(chunk)
+        if seen > _LONGEST_ANSWER:
+            return

@@ -51,11 +51,11 @@ def test_old_events_and_logs_are_forgotten_and_measurements_never(client, clock)
     running = client.post("/v1/studies", json=SPEC).json()["study_id"]
     context = client.app.state.context
     assert retention.forget(context) == {"events": 0, "deliveries": 0, "log_tails": 0}
-    before = client.get(f"/v1/studies/{ended}/trials").json()
+    before = client.get(f"/v1/studies/{ended}/trials").json()["trials"]
     clock.turn(10**9)
     forgotten = retention.forget(context)
     assert forgotten["events"] > 10 and forgotten["log_tails"] == 2
-    after = client.get(f"/v1/studies/{ended}/trials").json()
+    after = client.get(f"/v1/studies/{ended}/trials").json()["trials"]
     for trial in before:
         for run in trial["runs"]:
             run["log_tail"] = None
@@ -85,6 +85,8 @@ def test_database_that_is_away_answers_503(clock):
     settings = Settings(database_url="postgresql://nobody@127.0.0.1:1/none")
     app = create_app(context=Context(Database(settings.database_url), settings, clock))
     # Without its start, which would refuse this database.
-    answer = TestClient(app, raise_server_exceptions=False).get("/v1/studies")
+    answer = TestClient(app, raise_server_exceptions=False, base_url="http://127.0.0.1", client=("127.0.0.1", 1)).get(
+        "/v1/studies"
+    )
     assert (answer.status_code, answer.json()["code"]) == (503, "database_unreachable")
     assert int(answer.headers["retry-after"]) > 0 and "nobody" not in answer.text

@@ -60,7 +60,7 @@ def service(database_url, clock):
         database_url=database_url, sweep_s=3600, poll_s=3600, webhook_allow_private=True, secret_key="k" * 32
     )
     context = Context(Database(database_url), settings, clock)
-    with TestClient(create_app(context=context)) as client:
+    with TestClient(create_app(context=context), base_url="http://127.0.0.1", client=("127.0.0.1", 1)) as client:
         yield client, context
 
 
@@ -99,7 +99,7 @@ def test_events_are_delivered_signed_once_each(service, receiver, clock):
 
 def test_signature_verifies_with_the_secret_and_with_no_other(receiver, sqlite_url):
     settings = Settings(database_url=sqlite_url, webhook_allow_private=True)
-    with TestClient(create_app(settings)) as client:
+    with TestClient(create_app(settings), base_url="http://127.0.0.1", client=("127.0.0.1", 1)) as client:
         first = hook(client, receiver)
         other = hook(client, receiver)
         assert "secret" not in client.get(f"/v1/webhooks/{first['webhook_id']}").json()

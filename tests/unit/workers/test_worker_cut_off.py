@@ -63,7 +63,7 @@ def test_ranks_are_gone_before_the_lease_is_given_away(mode, replica, proxy, war
                 outcome = progress.with_name("outcome.json")
 
                 def first_end():
-                    (trial,) = client.get(f"/v1/studies/{study_id}/trials").json()
+                    (trial,) = client.get(f"/v1/studies/{study_id}/trials").json()["trials"]
                     attempt = trial["runs"][0]["attempts"][0]
                     # The service's word first: had it given the run away with ranks alive, there would be no outcome.
                     return attempt["end"], outcome.exists() and outcome.read_text()

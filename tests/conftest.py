@@ -1,7 +1,6 @@
 """A fresh, migrated database for each test that asks for one: SQLite, and Postgres where its programs are."""
 
 import itertools
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

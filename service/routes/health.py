@@ -7,9 +7,11 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from sqlalchemy.exc import SQLAlchemyError
 
+from api_schemas.keys import Scope
 from db.session import is_current
+from service.auth import requires
 from service.codes import problems
-from service.context import InOpenContext
+from service.context import InContext, InOpenContext
 from service.errors import problem
 from service.workers import live_since
 
@@ -37,9 +39,9 @@ def ready(context: InOpenContext) -> JSONResponse | dict[str, str]:
     return {"status": "ready"}
 
 
-@router.get("/metrics", response_class=PlainTextResponse)
-def metrics(context: InOpenContext) -> Response:
-    """Metrics for Prometheus."""
+@router.get("/metrics", response_class=PlainTextResponse, dependencies=[requires(Scope.ADMIN)])
+def metrics(context: InContext) -> Response:
+    """Metrics for Prometheus, over all projects."""
     with context.db.read() as session:
         page = context.metrics.page(
             session, context.now(), live_since(context), context.board.waiting, context.seats.total

@@ -2,6 +2,9 @@
 
 from simulated_worker import SPEC, SimulatedWorker, measurement, speed_of
 
+# What these tests count rests on two near candidates, which eight trials of this space have.
+THREE_BACKENDS = {"space": {"backends": ["ddp", "zero", "fsdp2"]}}
+
 
 def create(client, **changes):
     answer = client.post("/v1/studies", json=SPEC | changes)
@@ -11,7 +14,7 @@ def create(client, **changes):
 
 def test_study_ends_confirmed_when_the_challenger_is_faster(client):
     worker = SimulatedWorker(client).register()
-    study_id = create(client)
+    study_id = create(client, **THREE_BACKENDS)
     runs = worker.work()
     study = client.get(f"/v1/studies/{study_id}").json()
     assert study["state"] == "complete", study["reason"]
@@ -29,7 +32,7 @@ def test_study_ends_confirmed_when_the_challenger_is_faster(client):
 
 def test_promotion_screens_in_blocks_and_then_pairs(quick_client):
     worker = SimulatedWorker(quick_client).register()
-    study_id = create(quick_client)
+    study_id = create(quick_client, **THREE_BACKENDS)
     order = []
     while (lease := worker.lease()) is not None:
         order.append(lease.trial_number)
@@ -62,7 +65,7 @@ def test_challenger_that_was_only_lucky_is_not_crowned(client):
 
 def test_a_block_stays_on_the_worker_that_began_it(quick_client, clock):
     one, other = (SimulatedWorker(quick_client, name=f"sim-{i}").register() for i in range(2))
-    study_id = create(quick_client, cluster=one.inventory.cluster.model_dump())
+    study_id = create(quick_client, cluster=one.inventory.cluster.model_dump(), **THREE_BACKENDS)
     for _ in range(9 + 1):
         one.do(one.lease())
     assert other.lease() is None
@@ -80,7 +83,7 @@ def test_a_promotion_goes_on_where_a_killed_service_left_it(open_service, sqlite
     study_id, order = "", []
     while True:
         worker = SimulatedWorker(open_service(sqlite_url)).register()
-        study_id = study_id or create(worker.client)
+        study_id = study_id or create(worker.client, **THREE_BACKENDS)
         lease = worker.lease()
         if lease is None:
             break

@@ -111,7 +111,7 @@ def test_best_config_leads_to_its_files(page, finished):
     copied = page.evaluate("navigator.clipboard.readText()")
     assert "strategy" in json.loads(copied)["config"]
     with page.expect_download() as download:
-        page.get_by_role("link", name="Download").nth(1).click()
+        page.get_by_role("heading", name="launch.sh").get_by_role("link", name="Download").click()
     assert download.value.suggested_filename == "launch.sh"
 
 

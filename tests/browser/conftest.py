@@ -1,4 +1,7 @@
-"""Debian's chromium against the real service and a real worker, both started once for all tests of this folder."""
+"""Debian's chromium against the real service and a real worker, both started once for all tests of a module.
+
+Not for the session: playwright keeps an event loop running in the main thread, and later tests start their own.
+"""
 
 import shutil
 from collections.abc import Iterator
@@ -47,7 +50,7 @@ class Watched:
         assert not self.complaints, self.complaints
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     if shutil.which(CHROMIUM) is None:
         missing("chromium")

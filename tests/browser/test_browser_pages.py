@@ -21,7 +21,7 @@ def fill_in(page: Page, batch: str = "8") -> None:
     page.get_by_label("Trials, at most").fill("4")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def finished(site) -> str:
     """The address of a study that was created by mouse and followed to its end without a reload."""
     watched = site.open(viewport={"width": 1600, "height": 1000})

@@ -11,7 +11,7 @@ from conftest import HostProcess, tiny_task
 
 from api_schemas.failures import FailureKind
 from api_schemas.leases import ProfileTask
-from api_schemas.measurements import Progress, RankReport
+from api_schemas.measurements import RankReport
 from api_schemas.models import ModelProfile
 
 pytestmark = pytest.mark.ranks
@@ -78,15 +78,6 @@ def test_failures_are_of_the_right_kind_on_every_rank(
 def test_going_over_the_limit_says_by_how_much(host: HostProcess) -> None:
     failure = host.run(tiny_task(DDP, memory_limit_gib=1e-4))[0].failure
     assert failure is not None and failure.peak_allocated_gib is not None and failure.peak_allocated_gib > 1e-4
-
-
-def test_the_stop_file_ends_a_run_between_windows(host: HostProcess) -> None:
-    folder = host.prepare(tiny_task(DDP, parity_steps=2, max_windows=1000, min_windows=1000))
-    (folder / "stop").touch()
-    assert host.run_folder(folder, 2) == [0, 0]
-    report = RankReport.model_validate_json((folder / "rank_0.json").read_text())
-    assert len(report.window_step_times_s) <= 1
-    assert Progress.model_validate_json((folder / "progress.json").read_text()).phase == "finishing"
 
 
 def test_a_profile_task_writes_a_profile(host: HostProcess) -> None:

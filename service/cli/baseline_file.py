@@ -10,6 +10,7 @@ import yaml
 from pydantic import JsonValue
 
 from service.cli.errors import InputError
+from service.cli.read import json_of, text_of
 
 SUFFIXES = (".json", ".yaml", ".yml")
 
@@ -37,22 +38,12 @@ def read_object(path: Path) -> dict[str, JsonValue]:
     Raises:
         InputError: it cannot be read, does not parse (with line and column), or is no object.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise InputError(
-            f"baseline file ({path}) cannot be read: {reason}; give the path of a JSON or YAML file"
-        ) from None
+    text = text_of(path, "baseline file", "give the path of a JSON or YAML file")
     try:
         # YAML's dates and the like become text: no file here means them.
         value = (
-            json.loads(text) if path.suffix == ".json" else json.loads(json.dumps(yaml.safe_load(text), default=str))
+            json_of(path, text) if path.suffix == ".json" else json.loads(json.dumps(yaml.safe_load(text), default=str))
         )
-    except json.JSONDecodeError as error:
-        raise InputError(
-            f"{path}, line {error.lineno}, column {error.colno}: {error.msg}; correct the JSON there"
-        ) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""

@@ -12,7 +12,7 @@ from pydantic import JsonValue, ValidationError
 
 from api_schemas.hardware import Cluster, Inventory
 from api_schemas.studies import StudySpec
-from service.cli import baseline_file
+from service.cli import baseline_file, read
 from service.cli.errors import InputError
 
 _LENGTH_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_sequence_length", "seq_length")
@@ -25,19 +25,9 @@ def read_json_object(path: Path) -> dict[str, JsonValue]:
     Raises:
         InputError: it cannot be read, is no JSON (with line and column), or is no object.
     """
+    text = read.text_of(path, "file", "give the path of a study file or a config.json")
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise InputError(
-            f"file ({path}) cannot be read: {reason}; give the path of a study file or a config.json"
-        ) from None
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InputError(
-            f"{path}, line {error.lineno}, column {error.colno}: {error.msg}; correct the JSON there"
-        ) from None
+        value = read.json_of(path, text)
     except RecursionError:
         raise InputError(f"file ({path}) is nested too deeply; give a study file or a config.json") from None
     if not isinstance(value, dict):

@@ -53,7 +53,7 @@ def search(study: Path, folder: Path, trials: int) -> None:
                 continue
             winner = max(own, key=lambda trial: trial.tokens_per_s_per_gpu or 0.0)
             (folder / backend).mkdir(exist_ok=True)
-            for name, text in client.export(found.study_id, str(winner.number)).items():
+            for name, text in client.export(found.study_id, str(winner.number)).files.items():
                 (folder / backend / name).write_text(text)
 
 

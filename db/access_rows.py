@@ -7,6 +7,7 @@ from sqlalchemy import JSON, ForeignKey, String, Text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from api_schemas.keys import Quotas
+from api_schemas.retunes import RetunePolicy
 from db.base import Row
 from db.types import Stored
 
@@ -19,6 +20,8 @@ class ProjectRow(Row):
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     quotas: Mapped[Quotas] = mapped_column(Stored(Quotas))
     requires_approval: Mapped[bool] = mapped_column(default=False)
+    retuning: Mapped[RetunePolicy | None] = mapped_column(Stored(RetunePolicy))
+    """None: the defaults."""
     created_at: Mapped[datetime]
 
 

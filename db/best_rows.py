@@ -48,6 +48,10 @@ class BestRow(Row):
     freshness: Mapped[str] = mapped_column(String(8), default="fresh")
     changed_fields: Mapped[list[str]] = mapped_column(JSON, default=list)
     """Of the fingerprint, since the measurement."""
+    uses: Mapped[int] = mapped_column(default=0, server_default="0")
+    """Times it was given out, about: each service process counts, and adds its count every few seconds."""
+    planned_gpu_seconds: Mapped[float | None]
+    """Declared length of the training run it is for."""
     version: Mapped[int] = mapped_column(default=0)
     updated_at: Mapped[datetime]
 

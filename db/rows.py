@@ -83,6 +83,8 @@ class StudyRow(Row):
     reason: Mapped[str | None] = mapped_column(Text)
     resolve_key: Mapped[str | None] = mapped_column(String(32))
     """Of a study that was started because nothing was known: the key of its case, without the fingerprint."""
+    purpose: Mapped[str] = mapped_column(String(8), default="user", server_default="user")
+    """`user`: somebody waits for it. `retune` and `canary` are the service's own: they get what workers have left."""
     created_at: Mapped[datetime]
     finished_at: Mapped[datetime | None]
     last_event: Mapped[int] = mapped_column(default=0)

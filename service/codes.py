@@ -52,6 +52,7 @@ CODES: dict[str, Meaning] = {
     "unknown_webhook": Meaning(404, "no such webhook of the key's project"),
     "unknown_key": Meaning(404, "no such API key in the key's project"),
     "unknown_project": Meaning(404, "no such project, or not the key's"),
+    "unknown_retune": Meaning(404, "no such retune in the key's project"),
     "unknown_file": Meaning(404, "no such file in the export"),
     "unknown_action": Meaning(404, "no such action on a study"),
     "method_not_allowed": Meaning(405, "the route has no such method"),

@@ -3,6 +3,9 @@
 from alembic import context
 
 from db.best_rows import BestRow
+from db.retune_rows import RetuneRow
+
+assert BestRow.metadata is RetuneRow.metadata, "both modules must be imported: each adds its tables"
 
 context.configure(
     connection=context.config.attributes["connection"],

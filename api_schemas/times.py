@@ -1,0 +1,71 @@
+"""Times of day and zones as people write them: `22:00-06:00` in `Europe/Berlin`."""
+
+import difflib
+import re
+from datetime import datetime, time, timedelta
+from zoneinfo import ZoneInfo, available_timezones
+
+_WINDOW = re.compile(r"^(\d{1,2}):(\d{2})-(\d{1,2}):(\d{2})$")
+
+
+def check_zone(field: str, name: str) -> str:
+    """An IANA time zone.
+
+    Raises:
+        ValueError: unknown; with close matches.
+    """
+    try:
+        ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        close = difflib.get_close_matches(name, available_timezones(), n=3)
+        hint = f"did you mean {' or '.join(close)}?" if close else "use one such as Europe/Berlin, or UTC"
+        raise ValueError(f"{field} ({name}) is not a time zone of the IANA database; {hint}") from None
+    return name
+
+
+def check_windows(field: str, windows: tuple[str, ...]) -> tuple[str, ...]:
+    """Windows of the day.
+
+    Raises:
+        ValueError: not `HH:MM-HH:MM`, or empty.
+    """
+    for window in windows:
+        try:
+            start, end = _ends(window)
+        except ValueError:
+            raise ValueError(f"{field} ({window}) is not a window of the day; write 22:00-06:00") from None
+        if start == end:
+            raise ValueError(f"{field} ({window}) is empty; leave the windows out for the whole day")
+    return windows
+
+
+def is_open(windows: tuple[str, ...], zone: str, moment: datetime) -> bool:
+    """Whether a moment is in one of the windows; without any, it always is."""
+    clock = moment.astimezone(ZoneInfo(zone)).time()
+    return not windows or any(_holds(*_ends(window), clock) for window in windows)
+
+
+def midnight(zone: str, moment: datetime) -> datetime:
+    """The beginning of the day a moment is in."""
+    local = moment.astimezone(ZoneInfo(zone))
+    return local.replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
+
+
+def next_midnight(zone: str, moment: datetime) -> datetime:
+    """The beginning of the day after: 23 to 25 hours after its own."""
+    today = moment.astimezone(ZoneInfo(zone)).date()
+    return datetime.combine(today + timedelta(days=1), time(), tzinfo=ZoneInfo(zone))
+
+
+def _holds(start: time, end: time, clock: time) -> bool:
+    """`22:00-06:00` runs over midnight."""
+    return start <= clock < end if start < end else clock >= start or clock < end
+
+
+def _ends(window: str) -> tuple[time, time]:
+    found = _WINDOW.match(window)
+    if found is None:
+        raise ValueError(window)
+    hour, minute, to_hour, to_minute = map(int, found.groups())
+    # 24:00 is how people write the end of the day.
+    return time(hour, minute), time(0 if (to_hour, to_minute) == (24, 0) else to_hour, to_minute)

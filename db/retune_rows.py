@@ -1,0 +1,109 @@
+"""Tables of retuning: schedules, their ticks, and the retunes that ticks, changes and people ask for."""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import JSON, ForeignKey, Index, String, Text, UniqueConstraint, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from api_schemas.retunes import RetuneOutcome, RetuneState
+from db.base import Row
+from db.types import words
+
+_UNFINISHED = text("state IN ('queued', 'running')")
+_ACTIVE = text("next_tick_at IS NOT NULL")
+
+
+class ScheduleRow(Row):
+    """When which recommendations of a project are measured again. `version` grows with every change."""
+
+    __tablename__ = "schedules"
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
+    spec: Mapped[dict[str, Any]] = mapped_column(JSON)
+    trigger: Mapped[str] = mapped_column(String(16))
+    is_paused: Mapped[bool] = mapped_column(default=False)
+    next_tick_at: Mapped[datetime | None]
+    """The first tick that has not been accounted for. Whoever moves it (compare-and-set) owns the ticks it passes."""
+    version: Mapped[int] = mapped_column(default=0)
+    created_at: Mapped[datetime]
+    updated_at: Mapped[datetime]
+
+    __table_args__ = (
+        Index("ix_schedules_due", "next_tick_at", sqlite_where=_ACTIVE, postgresql_where=_ACTIVE),
+        Index("ix_schedules_project", "project_id", "created_at", "id"),
+    )
+
+
+class ScheduleTickRow(Row):
+    """One tick of a schedule and what became of it."""
+
+    __tablename__ = "schedule_ticks"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    schedule_id: Mapped[str] = mapped_column(ForeignKey("schedules.id", ondelete="CASCADE"))
+    at: Mapped[datetime]
+    """When it was due; for a run that a person asked for, when they did."""
+    kind: Mapped[str] = mapped_column(String(8))
+    """`cron` or `manual`."""
+    state: Mapped[str] = mapped_column(String(8))
+    """`queued`, `started`, `skipped` or `missed`."""
+    stands_for: Mapped[int] = mapped_column(default=1)
+    """Ticks this row accounts for: itself, and the missed ones before it that were not made up for."""
+    cases: Mapped[int] = mapped_column(default=0)
+    """Recommendations it asked to be measured."""
+    reason: Mapped[str | None] = mapped_column(Text)
+    created_at: Mapped[datetime]
+
+    __table_args__ = (
+        UniqueConstraint("schedule_id", "kind", "at"),
+        Index("ix_schedule_ticks_state", "schedule_id", "state", "at"),
+    )
+
+
+class RetuneRow(Row):
+    """One recommendation to be measured again, from the request to the outcome."""
+
+    __tablename__ = "retunes"
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
+    study_key: Mapped[str] = mapped_column(String(32))
+    """The case: key of `best_configs`."""
+    cause: Mapped[str] = mapped_column(String(16))
+    changed_fields: Mapped[list[str]] = mapped_column(JSON, default=list)
+    schedule_id: Mapped[str | None] = mapped_column(ForeignKey("schedules.id", ondelete="SET NULL"))
+    state: Mapped[RetuneState] = mapped_column(words(RetuneState))
+    outcome: Mapped[RetuneOutcome | None] = mapped_column(words(RetuneOutcome))
+    reason: Mapped[str | None] = mapped_column(Text)
+    challenge_study_id: Mapped[str | None] = mapped_column(ForeignKey("studies.id"))
+    search_study_id: Mapped[str | None] = mapped_column(ForeignKey("studies.id"))
+    gpu_seconds: Mapped[float] = mapped_column(default=0.0)
+    planned_gpu_seconds: Mapped[float | None]
+    expected_saving_gpu_seconds: Mapped[float | None]
+    gain: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    """`value` and `ci95` of api_schemas.retunes.Gain."""
+    not_before: Mapped[datetime]
+    tries: Mapped[int] = mapped_column(default=0)
+    """Starts and steps that broke, in a row."""
+    claimed_until: Mapped[datetime | None]
+    """A replica drives it until then; the others leave it alone."""
+    created_at: Mapped[datetime]
+    started_at: Mapped[datetime | None]
+    ended_at: Mapped[datetime | None]
+
+    __table_args__ = (
+        # Two replicas, or two causes, never make two.
+        Index(
+            "uq_retunes_unfinished",
+            "project_id",
+            "study_key",
+            unique=True,
+            sqlite_where=_UNFINISHED,
+            postgresql_where=_UNFINISHED,
+        ),
+        Index("ix_retunes_due", "state", "not_before"),
+        Index("ix_retunes_project", "project_id", "created_at", "id"),
+        Index("ix_retunes_schedule", "schedule_id", "created_at"),
+    )

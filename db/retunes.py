@@ -1,0 +1,159 @@
+"""Queries on retunes."""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import CursorResult, and_, func, or_, select, tuple_, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+
+from api_schemas.retunes import Cause, RetuneOutcome, RetuneState
+from db.best_rows import BestRow
+from db.retune_rows import RetuneRow
+from db.rows import StudyRow
+
+_UNFINISHED = (RetuneState.QUEUED, RetuneState.RUNNING)
+_MOST_RACES = 8
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which retunes of a list; None or empty: any."""
+
+    project_id: str | None = None
+    study_key: str | None = None
+    schedule_id: str | None = None
+    states: tuple[RetuneState, ...] = ()
+
+
+def get(session: Session, retune_id: str) -> RetuneRow | None:
+    """One retune as it stands."""
+    return session.get(RetuneRow, retune_id)
+
+
+def lock(session: Session, retune_id: str) -> RetuneRow:
+    """One retune, held until the transaction ends; read anew."""
+    query = select(RetuneRow).where(RetuneRow.id == retune_id).with_for_update(key_share=True)
+    return session.scalars(query.execution_options(populate_existing=True)).one()
+
+
+def unfinished(session: Session, project_id: str, study_key: str) -> RetuneRow | None:
+    """The queued or running retune of a case, held until the transaction ends."""
+    query = select(RetuneRow).where(
+        RetuneRow.project_id == project_id, RetuneRow.study_key == study_key, RetuneRow.state.in_(_UNFINISHED)
+    )
+    query = query.with_for_update(key_share=True).execution_options(populate_existing=True)
+    return session.scalars(query).one_or_none()
+
+
+def put(
+    session: Session,
+    project_id: str,
+    study_key: str,
+    cause: Cause,
+    not_before: datetime,
+    now: datetime,
+    **values: Any,
+) -> tuple[RetuneRow, bool]:
+    """The unfinished retune of a case, made if there is none; held. True: it was made here."""
+    insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
+    for _ in range(_MOST_RACES):
+        retune_id = f"retune-{secrets.token_hex(6)}"
+        row: dict[str, Any] = {
+            "id": retune_id,
+            "project_id": project_id,
+            "study_key": study_key,
+            "cause": cause,
+            "changed_fields": [],
+            "state": RetuneState.QUEUED,
+            "gpu_seconds": 0.0,
+            "not_before": not_before,
+            "tries": 0,
+            "created_at": now,
+            **values,
+        }
+        session.execute(insert(RetuneRow).values(row).on_conflict_do_nothing())
+        found = unfinished(session, project_id, study_key)
+        # None: the one that was in the way has ended between the two statements.
+        if found is not None:
+            return found, found.id == retune_id
+    raise AssertionError(f"retunes of {study_key} end as fast as they are made")
+
+
+def page(session: Session, wanted: Filter, after: tuple[datetime, str] | None, limit: int) -> Sequence[RetuneRow]:
+    """Retunes, newest first, behind `after`."""
+    time, name = RetuneRow.created_at, RetuneRow.id
+    query = select(RetuneRow).order_by(time.desc(), name.desc()).limit(limit)
+    if wanted.project_id is not None:
+        query = query.where(RetuneRow.project_id == wanted.project_id)
+    if wanted.study_key is not None:
+        query = query.where(RetuneRow.study_key == wanted.study_key)
+    if wanted.schedule_id is not None:
+        query = query.where(RetuneRow.schedule_id == wanted.schedule_id)
+    if wanted.states:
+        query = query.where(RetuneRow.state.in_(wanted.states))
+    if after is not None:
+        query = query.where(tuple_(time, name) < after)
+    return session.scalars(query).all()
+
+
+def due(session: Session, now: datetime) -> Sequence[RetuneRow]:
+    """Queued retunes whose time has come, those of the most used recommendation first."""
+    used = and_(BestRow.project_id == RetuneRow.project_id, BestRow.study_key == RetuneRow.study_key)
+    query = (
+        select(RetuneRow)
+        .outerjoin(BestRow, used)
+        .where(RetuneRow.state == RetuneState.QUEUED, RetuneRow.not_before <= now)
+        .order_by(func.coalesce(BestRow.uses, 0).desc(), RetuneRow.created_at, RetuneRow.id)
+    )
+    return session.scalars(query).all()
+
+
+def running(session: Session) -> Sequence[RetuneRow]:
+    """Retunes that have begun, oldest first."""
+    query = select(RetuneRow).where(RetuneRow.state == RetuneState.RUNNING)
+    return session.scalars(query.order_by(RetuneRow.started_at, RetuneRow.id)).all()
+
+
+def claim(session: Session, row: RetuneRow, now: datetime, until: datetime, **values: Any) -> bool:
+    """Become the one who drives a retune, and change it, if it is still in the state `row` was read in and nobody does."""
+    result = session.execute(
+        update(RetuneRow)
+        .where(
+            RetuneRow.id == row.id,
+            RetuneRow.state == row.state,
+            or_(RetuneRow.claimed_until.is_(None), RetuneRow.claimed_until <= now),
+        )
+        .values(claimed_until=until, **values)
+        .execution_options(synchronize_session=False)
+    )
+    assert isinstance(result, CursorResult)
+    return result.rowcount == 1
+
+
+def spent(session: Session, row: RetuneRow) -> float:
+    """GPU-seconds of a retune's studies so far."""
+    names = [name for name in (row.challenge_study_id, row.search_study_id) if name is not None]
+    query = select(func.coalesce(func.sum(StudyRow.gpu_seconds), 0.0)).where(StudyRow.id.in_(names))
+    return session.scalars(query).one() or 0.0
+
+
+def end(session: Session, row: RetuneRow, outcome: RetuneOutcome, reason: str, now: datetime) -> None:
+    """End a retune the caller holds."""
+    row.state, row.outcome, row.reason, row.ended_at = RetuneState.ENDED, outcome, reason, now
+    row.claimed_until, row.gpu_seconds = None, spent(session, row)
+    session.flush()
+
+
+def add_uses(session: Session, counts: Mapping[tuple[str, str], int]) -> None:
+    """Add to how often recommendations were given out, by project and key."""
+    for (project_id, study_key), count in sorted(counts.items()):
+        session.execute(
+            update(BestRow)
+            .where(BestRow.project_id == project_id, BestRow.study_key == study_key)
+            .values(uses=BestRow.uses + count)
+            .execution_options(synchronize_session=False)
+        )

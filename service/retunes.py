@@ -1,0 +1,96 @@
+"""Read retunes, and end them. Asking for one and starting it is service.retune_queue."""
+
+import logging
+from dataclasses import astuple
+
+from sqlalchemy.orm import Session
+
+from api_schemas.retunes import Gain, Retune, RetuneOutcome, RetunePage, RetuneState
+from db import retunes
+from db.retune_rows import RetuneRow
+from db.retunes import Filter
+from service import paging
+from service.context import Context
+from service.errors import NotFound
+
+log = logging.getLogger(__name__)
+
+
+def read(context: Context, retune_id: str) -> Retune:
+    """One retune.
+
+    Raises:
+        NotFound: there is none of this id in the sender's projects.
+    """
+    with context.db.read() as session:
+        row = retunes.get(session, retune_id)
+        if row is None or not context.principal.sees(row.project_id):
+            raise NotFound("unknown_retune", f"retune {retune_id} does not exist; GET /v1/retunes lists those that do")
+        return view(session, row)
+
+
+def page(context: Context, wanted: Filter, token: str | None, limit: int) -> RetunePage:
+    """Retunes of the sender's projects, newest first."""
+    if not context.principal.sees(wanted.project_id):
+        return RetunePage(retunes=())
+    wanted = Filter(
+        wanted.project_id or context.principal.project_id, wanted.study_key, wanted.schedule_id, wanted.states
+    )
+    filters = astuple(wanted)
+    with context.db.read() as session:
+        after = paging.start(token, filters, paging.moment_and_id)
+        rows = retunes.page(session, wanted, after, limit + 1)
+        shown, following = paging.cut(rows, limit, filters, lambda row: [row.created_at.isoformat(), row.id])
+        return RetunePage(retunes=tuple(view(session, row) for row in shown), next_page_token=following)
+
+
+def finish(
+    context: Context, session: Session, row: RetuneRow, outcome: RetuneOutcome, reason: str, gain: Gain | None = None
+) -> None:
+    """End a retune the caller holds, and book what it saves; one that has ended stays as it is."""
+    if row.state is RetuneState.ENDED:
+        return
+    row.gain = gain.model_dump(mode="json") if gain is not None else row.gain
+    row.expected_saving_gpu_seconds = expected_saving(row.planned_gpu_seconds, outcome, gain)
+    retunes.end(session, row, outcome, reason, context.now())
+    extra = {"retune": row.id, "outcome": outcome.value, "gpu_seconds": row.gpu_seconds}
+    log.info("retune ended: %s", reason, extra=extra)
+
+
+def expected_saving(planned_gpu_seconds: float | None, outcome: RetuneOutcome, gain: Gain | None) -> float | None:
+    """GPU-seconds the answer saves over a declared run: at `value` times the speed it takes 1 / value of the time.
+
+    None where no run was declared, or nothing was found out.
+    """
+    if planned_gpu_seconds is None:
+        return None
+    if outcome is RetuneOutcome.KEPT:
+        return 0.0
+    if outcome is not RetuneOutcome.REPLACED or gain is None or gain.value <= 0:
+        return None
+    return planned_gpu_seconds * (1 - 1 / gain.value)
+
+
+def view(session: Session, row: RetuneRow) -> Retune:
+    """A retune as users read it."""
+    return Retune(
+        retune_id=row.id,
+        project_id=row.project_id,
+        study_key=row.study_key,
+        cause=row.cause,
+        changed_fields=tuple(row.changed_fields),
+        schedule_id=row.schedule_id,
+        state=row.state,
+        outcome=row.outcome,
+        reason=row.reason,
+        challenge_study_id=row.challenge_study_id,
+        search_study_id=row.search_study_id,
+        gpu_seconds=row.gpu_seconds if row.state is RetuneState.ENDED else retunes.spent(session, row),
+        planned_gpu_seconds=row.planned_gpu_seconds,
+        expected_saving_gpu_seconds=row.expected_saving_gpu_seconds,
+        gain=Gain.model_validate(row.gain) if row.gain is not None else None,
+        not_before=row.not_before,
+        created_at=row.created_at,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+    )

@@ -1,0 +1,38 @@
+"""Retunes over HTTP."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from api_schemas.keys import Scope
+from api_schemas.retunes import Retune, RetunePage, RetuneState
+from db.retunes import Filter
+from service import retunes
+from service.auth import requires
+from service.codes import problems
+from service.context import InContext
+from service.paging import InLimit, InPageToken
+from service.routes.studies import InProject
+
+router = APIRouter(prefix="/v1/retunes", tags=["retunes"], dependencies=[requires(Scope.STUDIES_READ)])
+
+
+@router.get("", responses=problems("invalid_page_token"))
+def list_retunes(
+    context: InContext,
+    study_key: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$", description="Only of this case.")] = None,
+    schedule_id: Annotated[str | None, Query(max_length=32, description="Only those this schedule asked for.")] = None,
+    state: Annotated[list[RetuneState] | None, Query(description="Only these states.")] = None,
+    project: InProject = None,
+    limit: InLimit = 50,
+    page_token: InPageToken = None,
+) -> RetunePage:
+    """What was, is and will be measured again: why, what it cost, and what came of it. Newest first."""
+    wanted = Filter(project, study_key, schedule_id, tuple(sorted(set(state or ()))))
+    return retunes.page(context, wanted, page_token, limit)
+
+
+@router.get("/{retune_id}", responses=problems("unknown_retune"))
+def read_retune(context: InContext, retune_id: str) -> Retune:
+    """One retune."""
+    return retunes.read(context, retune_id)

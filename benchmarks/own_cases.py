@@ -55,11 +55,10 @@ JOBS: dict[str, Job] = {
     job.name: job
     for job in (
         _job("llama-bf16", _LLAMA, "bf16-mixed"),
-        _job("gpt2-fp32", _GPT2, "fp32"),
-        _job("llama-fp32", _LLAMA, "fp32"),
         _job("gpt2-bf16", _GPT2, "bf16-mixed"),
-        _job("mixtral-bf16", _MIXTRAL, "bf16-mixed"),
-        _job("llama-4-ranks", _LLAMA, "bf16-mixed", ranks=4, per_strategy=3),
+        _job("gpt2-fp32", _GPT2, "fp32", per_strategy=2),
+        _job("mixtral-bf16", _MIXTRAL, "bf16-mixed", per_strategy=2),
+        _job("llama-4-ranks", _LLAMA, "bf16-mixed", ranks=4, per_strategy=2),
     )
 }
 
@@ -72,6 +71,7 @@ _STRATEGIES: dict[str, dict[str, Any]] = {
     "fsdp2": {"backend": "fsdp2", "dp_replicate": 1},
     "fsdp2-offload": {"backend": "fsdp2", "cpu_offload": True},
     "hsdp": {"backend": "fsdp2"},
+    "fsdp1": {"backend": "fsdp1"},
 }
 
 
@@ -94,3 +94,15 @@ def draw(job: Job, profile: ModelProfile) -> Iterator[tuple[str, TrialConfig]]:
             found += 1
             if found == job.per_strategy:
                 break
+
+
+def remaining(planned: list[dict[str, str]], known: list[dict[str, str]], rounds: int) -> list[dict[str, str]]:
+    """What is still to run, in the order to run it: round by round, each shuffled over all jobs with a fixed seed."""
+    done = {(row["job"], row["config"], row.get("round", "1")) for row in known}
+    left = []
+    for number in range(1, rounds + 1):
+        order = list(planned)
+        random.Random(f"{SEED}:{number}").shuffle(order)
+        rows = [row | {"round": str(number)} for row in order]
+        left += [row for row in rows if (row["job"], row["config"], row["round"]) not in done]
+    return left

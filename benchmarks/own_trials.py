@@ -1,18 +1,21 @@
-"""The predictor against this machine's own CPU ranks: run configurations for real, record, score.
+"""The predictor against this machine's own CPU ranks: draw configurations, run them for real, record, score.
 
-python -m benchmarks.own_trials run --job llama-bf16 --data benchmarks/data/own_trials.csv   (a few seconds a trial)
-python -m benchmarks.own_trials score --data benchmarks/data/own_trials.csv [--json]
+python -m benchmarks.own_trials draw --plan PLAN.csv [--job NAME ...]
+python -m benchmarks.own_trials run --plan PLAN.csv --rounds 2 --minutes 4.5   (again and again, until nothing is left)
+python -m benchmarks.own_trials score [--data benchmarks/data/own_trials.csv] [--json]
 
 Ranks are started by the worker's own launcher and run the worker's own code; what is recorded is what a study would get.
+Each round runs every configuration once, in an order of its own over all jobs and strategies: what else the machine does
+meanwhile falls on no kind of configuration, and two runs of one are far apart.
 """
 
 import argparse
 import csv
 import json
 import os
-import random
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,17 +27,20 @@ from api_schemas.leases import ProfileTask, TrialTask
 from api_schemas.measurements import Measurement, MeasurePlan
 from api_schemas.models import ModelProfile
 from api_schemas.strategies import TrialConfig
-from benchmarks.own_cases import JOBS, SEED, Job, draw
-from benchmarks.own_scores import read, report
+from benchmarks.own_cases import JOBS, draw, remaining
+from benchmarks.own_scores import Row, read, report
 from workers.attempt import Workplace, attempt
 from workers.hardware import Libraries, find_gpus, fingerprint
 from workers.launchers.local import LocalLauncher
 from workers.supervise import Limits
 from workers.trial_dir import TrialDir
 
-COLUMNS = ("job", "strategy", "config", "peak_allocated_mib", "step_time_s", "half_width_s", "failure", "fingerprint")
+PLANNED = ("job", "strategy", "config")
+COLUMNS = (
+    *PLANNED, "round", "started", "peak_allocated_mib", "step_time_s", "half_width_s", "failure", "fingerprint",
+)  # fmt: skip
 PLAN = MeasurePlan(parity_steps=2, max_warmup_steps=1, window_steps=1, min_windows=4, max_windows=4)
-_LIMITS = Limits(deadline_s=540, no_progress_s=500)
+_LIMITS = Limits(deadline_s=240, no_progress_s=200)
 
 
 @contextmanager
@@ -63,24 +69,33 @@ def execute(place: Workplace, task: TrialTask | ProfileTask, number: int) -> Mea
     return done.result
 
 
-def run(job: Job, data: Path) -> None:
-    """Run what the file does not hold yet and append it row by row."""
-    known = {(row["job"], row["config"]) for row in read(data)} if data.exists() else set()
+def plan(names: list[str], path: Path) -> None:
+    """Write the configurations drawn for these jobs."""
     with tempfile.TemporaryDirectory() as folder, workplace(Path(folder)) as place:
-        profile = execute(place, ProfileTask(model=job.model, workload=job.workload), 0)
-        assert isinstance(profile, ModelProfile), profile
-        drawn = list(draw(job, profile))
-        # In an order of their own: what else the machine does meanwhile must not fall on one strategy.
-        random.Random(f"{SEED}:{job.name}").shuffle(drawn)
-        for number, (strategy, config) in enumerate(drawn, start=1):
-            text = text_of(config)
-            if (job.name, text) in known:
-                continue
+        for number, name in enumerate(names):
+            job = JOBS[name]
+            profile = execute(place, ProfileTask(model=job.model, workload=job.workload), number)
+            assert isinstance(profile, ModelProfile), profile
+            for strategy, config in draw(job, profile):
+                append(path, PLANNED, {"job": name, "strategy": strategy, "config": text_of(config)})
+
+
+def run(planned: list[Row], data: Path, rounds: int, minutes: float) -> None:
+    """Run what the file does not hold yet and append it row by row; no run begins after `minutes`."""
+    left = remaining(planned, read(data) if data.exists() else [], rounds)
+    end = time.monotonic() + 60 * minutes
+    with tempfile.TemporaryDirectory() as folder, workplace(Path(folder)) as place:
+        for number, row in enumerate(left):
+            if time.monotonic() > end:
+                print(f"{len(left) - number} runs are left", flush=True)
+                return
+            job, config = JOBS[row["job"]], TrialConfig.model_validate_json(row["config"])
             task = TrialTask(model=job.model, workload=job.workload, cluster=job.cluster, config=config, plan=PLAN)
+            begun = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             result = execute(place, task, number)
             assert not isinstance(result, ModelProfile)
-            append(data, row_of(job, strategy, text, result, place.fingerprint))
-            print(f"{job.name} {number} {config.describe()}: {_short(result)}", flush=True)
+            append(data, COLUMNS, row | {"started": begun} | outcome(result, place.fingerprint))
+            print(f"{begun} {row['job']} {config.describe()}: {_short(result)}", flush=True)
 
 
 def text_of(config: TrialConfig) -> str:
@@ -89,9 +104,9 @@ def text_of(config: TrialConfig) -> str:
     return json.dumps({**plain, "strategy": {"kind": config.backend, **plain["strategy"]}})
 
 
-def row_of(job: Job, strategy: str, config: str, result: Measurement | Failure, found: Fingerprint) -> dict[str, str]:
-    """One line of the file."""
-    row = {"job": job.name, "strategy": strategy, "config": config, "fingerprint": found.content_key()}
+def outcome(result: Measurement | Failure, found: Fingerprint) -> Row:
+    """The measured columns of one line."""
+    row = {"fingerprint": found.content_key()}
     if isinstance(result, Failure):
         return row | {"failure": f"{result.kind}: {result.message[:200]}"}
     peak = result.memory.peak_allocated_gib
@@ -108,30 +123,33 @@ def _short(result: Measurement | Failure) -> str:
     return f"{(result.memory.peak_allocated_gib or 0) * 1024:.1f} MiB, {result.step_time_s:.3f} s"
 
 
-def append(data: Path, row: dict[str, str]) -> None:
+def append(path: Path, columns: tuple[str, ...], row: Row) -> None:
     """Add a line, and the header before the first."""
-    is_new = not data.exists()
-    with data.open("a", newline="") as lines:
-        writer = csv.DictWriter(lines, COLUMNS, restval="")
+    is_new = not path.exists()
+    with path.open("a", newline="") as lines:
+        writer = csv.DictWriter(lines, columns, restval="")
         if is_new:
             writer.writeheader()
         writer.writerow(row)
 
 
 def main() -> int:
-    """Run or score."""
+    """Draw, run or score."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", choices=("run", "score"))
-    parser.add_argument("--job", choices=sorted(JOBS), action="append", help="default: all")
+    parser.add_argument("action", choices=("draw", "run", "score"))
+    parser.add_argument("--job", choices=sorted(JOBS), action="append", help="draw for these (default: all)")
+    parser.add_argument("--plan", type=Path, default=Path("own_plan.csv"), help="drawn configurations")
     parser.add_argument("--data", type=Path, default=Path("benchmarks/data/own_trials.csv"))
+    parser.add_argument("--rounds", type=int, default=1, help="times each configuration is run")
+    parser.add_argument("--minutes", type=float, default=60.0, help="no run begins later")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    if options.action == "run":
-        for name in options.job or JOBS:
-            run(JOBS[name], options.data)
-        return 0
-    scores = report(read(options.data))
-    print(json.dumps(scores, indent=None if options.json else 1))
+    if options.action == "draw":
+        plan(options.job or list(JOBS), options.plan)
+    elif options.action == "run":
+        run(read(options.plan), options.data, options.rounds, options.minutes)
+    else:
+        print(json.dumps(report(read(options.data)), indent=None if options.json else 1))
     return 0
 
 

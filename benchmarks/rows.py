@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from benchmarks.programs import Row, implementation
 from tuner import catalogue
 from tuner.catalogue import Gpu
 from tuner.footprint import Dtypes, Implementation
@@ -15,7 +16,6 @@ from tuner.footprint.candidates import DDP, FSDP1, FSDP2, FULL, NONE, SELECTIVE,
 from tuner.model_shape import ModelShape
 from tuner.throughput.rates import Network, Rates, network_of, rates_of
 
-Row = dict[str, str]
 GIGABIT = 1e9 / 8
 
 _BACKENDS: dict[str, tuple[int, int]] = {
@@ -98,7 +98,7 @@ def read(row: Row, aliases: dict[str, str]) -> Case:
     stated = float(row["n_params_b"] or 0) * 1e9
     if stated and not 0.7 < shape.parameters / stated < 1.4:
         raise Skipped("dimensions do not give the stated parameter count")
-    implementation = _implementation(row)
+    program = implementation(row)
     if re.search(r"\bQLoRA\b|8-bit Adam", row["notes"]):
         raise Skipped("quantised weights or optimizer")
     gpu = catalogue.find(aliases[row["gpu"]])
@@ -113,7 +113,7 @@ def read(row: Row, aliases: dict[str, str]) -> Case:
         shape=shape,
         candidate=candidate,
         dtypes=dtypes,
-        implementation=implementation,
+        implementation=program,
         gpu=gpu,
         rates=_for_precision(rates, gpu, row),
         network=network_of(gpu, int(row["gpus_per_node"] or min(8, int(row["n_gpus"])))),
@@ -173,75 +173,6 @@ def _dtypes(row: Row) -> Dtypes:
     low = row["backend"].startswith("zero") or _BACKENDS.get(row["backend"], (0,))[0] == FSDP1
     reduce = 2 if low and "fp32 reduce" not in notes else 4
     return Dtypes(reduce=reduce, linear_bits=8 if precision in ("fp8", "mxfp8") else 16)
-
-
-def _implementation(row: Row) -> Implementation:
-    notes, name = row["notes"], row["model_name"]
-    # FlashAttention needs Ampere or newer. A note "eager attention" (ds-sdma) is not taken at its word: that script sets
-    # an attribute that transformers ignores, and SDPA ran.
-    eager = row["gpu"].startswith("V100")
-    megatron = bool(re.search("megatron", name, re.IGNORECASE))
-    titan_pr165 = "torchtrain" in notes
-    selective = "second_matmuls"
-    if re.search(r"every-?(2nd|second)", notes):
-        selective = "alternate_blocks"
-    elif "megatron" in row["backend"]:
-        selective = "attention"
-    elif "fms" in row["source"]:
-        selective = "alternate_blocks"
-    trainable = 0.01 if re.search(r"\bLoRA\b", notes) else 1.0
-    return Implementation(
-        attention="eager" if eager else "flash",
-        selective=selective,  # type: ignore[arg-type]
-        autocast=_autocast(row),
-        # The model of that repository returned fp32 logits, which stay alive beside the loss's own three copies.
-        # Megatron's vocab-parallel cross entropy works in place: the fp32 copy, and the copy less its maximum.
-        # transformers before 4.46 upcast the logits and copied them shifted; atorch's example loop also keeps the last
-        # pass's: logits, shifted copy, log-softmax, last logits, all fp32 and no bf16 any more.
-        fp32_logit_copies=4.0 if titan_pr165 else 2.0 if megatron else 3.5 if "atorch" in row["source"] else 3.0,
-        # That loop (examples/llama2/fsdp_llama2.py) wraps checkpointing itself and leaves `use_cache` on.
-        kept_caches=2 if "atorch" in row["source"] else 0,
-        fused_optimizer="torchtune" in row["source"] or megatron,
-        loss_chunks=8 if _ladder_after(notes, "chunked cross-entropy") else 1,
-        optimizer_in_backward=_ladder_after(notes, "optimizer in backward"),
-        offload_activations="activations" in row["offload"],
-        trainable=trainable,
-        # The fine-tuning runs of BERT models are classifiers (GLUE), without a head over the vocabulary.
-        language_head=not re.search(r"bert", name, re.IGNORECASE),
-        # MPT's attention was a Triton kernel of the first FlashAttention, about half of FlashAttention-2's rate.
-        attention_rate=0.5 if name.startswith("MPT") else 1.0,
-        dropout=0.1 if re.search(r"gpt2|bert|megatron", name, re.IGNORECASE) and eager else 0.0,
-    )
-
-
-def _autocast(row: Row) -> bool:
-    """Composer's `mp_mode=DEFAULT` gathers fp32 parameters and casts inside each operation."""
-    if "pure bf16" in row["notes"] or row["precision"] == "fp32":
-        return False
-    if "mp_mode=DEFAULT" in row["notes"]:
-        return True
-    return row["backend"] in ("ddp", "none") and "fwd+bwd" not in row["notes"]
-
-
-_LADDER = (
-    "baseline",
-    "packed dataset",
-    "compile",
-    "chunked cross-entropy",
-    "activation checkpointing",
-    "optimizer in backward",
-)
-
-
-def _ladder_after(notes: str, technique: str) -> bool:
-    """torchtune's table is cumulative: each row adds a technique to all those before it."""
-    match = re.search(r"cumulative ladder step: \+? ?([^;]+)", notes)
-    if match is None:
-        return technique in notes
-    step = match[1].strip()
-    if step in _LADDER:
-        return _LADDER.index(step) >= _LADDER.index(technique)
-    return step not in ("baseline (no packing)",)
 
 
 def _candidate(row: Row) -> dict[str, float]:

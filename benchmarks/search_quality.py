@@ -26,7 +26,7 @@ from api_schemas.workload import Workload, gradient_accumulation
 from tuner import feasibility
 from tuner.calibration import MemoryCalibration
 from tuner.footprint import Dtypes, Implementation, peak_memory
-from tuner.footprint.candidates import from_configs
+from tuner.footprint.configs import from_configs
 from tuner.history import Observation
 from tuner.model_shape import ModelShape
 from tuner.seeds import seed_configs

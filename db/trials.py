@@ -71,8 +71,22 @@ def measured_count(session: Session, fingerprint_key: str) -> int:
 
 def measured(session: Session, fingerprint_key: str, at_most: int) -> Sequence[RunRow]:
     """These runs with their trials, the newest first."""
-    query = select(RunRow).where(*_measured(fingerprint_key)).order_by(RunRow.created_at.desc(), RunRow.id)
+    query = select(RunRow).where(*_measured(fingerprint_key)).order_by(*_NEWEST)
     return session.scalars(query.limit(at_most).options(joinedload(RunRow.trial))).all()
+
+
+def measured_ids(session: Session, fingerprint_key: str, at_most: int) -> Sequence[str]:
+    """The ids of the same runs: reading them does not read what is stored in them."""
+    query = select(RunRow.id).where(*_measured(fingerprint_key)).order_by(*_NEWEST)
+    return session.scalars(query.limit(at_most)).all()
+
+
+def run_with_trial(session: Session, run_id: str) -> RunRow:
+    """One run and its trial."""
+    return session.scalars(select(RunRow).where(RunRow.id == run_id).options(joinedload(RunRow.trial))).one()
+
+
+_NEWEST = (RunRow.created_at.desc(), RunRow.id)
 
 
 def _measured(fingerprint_key: str) -> tuple[ColumnElement[bool], ...]:

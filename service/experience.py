@@ -1,17 +1,26 @@
-"""What the stored runs of a fingerprint teach the predictor, read once for every change of their number."""
+"""What the stored runs of a fingerprint teach the predictor, read once for every change of their number.
 
+A row that cannot be read (edited by hand, or of another version) is left out with a line in the log: it belongs to
+another study, and must not keep this one from its next lease.
+"""
+
+import logging
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
 from api_schemas.hardware import MeasuredHardware
 from db import studies, trials, workers
-from db.rows import RunRow
+from db.rows import RunRow, StudyRow
 from service.askers import Askers
 from tuner import learning, traced_shape
 from tuner.calibration import NOTHING_LEARNT, Calibrations
 from tuner.learning import MeasuredTrials
+
+log = logging.getLogger(__name__)
 
 MOST_RUNS = 400
 """The newest ones count; enough to tell the factors apart, and read in a tenth of a second."""
@@ -41,11 +50,11 @@ def of(askers: Askers, session: Session, fingerprint_key: str | None) -> Experie
 
 def _groups(session: Session, fingerprint_key: str, hardware: MeasuredHardware | None) -> list[MeasuredTrials]:
     by_study: dict[str, list[RunRow]] = defaultdict(list)
-    for run in trials.measured(session, fingerprint_key, MOST_RUNS):
+    for run in _readable(session, fingerprint_key):
         by_study[run.study_id].append(run)
     groups = []
     for study_id, runs in by_study.items():
-        study = studies.get(session, study_id)
+        study = _study(session, study_id)
         if study is None or study.profile is None or not study.profile.blocks:
             continue
         shape = traced_shape.of_study(study.spec.model, study.profile)
@@ -63,3 +72,24 @@ def _groups(session: Session, fingerprint_key: str, hardware: MeasuredHardware |
             )
         )
     return groups
+
+
+def _readable(session: Session, fingerprint_key: str) -> Sequence[RunRow]:
+    try:
+        return trials.measured(session, fingerprint_key, MOST_RUNS)
+    except ValidationError:
+        found = []
+        for run_id in trials.measured_ids(session, fingerprint_key, MOST_RUNS):
+            try:
+                found.append(trials.run_with_trial(session, run_id))
+            except ValidationError as error:
+                log.warning("run %s teaches the predictor nothing: its stored values cannot be read: %s", run_id, error)
+        return found
+
+
+def _study(session: Session, study_id: str) -> StudyRow | None:
+    try:
+        return studies.get(session, study_id)
+    except ValidationError as error:
+        log.warning("study %s teaches the predictor nothing: its stored values cannot be read: %s", study_id, error)
+        return None

@@ -10,7 +10,7 @@ from api_schemas.trials import Rejection
 from api_schemas.workload import Workload
 from tuner.calibration import MemoryCalibration
 from tuner.footprint import Dtypes, Implementation, MemoryTable, peak_memory
-from tuner.footprint.candidates import from_configs
+from tuner.footprint.configs import from_configs
 from tuner.model_shape import ModelShape
 from tuner.objective import available_gib
 

@@ -24,7 +24,7 @@ from tuner.calibration import (
     fit_speed,
 )
 from tuner.evaluation import Evaluation, evaluate
-from tuner.footprint.candidates import from_configs
+from tuner.footprint.configs import from_configs
 from tuner.model_shape import ModelShape
 from tuner.traced_shape import TracedShape
 

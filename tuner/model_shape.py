@@ -161,8 +161,7 @@ def text(config: Mapping[str, Any]) -> str:
 
 def parse(config: str) -> dict[str, Any]:
     """The configuration that `text` wrote."""
-    loaded: dict[str, Any] = json.loads(config)
-    return loaded
+    return dict(json.loads(config))
 
 
 def _whole(config: Mapping[str, Any], field: str, default: int | None = None) -> int:
@@ -200,21 +199,22 @@ def _llama_like(config: Mapping[str, Any], name: str) -> ModelShape:
     )
 
 
+def _multi_head(config: Mapping[str, Any], hidden: str, heads: str) -> dict[str, Any]:
+    """What models of GPT's kind share: as many key heads as query heads, and LayerNorm."""
+    width, count = _whole(config, hidden), _whole(config, heads)
+    return {"hidden": width, "heads": count, "kv_heads": count, "head_dim": width // count, "norm": "layer"}
+
+
 def _gpt2(config: Mapping[str, Any], name: str) -> ModelShape:
-    hidden, heads = _whole(config, "n_embd"), _whole(config, "n_head")
     positions = _whole(config, "n_positions", 1024)
     activation = config.get("activation_function", "gelu_new")
     return ModelShape(
         name=name,
         layers=_whole(config, "n_layer"),
-        hidden=hidden,
-        heads=heads,
-        kv_heads=heads,
-        head_dim=hidden // heads,
-        ffn=_whole(config, "n_inner", 4 * hidden),
+        **_multi_head(config, "n_embd", "n_head"),
+        ffn=_whole(config, "n_inner", 4 * _whole(config, "n_embd")),
         vocab=_whole(config, "vocab_size"),
         mlp="gelu_tanh" if activation == "gelu_new" else "gelu",
-        norm="layer",
         tied=bool(config.get("tie_word_embeddings", True)),
         biases=True,
         learned_positions=positions,
@@ -223,18 +223,13 @@ def _gpt2(config: Mapping[str, Any], name: str) -> ModelShape:
 
 
 def _gpt_neox(config: Mapping[str, Any], name: str) -> ModelShape:
-    hidden, heads = _whole(config, "hidden_size"), _whole(config, "num_attention_heads")
     return ModelShape(
         name=name,
         layers=_whole(config, "num_hidden_layers"),
-        hidden=hidden,
-        heads=heads,
-        kv_heads=heads,
-        head_dim=hidden // heads,
+        **_multi_head(config, "hidden_size", "num_attention_heads"),
         ffn=_whole(config, "intermediate_size"),
         vocab=_whole(config, "vocab_size"),
         mlp="gelu",
-        norm="layer",
         tied=bool(config.get("tie_word_embeddings", False)),
         biases=True,
         max_positions=config.get("max_position_embeddings"),
@@ -242,18 +237,13 @@ def _gpt_neox(config: Mapping[str, Any], name: str) -> ModelShape:
 
 
 def _mpt(config: Mapping[str, Any], name: str) -> ModelShape:
-    hidden, heads = _whole(config, "d_model"), _whole(config, "n_heads")
     return ModelShape(
         name=name,
         layers=_whole(config, "n_layers"),
-        hidden=hidden,
-        heads=heads,
-        kv_heads=heads,
-        head_dim=hidden // heads,
-        ffn=_whole(config, "expansion_ratio", 4) * hidden,
+        **_multi_head(config, "d_model", "n_heads"),
+        ffn=_whole(config, "expansion_ratio", 4) * _whole(config, "d_model"),
         vocab=_whole(config, "vocab_size"),
         mlp="gelu",
-        norm="layer",
         tied=True,
         max_positions=config.get("max_seq_len"),
     )

@@ -24,18 +24,16 @@ from api_schemas.predictions import (
 )
 from api_schemas.strategies import TrialConfig
 from api_schemas.workload import Workload
-from tuner import catalogue, changes, model_shape
+from tuner import catalogue, changes, limits_of, model_shape
 from tuner.calibration import NOTHING_LEARNT, PARTS, UNCALIBRATED, Calibrations, MemoryCalibration, SpeedCalibration
 from tuner.evaluation import Evaluation, evaluate, machine
-from tuner.footprint import Candidates, Dtypes, Implementation, peak_memory
-from tuner.footprint.candidates import from_configs
+from tuner.footprint import Dtypes, Implementation, peak_memory
+from tuner.footprint.configs import from_configs
 from tuner.footprint.peak import MOMENTS, SOURCES
 from tuner.model_shape import ModelShape
 from tuner.throughput import StepTable
 
 DEFAULT_SEQUENCE = 4096
-_SEQUENCES = np.unique(np.round(np.geomspace(1, 32_768, 160))) * 128.0
-_MICRO_BATCHES = np.unique(np.round(np.geomspace(1, 4096, 160)))
 _DEVIATIONS = 1.645
 """Of a normal distribution, for 90 %."""
 
@@ -61,11 +59,11 @@ def predict(
     candidates = from_configs([config], workload.sequence_length, cluster.world_size, workload.global_batch)
     result = evaluate(shape, candidates, workload, cluster, **calibrations)
     if limits:
-        wider = _with_other_sizes(candidates)
+        wider = limits_of.with_other_sizes(candidates)
         memory = peak_memory(shape, wider, Dtypes.of(workload.recipe), Implementation.of(workload), cluster.device)
         result = replace(result, memory=memory)
     memory_of = _memory(result, cluster, 0)
-    longest, largest = _limits(shape, result) if limits else (0, 0)
+    longest, largest = limits_of.largest(shape, result) if limits else (0, 0)
     change = None
     if limits and memory_of.verdict == "does not fit":
         change = _cheapest(shape, workload, cluster, config, calibrations)
@@ -161,29 +159,6 @@ def _bound(step: StepTable, parts: dict[str, float], index: int) -> Bound:
         "host link": host_link,
     }
     return max(shares, key=lambda name: shares[name])
-
-
-def _with_other_sizes(one: Candidates) -> Candidates:
-    """The candidate, then at rising sequence lengths, then at rising micro batches: one call answers all."""
-    sequence, micro_batch = one.sequence.ravel(), one.micro_batch.ravel()
-    return one.with_values(
-        sequence=np.concatenate([sequence, _SEQUENCES, np.repeat(sequence, len(_MICRO_BATCHES))]),
-        micro_batch=np.concatenate([micro_batch, np.repeat(micro_batch, len(_SEQUENCES)), _MICRO_BATCHES]),
-    )
-
-
-def _limits(shape: ModelShape, result: Evaluation) -> tuple[int, int]:
-    """The longest sequence and the largest micro batch before the first that does not fit; 0 where none does."""
-    fits = result.fits[1:]
-    longest = _last_fitting(fits[: len(_SEQUENCES)], _SEQUENCES)
-    if shape.learned_positions:
-        longest = min(longest, shape.learned_positions)
-    return longest, _last_fitting(fits[len(_SEQUENCES) :], _MICRO_BATCHES)
-
-
-def _last_fitting(fits: NDArray[np.bool_], values: NDArray[np.float64]) -> int:
-    count = len(values) if fits.all() else int(np.argmin(fits))
-    return int(values[count - 1]) if count else 0
 
 
 def _cheapest(

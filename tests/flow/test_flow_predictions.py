@@ -3,6 +3,7 @@ the edge of memory counts only when it happens twice."""
 
 import pytest
 from simulated_worker import CLUSTER, PROFILE, SPEC, SimulatedWorker, measurement, speed_of, well
+from sqlalchemy import create_engine, text
 
 from api_schemas.hardware import MeasuredHardware
 from tuner.calibration import NOTHING_LEARNT
@@ -44,6 +45,17 @@ def test_what_one_study_measured_counts_for_the_next_on_the_same_fingerprint(qui
     before = run_study(quick_client, well)
     after = run_study(quick_client, well)
     assert after[0]["prediction"]["speed_calibrated_on"] == len(before)
+
+
+def test_a_stored_run_that_cannot_be_read_is_left_out_with_a_line_in_the_log(open_service, sqlite_url, caplog):
+    before = run_study(open_service(sqlite_url), well)
+    oldest = "(SELECT id FROM runs WHERE purpose = 'search' ORDER BY created_at, id LIMIT 1)"
+    with create_engine(sqlite_url).begin() as connection:
+        connection.execute(text(f"UPDATE runs SET measurement = '{{\"speed\": 1}}' WHERE id = {oldest}"))
+    after = run_study(open_service(sqlite_url), well)
+    assert after[0]["prediction"]["speed_calibrated_on"] == len(before) - 1
+    assert len(after) == SPEC["budget"]["max_trials"]
+    assert "teaches the predictor nothing" in caplog.text
 
 
 def test_over_the_limit_by_a_hair_counts_when_it_happens_twice(quick_client):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tuner.footprint.candidates import DDP, FSDP1, FSDP2, ZERO, Array, Candidates, Dtypes, Implementation
-from tuner.footprint.states import expert_padding
+from tuner.footprint.fsdp import expert_padding
 from tuner.model_shape import ModelShape
 from tuner.throughput.rates import Network
 

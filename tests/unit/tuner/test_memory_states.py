@@ -8,7 +8,8 @@ from api_schemas.models import preset
 from api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, Offload, Strategy, TrialConfig, ZeroConfig
 from api_schemas.workload import RECIPES, Recipe, Workload
 from tuner.footprint import Dtypes, Implementation, peak_memory
-from tuner.footprint.candidates import DDP, FSDP2, ZERO, from_configs, from_rows
+from tuner.footprint.candidates import DDP, FSDP2, ZERO, from_rows
+from tuner.footprint.configs import from_configs
 from tuner.footprint.states import states
 from tuner.model_shape import from_config
 from tuner.predict import state_gib

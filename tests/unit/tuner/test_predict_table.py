@@ -12,7 +12,7 @@ from api_schemas.predictions import Prediction, PredictionRequest
 from api_schemas.strategies import Fsdp2Config, TrialConfig, ZeroConfig
 from api_schemas.workload import Workload
 from tuner import catalogue
-from tuner.footprint.candidates import from_configs
+from tuner.footprint.configs import from_configs
 from tuner.model_shape import from_config
 from tuner.predict import evaluate, predict, predictions
 

@@ -10,7 +10,7 @@ from api_schemas.workload import Workload
 from tuner.calibration import ESTIMATED, NOTHING_LEARNT, MemoryCalibration, fit_memory
 from tuner.feasibility import gate, near_the_edge
 from tuner.footprint import Dtypes, Implementation, peak_memory
-from tuner.footprint.candidates import from_configs
+from tuner.footprint.configs import from_configs
 from tuner.learning import memory_of, predict_trial
 from tuner.traced_shape import of_study
 

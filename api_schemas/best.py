@@ -55,8 +55,11 @@ class Decision(Schema):
     """One thing that was decided about a best configuration, by a person or by the service."""
 
     at: datetime
-    action: Literal["proposed", "served", "kept", "approved", "rejected", "pinned", "unpinned", "rolled_back"]
-    """`kept`: a new study's answer was not faster than the one that is served."""
+    action: Literal[
+        "proposed", "served", "kept", "approved", "rejected", "pinned", "unpinned", "rolled_back", "stale", "fresh"
+    ]
+    """`kept`: a new study's answer was not faster than the one that is served. `stale`: the machines have changed, in
+    the fields that the note names; `fresh`: they have changed back."""
     recommendation_id: str
     by: str
     """Name of the key; `service` for what follows from a study's end."""
@@ -103,7 +106,7 @@ class BestConfig(Schema):
     """Empty for an exact match."""
     freshness: Literal["fresh", "stale"]
     changed_fields: tuple[str, ...] = ()
-    """Of the fingerprint, where stale."""
+    """Of the fingerprint: where stale, those that make it so; where fresh, those that lower the confidence."""
     is_pinned: bool
     confidence: Confidence
     measured_at: datetime

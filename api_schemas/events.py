@@ -27,7 +27,9 @@ TRIAL_EVENTS = (
     "trial.cancelled",
 )
 RUN_EVENTS = ("run.leased", "run.ended")
-EVENT_TYPES = (*STUDY_EVENTS, *TRIAL_EVENTS, *RUN_EVENTS)
+BEST_EVENTS = ("best.stale",)
+"""About what is served, not part of any study's stream: told to webhooks, kept as decisions."""
+EVENT_TYPES = (*STUDY_EVENTS, *TRIAL_EVENTS, *RUN_EVENTS, *BEST_EVENTS)
 """`noun.what_happened`; `trial.waiting` means that a run of it will be repeated."""
 
 

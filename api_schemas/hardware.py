@@ -1,5 +1,7 @@
 """What a study runs on (`Cluster`, declared or detected) and what a worker says it has (`Inventory`, `Fingerprint`)."""
 
+import json
+import math
 from typing import Literal
 
 from pydantic import Field, JsonValue
@@ -35,10 +37,10 @@ class Cluster(Schema):
 
 
 class Fingerprint(Schema):
-    """The hardware and software under a measurement; measurements compare only where it is equal."""
+    """The hardware and software under a measurement. Which differences count is `tuner.fingerprints`; None is unknown."""
 
-    version: Literal[1] = 1
-    """Of this list of fields."""
+    version: Literal[1, 2] = 2
+    """Of this list of fields. 1 ends at `host_memory_gib`: stored ones and workers of the release before have it."""
     device: Literal["cuda", "cpu"]
     gpu: str
     gpu_count: int
@@ -54,6 +56,59 @@ class Fingerprint(Schema):
     cpu: str
     cpu_count: int
     host_memory_gib: float
+    nodes: int | None = Field(default=None, ge=1)
+    gpu_links: str | None = Field(default=None, max_length=500)
+    """How many pairs of GPUs are joined in which way, in the words of `nvidia-smi topo -m`, such as `28×NV18`."""
+    pcie_gb_per_s: float | None = Field(default=None, gt=0)
+    """Per GPU and direction, by the link's generation and the width it was trained to."""
+    sm_clock_mhz: int | None = Field(default=None, gt=0)
+    """What applications are given: the application clock where one is set, else the highest."""
+    memory_clock_mhz: int | None = Field(default=None, gt=0)
+    power_limit_w: float | None = Field(default=None, gt=0)
+    """Of one GPU, as set by its administrator."""
+    cpu_topology: str | None = Field(default=None, max_length=200)
+    """Sockets, cores and NUMA nodes."""
+    cpu_max_mhz: int | None = Field(default=None, gt=0)
+    nics: str | None = Field(default=None, max_length=500)
+    """Count, speed and kind of the network links that are up, such as `8×400 Gb/s InfiniBand`."""
+    intra_node_gb_per_s: float | None = Field(default=None, gt=0)
+    """Bus bandwidth of the largest all-reduce measured within one node, as the middle of its band."""
+    inter_node_gb_per_s: float | None = Field(default=None, gt=0)
+    """The same across nodes."""
+    overridden: tuple[str, ...] = ()
+    """Fields that `--fingerprint-override` replaced: declared, not detected."""
+
+    def canonical_json(self) -> str:
+        """As of any schema; a fingerprint of version 1 keeps the text, and so the key, that it was stored under."""
+        content = self.model_dump(mode="json")
+        if self.version == 1:
+            content = {name: content[name] for name in content if name in FIRST_FIELDS}
+        return json.dumps(content, sort_keys=True, separators=(",", ":"))
+
+    def first_version(self) -> "Fingerprint":
+        """The fields of version 1 alone: what measurements of the hardware itself are filed under."""
+        return Fingerprint.model_validate({name: getattr(self, name) for name in FIRST_FIELDS} | {"version": 1})
+
+
+_NAMES = tuple(Fingerprint.model_fields)
+FIRST_FIELDS = _NAMES[: _NAMES.index("nodes")]
+"""Fields of version 1, which is what its keys are made of."""
+OVERRIDABLE = tuple(name for name in _NAMES if name not in ("version", "device", "overridden"))
+"""Fields that a worker may be told to report otherwise, for trying out what a change causes."""
+
+_BAND_RATIO = 1.1
+
+
+def bandwidth_band(gb_per_s: float) -> int:
+    """Number of the band of a measured bandwidth; each is 10 % wide. Neighbours do not count as different, so that
+    noise up to 10 % never does and a change over 21 % always does.
+    """
+    return round(math.log(gb_per_s) / math.log(_BAND_RATIO))
+
+
+def banded(gb_per_s: float) -> float:
+    """The middle of a measured bandwidth's band, to three digits."""
+    return float(f"{_BAND_RATIO ** bandwidth_band(gb_per_s):.3g}")
 
 
 class CollectiveTime(Schema):

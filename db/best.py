@@ -59,6 +59,7 @@ def put(session: Session, project_id: str, study_key: str, now: datetime, **keys
         "is_pinned": False,
         "freshness": "fresh",
         "changed_fields": [],
+        "stale_told_for": [],
         "version": 0,
         "updated_at": now,
         **keys,

@@ -47,7 +47,14 @@ class BestRow(Row):
     is_pinned: Mapped[bool] = mapped_column(default=False)
     freshness: Mapped[str] = mapped_column(String(8), default="fresh")
     changed_fields: Mapped[list[str]] = mapped_column(JSON, default=list)
-    """Of the fingerprint, since the measurement."""
+    """Of the fingerprint, since the measurement: where stale, those that make it so; else those that lower the confidence."""
+    fingerprint_key: Mapped[str | None] = mapped_column(ForeignKey("fingerprints.key"))
+    """What is served was measured under; None: nothing is served."""
+    stale_since: Mapped[datetime | None]
+    stale_told_at: Mapped[datetime | None]
+    """When it was announced, and a retune asked for; None: not yet, or it is fresh."""
+    stale_told_for: Mapped[list[str]] = mapped_column(JSON, default=list)
+    """`field=value` of the changes it was announced for."""
     uses: Mapped[int] = mapped_column(default=0, server_default="0")
     """Times it was given out, about: each service process counts, and adds its count every few seconds."""
     planned_gpu_seconds: Mapped[float | None]
@@ -58,6 +65,7 @@ class BestRow(Row):
     serving: Mapped[RecommendationRow | None] = relationship()
 
     __table_args__ = (
+        Index("ix_best_fingerprint", "fingerprint_key"),
         Index("ix_best_shape", "project_id", "shape_key", "updated_at"),
         Index("ix_best_model", "project_id", "model_key", "updated_at"),
         Index("ix_best_type", "project_id", "model_type", "device", "updated_at"),

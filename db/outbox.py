@@ -13,6 +13,7 @@ from sqlalchemy import inspect
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.unitofwork import UOWTransaction
 
+from api_schemas.events import EVENT_TYPES
 from api_schemas.studies import StudyState
 from db import webhooks
 from db.rows import AttemptRow, EventRow, RunRow, StudyRow, TrialRow, WebhookRow
@@ -42,16 +43,33 @@ def _append(session: Session, found: _Happened, told: Sequence[WebhookRow]) -> N
     study.last_event = (study.last_event or 0) + 1
     now = datetime.now(UTC)
     session.add(EventRow(study=study, number=study.last_event, type=found.type, created_at=now, data=found.data))
+    data = {"study_id": study.id, "number": study.last_event} | found.data
+    _send(session, told, study.id, study.project_id, found.type, data, now)
+
+
+def tell(session: Session, *, project_id: str, study_id: str, kind: str, data: dict[str, Any], now: datetime) -> None:
+    """A message to webhooks about something that is no part of a study's own stream, such as `best.stale`.
+
+    `study_id` is the study whose answer it is about: webhooks of that study alone are told, too.
+    """
+    assert kind in EVENT_TYPES, kind
+    _send(session, webhooks.enabled(session), study_id, project_id, kind, {"study_id": study_id} | data, now)
+
+
+def _send(
+    session: Session,
+    told: Sequence[WebhookRow],
+    study_id: str,
+    project_id: str,
+    kind: str,
+    data: dict[str, Any],
+    now: datetime,
+) -> None:
     for webhook in told:
-        if _is_told(webhook, study, found.type):
-            data = {"study_id": study.id, "number": study.last_event} | found.data
-            body = json.dumps({"type": found.type, "timestamp": now.isoformat(), "data": data})
-            webhooks.add_delivery(session, webhook, found.type, body, now)
-
-
-def _is_told(webhook: WebhookRow, study: StudyRow, kind: str) -> bool:
-    mine = webhook.study_id in (None, study.id) and webhook.project_id in (None, study.project_id)
-    return mine and (not webhook.events or kind in webhook.events)
+        mine = webhook.study_id in (None, study_id) and webhook.project_id in (None, project_id)
+        if mine and (not webhook.events or kind in webhook.events):
+            body = json.dumps({"type": kind, "timestamp": now.isoformat(), "data": data})
+            webhooks.add_delivery(session, webhook, kind, body, now)
 
 
 def _changes(session: Session, row: object) -> Iterator[_Happened]:

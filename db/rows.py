@@ -32,6 +32,8 @@ class FingerprintRow(Row):
     value: Mapped[Fingerprint] = mapped_column(Stored(Fingerprint))
     first_seen_at: Mapped[datetime]
 
+    __table_args__ = (Index("ix_fingerprints_first_seen_at", "first_seen_at", "key"),)
+
 
 class WorkerRow(Row):
     """A resource pool by its stable name, in its present life (`session`)."""

@@ -7,8 +7,9 @@ from datetime import datetime
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
-from api_schemas.hardware import Fingerprint, Inventory, MeasuredHardware
-from db.rows import FingerprintRow, RunRow, WorkerRow
+from api_schemas.hardware import Inventory, MeasuredHardware
+from db import fingerprints
+from db.rows import RunRow, WorkerRow
 
 
 def named(session: Session, name: str) -> WorkerRow | None:
@@ -25,7 +26,7 @@ def put(
     project_id: str | None = None,
 ) -> WorkerRow:
     """Insert a worker, or update the one of this name to its present life."""
-    key = _put_fingerprint(session, inventory.fingerprint, now)
+    key = fingerprints.put(session, inventory.fingerprint, now)
     query = select(WorkerRow).where(WorkerRow.name == name).with_for_update(key_share=True)
     row = session.scalars(query.execution_options(populate_existing=True)).one_or_none()
     if row is None:
@@ -35,6 +36,7 @@ def put(
         row.session, row.registered_at = worker_session, now
     row.inventory, row.fingerprint_key, row.seen_at, row.project_id = inventory, key, now, project_id
     session.flush()
+    fingerprints.note(session, row.id, key, now)
     return row
 
 
@@ -78,11 +80,3 @@ def running(session: Session) -> dict[str, str]:
     """Run by worker, for those that execute one."""
     query = select(RunRow.worker_id, RunRow.id).where(RunRow.state == "running")
     return {worker_id: run_id for worker_id, run_id in session.execute(query) if worker_id is not None}
-
-
-def _put_fingerprint(session: Session, fingerprint: Fingerprint, now: datetime) -> str:
-    key = fingerprint.content_key()
-    if session.get(FingerprintRow, key) is None:
-        session.add(FingerprintRow(key=key, value=fingerprint, first_seen_at=now))
-        session.flush()
-    return key

@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
 from db.session import Database, is_current, upgrade
-from service import errors, events, expiry, idempotency, openapi, pages, recommendations, retention, waiting
+from service import errors, events, expiry, idempotency, openapi, pages, recommendations, retention, staleness, waiting
 from service.body_limit import BodyLimit
 from service.codes import Problem
 from service.context import Context
@@ -40,6 +40,7 @@ def create_app(settings: Settings | None = None, context: Context | None = None,
                 waiting.keep_looking,
                 deliveries.keep_delivering,
                 retention.keep_forgetting,
+                staleness.keep_watching,
             )
         ]
         try:

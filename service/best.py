@@ -143,6 +143,8 @@ def _confidence(row: BestRow, found: tuple[Difference, ...]) -> Confidence:
     if row.freshness != "fresh":
         is_low = True
         reasons.append(f"measured before a change of {', '.join(row.changed_fields) or 'the fingerprint'}")
+    elif row.changed_fields:
+        reasons.append(f"measured before a change of {', '.join(row.changed_fields)}, which should matter little")
     if found:
         is_low = is_low or _distance(found) >= _WEIGHTS["cluster"]
         reasons.append("measured for another case: " + ", ".join(item.field for item in found))

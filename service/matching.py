@@ -7,6 +7,7 @@ from api_schemas.models import ModelSpec
 from api_schemas.studies import StudySpec
 from db.rows import StudyRow, WorkerRow
 from service.errors import Invalid, close_matches, invalid
+from tuner.fingerprints import changes, stale_fields
 
 _MEMORY_TOLERANCE = 1.05
 """Vendors print 80 GB where NVML reports 79.6 GiB or 93.1 GiB where there are 94; a study may say either."""
@@ -48,7 +49,7 @@ def local_worker(live: Sequence[WorkerRow]) -> WorkerRow:
 def offers(inventory: Inventory, cluster: Cluster) -> bool:
     """Whether a worker has the hardware of a cluster, or more of the same."""
     has = inventory.cluster
-    if not _same_shape(has, cluster):
+    if not same_shape(has, cluster):
         return False
     slack = 1.0 if cluster.device == "cpu" else _MEMORY_TOLERANCE
     return (
@@ -110,28 +111,31 @@ def _check_model_type(model_type: str, worker: WorkerRow) -> None:
 
 def may_run(worker: WorkerRow, study: StudyRow) -> bool:
     """Whether runs of the study may go to the worker: the hardware, and what was measured on before."""
-    return (
-        _serves(worker, study)
-        and study.fingerprint_key in (None, worker.fingerprint_key)
-        and has_model(worker.inventory, study.spec.model)
-    )
+    return _serves(worker, study) and not _changed(worker, study) and has_model(worker.inventory, study.spec.model)
 
 
 def fingerprint_differs(worker: WorkerRow, study: StudyRow) -> bool:
     """The worker has the hardware's shape, but its measurements would not compare with the study's."""
-    return _serves(worker, study) and study.fingerprint_key not in (None, worker.fingerprint_key)
+    return _serves(worker, study) and bool(_changed(worker, study))
+
+
+def _changed(worker: WorkerRow, study: StudyRow) -> tuple[str, ...]:
+    """Fields in which the worker differs from where the study was measured, so that its runs would not compare."""
+    if study.fingerprint is None or study.fingerprint_key == worker.fingerprint_key:
+        return ()
+    return stale_fields(study.fingerprint.value, worker.inventory.fingerprint, study.cluster.nodes)
 
 
 def _serves(worker: WorkerRow, study: StudyRow) -> bool:
     is_ours = worker.project_id in (None, study.project_id)
-    return is_ours and _same_shape(worker.inventory.cluster, study.cluster)
+    return is_ours and same_shape(worker.inventory.cluster, study.cluster)
 
 
 def refusal(worker: WorkerRow, study: StudyRow) -> str:
     """Why, field by field."""
     assert study.fingerprint is not None
-    was, now = study.fingerprint.value.model_dump(), worker.inventory.fingerprint.model_dump()
-    changed = ", ".join(f"{name} {now[name]} instead of {was[name]}" for name in was if was[name] != now[name])
+    found = changes(study.fingerprint.value, worker.inventory.fingerprint, study.cluster.nodes)
+    changed = ", ".join(f"{item.field} {item.now} instead of {item.was}" for item in found if item.effect == "stale")
     return (
         f"{_REFUSAL}{worker.name} has {changed}, and measurements on both do not compare; "
         "restore it, or start a new study"
@@ -143,7 +147,8 @@ def is_refusal(reason: str | None) -> bool:
     return reason is not None and reason.startswith(_REFUSAL)
 
 
-def _same_shape(has: Cluster, wanted: Cluster) -> bool:
+def same_shape(has: Cluster, wanted: Cluster) -> bool:
+    """Whether hardware of this kind and size runs trials of a cluster, memory aside."""
     same_device = has.device == wanted.device and (
         has.device == "cpu" or has.gpu.strip().casefold() == wanted.gpu.strip().casefold()
     )

@@ -212,9 +212,17 @@ def _serve(session: Session, row: BestRow, found: RecommendationRow, now: dateti
         row.serving.state = RecommendationState.RETIRED
     found.state = RecommendationState.SERVING
     row.serving, row.serving_id, row.updated_at = found, found.id, now
-    row.freshness, row.changed_fields = "fresh", []
+    row.freshness, row.changed_fields, row.fingerprint_key = "fresh", [], found.answer.fingerprint.content_key()
+    row.stale_since, row.stale_told_at, row.stale_told_for = None, None, []
     row.version += 1
     session.flush()
+
+
+def note_decision(
+    session: Session, row: BestRow, found: RecommendationRow, action: str, note: str, now: datetime
+) -> None:
+    """Keep in the history what the service itself has found."""
+    _decide(session, row, found, action, _SERVICE, note, now)
 
 
 def _decide(

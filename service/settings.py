@@ -28,6 +28,12 @@ class Settings(BaseSettings):
     """How often a waiting lease request looks for work."""
     worker_live_s: float = Field(default=90, gt=0)
     """A worker counts as live for this long after its last request."""
+    fingerprint_check_s: float = Field(default=5, gt=0)
+    """How often what is served is held against the workers' fingerprints."""
+    fingerprint_debounce_s: float = Field(default=300, ge=0)
+    """A change is announced, and a retune asked for, when nothing has changed for this long: a rolling one is one event."""
+    fingerprint_gone_s: float = Field(default=3600, ge=0)
+    """A silent worker counts with its last fingerprint for this long: a reboot must not make stale what it will run."""
     run_deadline_s: float = Field(default=300, gt=0)
     """Hard limit of one run, building the model included."""
     no_progress_s: float = Field(default=60, gt=0)

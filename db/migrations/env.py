@@ -3,9 +3,11 @@
 from alembic import context
 
 from db.best_rows import BestRow
+from db.fingerprint_rows import FingerprintEraRow
 from db.retune_rows import RetuneRow
 
-assert BestRow.metadata is RetuneRow.metadata, "both modules must be imported: each adds its tables"
+_ADDING = (BestRow, FingerprintEraRow, RetuneRow)
+assert len({row.metadata for row in _ADDING}) == 1, "all modules must be imported: each adds its tables"
 
 context.configure(
     connection=context.config.attributes["connection"],

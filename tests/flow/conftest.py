@@ -33,11 +33,11 @@ def clock() -> Clock:
 
 @pytest.fixture
 def open_service(clock: Clock) -> Iterator[Callable[[str], TestClient]]:
-    """Start a service on a database; the test sweeps expired leases itself."""
+    """Start a service on a database; the test sweeps expired leases and looks at fingerprints itself."""
     clients = []
 
     def open_one(url: str) -> TestClient:
-        context = Context(Database(url), Settings(database_url=url, sweep_s=3600), clock)
+        context = Context(Database(url), Settings(database_url=url, sweep_s=3600, fingerprint_check_s=3600), clock)
         client = local_client(create_app(context=context))
         clients.append(client)
         return client.__enter__()

@@ -9,10 +9,11 @@ from pathlib import Path
 import httpx
 import pytest
 from fastapi.testclient import TestClient
-from simulated_worker import SPEC, SimulatedWorker
+from simulated_worker import FINGERPRINT, SPEC, SimulatedWorker
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from db.session import Database
+from service import staleness
 from service.app import create_app
 from service.context import Context
 from service.settings import Settings
@@ -205,3 +206,20 @@ def postgres_url_client(open_service, postgres_server, postgres_template):
 def test_unknown_type_of_event_is_refused(quick_client):
     answer = quick_client.post("/v1/webhooks", json={"url": "https://example.org", "events": ["study.nope"]})
     assert answer.status_code == 422 and "study.complete" in answer.json()["detail"]
+
+
+def test_a_stale_recommendation_is_told_once_with_what_changed(service, receiver, clock):
+    client, context = service
+    hook(client, receiver, events=["best.stale"])
+    study_id, worker = study(client)
+    worker.work()
+    changed = SimulatedWorker(client, fingerprint=FINGERPRINT.model_copy(update={"kernel": "6.6"})).register()
+    for _ in range(8):
+        staleness.watch(context)
+        clock.turn(60)
+        changed.lease()
+    deliver(context)
+    ((_, body),) = receiver.got
+    message = json.loads(body)
+    assert (message["type"], message["data"]["study_id"]) == ("best.stale", study_id)
+    assert message["data"]["changes"] == [{"field": "kernel", "was": "6.1", "now": "6.6", "effect": "stale"}]

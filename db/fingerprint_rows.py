@@ -1,0 +1,41 @@
+"""The table of who had which fingerprint when."""
+
+from datetime import datetime
+
+from sqlalchemy import ForeignKey, Index, String, text
+from sqlalchemy.orm import Mapped, mapped_column, relationship
+
+from db.base import Row
+from db.rows import FingerprintRow, WorkerRow
+
+_PRESENT = text("until IS NULL")
+
+
+class FingerprintEraRow(Row):
+    """A time in which a worker had one fingerprint, from the registration that brought it to the one that replaced it."""
+
+    __tablename__ = "fingerprint_eras"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    worker_id: Mapped[str] = mapped_column(String(32), ForeignKey("workers.id"))
+    fingerprint_key: Mapped[str] = mapped_column(ForeignKey("fingerprints.key"))
+    predecessor_key: Mapped[str | None] = mapped_column(ForeignKey("fingerprints.key"))
+    """What the worker had before; None: it was new, or its history was not kept then."""
+    since: Mapped[datetime]
+    until: Mapped[datetime | None]
+    """None: the worker has not brought another one since."""
+
+    worker: Mapped[WorkerRow] = relationship()
+    fingerprint: Mapped[FingerprintRow] = relationship(foreign_keys=fingerprint_key)
+    predecessor: Mapped[FingerprintRow | None] = relationship(foreign_keys=predecessor_key)
+
+    __table_args__ = (
+        Index(
+            "uq_fingerprint_eras_present",
+            "worker_id",
+            unique=True,
+            sqlite_where=_PRESENT,
+            postgresql_where=_PRESENT,
+        ),
+        Index("ix_fingerprint_eras_fingerprint", "fingerprint_key", "since"),
+    )

@@ -1,0 +1,173 @@
+"""Queries on fingerprints, who had them when, and which recommendations were measured under them."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import ColumnElement, exists, or_, select, tuple_
+from sqlalchemy.orm import Session, joinedload
+
+from api_schemas.hardware import Cluster, Fingerprint
+from db.best_rows import BestRow, RecommendationRow
+from db.fingerprint_rows import FingerprintEraRow
+from db.rows import FingerprintRow, StudyRow, WorkerRow
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which fingerprints of a list; None: any."""
+
+    project_id: str | None = None
+    """Of workers that serve this project."""
+    worker: str | None = None
+    """Name or id of a worker that had it."""
+    current_only: bool = False
+    """Some worker has not brought another one since."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is served for one case, as far as its freshness is concerned."""
+
+    project_id: str
+    study_key: str
+    shape_key: str
+    version: int
+    fingerprint_key: str
+    cluster: Cluster
+    freshness: str
+    changed_fields: list[str]
+    stale_since: datetime | None
+    stale_told_at: datetime | None
+    stale_told_for: list[str]
+
+
+def put(session: Session, fingerprint: Fingerprint, now: datetime) -> str:
+    """Store a fingerprint under its key, once."""
+    key = fingerprint.content_key()
+    if session.get(FingerprintRow, key) is None:
+        session.add(FingerprintRow(key=key, value=fingerprint, first_seen_at=now))
+        session.flush()
+    return key
+
+
+def note(session: Session, worker_id: str, key: str, now: datetime) -> None:
+    """Begin an era where a worker brings another fingerprint than it had. The caller holds the worker."""
+    before = present(session, worker_id)
+    if before is not None and before.fingerprint_key == key:
+        return
+    if before is not None:
+        before.until = now
+        session.flush()
+    predecessor = before.fingerprint_key if before is not None else None
+    session.add(FingerprintEraRow(worker_id=worker_id, fingerprint_key=key, predecessor_key=predecessor, since=now))
+    session.flush()
+
+
+def present(session: Session, worker_id: str) -> FingerprintEraRow | None:
+    """The era a worker is in."""
+    query = select(FingerprintEraRow).where(FingerprintEraRow.worker_id == worker_id, FingerprintEraRow.until.is_(None))
+    return session.scalars(query).one_or_none()
+
+
+def fleet(session: Session, seen_since: datetime) -> Sequence[FingerprintEraRow]:
+    """The present eras of workers heard of since then, with worker and fingerprint."""
+    query = select(FingerprintEraRow).join(FingerprintEraRow.worker)
+    query = query.where(FingerprintEraRow.until.is_(None), WorkerRow.seen_at >= seen_since)
+    return session.scalars(query.options(*_WITH_WORKER)).all()
+
+
+def of_workers(session: Session) -> dict[str, list[FingerprintEraRow]]:
+    """Every worker's eras by its id, the newest first."""
+    query = select(FingerprintEraRow).order_by(FingerprintEraRow.id.desc())
+    found: dict[str, list[FingerprintEraRow]] = {}
+    for era in session.scalars(query.options(*_WITH_WORKER)):
+        found.setdefault(era.worker_id, []).append(era)
+    return found
+
+
+def get(session: Session, key: str) -> FingerprintRow | None:
+    """One fingerprint."""
+    return session.get(FingerprintRow, key)
+
+
+def page(session: Session, wanted: Filter, after: tuple[datetime, str] | None, limit: int) -> Sequence[FingerprintRow]:
+    """Fingerprints that match, the newest first, behind `after`."""
+    time, key = FingerprintRow.first_seen_at, FingerprintRow.key
+    query = select(FingerprintRow).order_by(time.desc(), key.desc()).limit(limit)
+    if wanted != Filter():
+        query = query.where(
+            exists()
+            .where(FingerprintEraRow.fingerprint_key == key, WorkerRow.id == FingerprintEraRow.worker_id)
+            .where(*_matching(wanted))
+        )
+    if after is not None:
+        query = query.where(tuple_(time, key) < after)
+    return session.scalars(query).all()
+
+
+def holders(session: Session, keys: Collection[str], project_id: str | None) -> dict[str, list[FingerprintEraRow]]:
+    """Eras of these fingerprints by key, the newest first; of the workers that serve a project (None: any)."""
+    query = select(FingerprintEraRow).join(FingerprintEraRow.worker).where(FingerprintEraRow.fingerprint_key.in_(keys))
+    query = query.where(*_matching(Filter(project_id))).order_by(FingerprintEraRow.since.desc(), FingerprintEraRow.id)
+    found: dict[str, list[FingerprintEraRow]] = {key: [] for key in keys}
+    for era in session.scalars(query.options(*_WITH_WORKER)):
+        found[era.fingerprint_key].append(era)
+    return found
+
+
+def dependents(session: Session, key: str, project_id: str | None, limit: int) -> Sequence[BestRow]:
+    """What is served that was measured under a fingerprint, by study key."""
+    query = select(BestRow).where(BestRow.fingerprint_key == key, BestRow.serving_id.is_not(None))
+    if project_id is not None:
+        query = query.where(BestRow.project_id == project_id)
+    query = query.order_by(BestRow.study_key, BestRow.project_id).limit(limit)
+    return session.scalars(query.options(joinedload(BestRow.serving))).all()
+
+
+def cases(session: Session) -> Sequence[Case]:
+    """Everything that is served, without its content; the newest first."""
+    query = (
+        select(
+            BestRow.project_id,
+            BestRow.study_key,
+            BestRow.shape_key,
+            BestRow.version,
+            BestRow.fingerprint_key,
+            StudyRow.cluster,
+            BestRow.freshness,
+            BestRow.changed_fields,
+            BestRow.stale_since,
+            BestRow.stale_told_at,
+            BestRow.stale_told_for,
+        )
+        .join(RecommendationRow, RecommendationRow.id == BestRow.serving_id)
+        .join(StudyRow, StudyRow.id == RecommendationRow.study_id)
+        .where(BestRow.fingerprint_key.is_not(None))
+        .order_by(BestRow.updated_at.desc(), BestRow.study_key)
+    )
+    return [Case(**row._mapping) for row in session.execute(query)]
+
+
+def values(session: Session, keys: Collection[str]) -> dict[str, Fingerprint]:
+    """Fingerprints by key."""
+    query = select(FingerprintRow.key, FingerprintRow.value).where(FingerprintRow.key.in_(keys))
+    return {row.key: row.value for row in session.execute(query)}
+
+
+_WITH_WORKER = (
+    joinedload(FingerprintEraRow.worker),
+    joinedload(FingerprintEraRow.fingerprint),
+    joinedload(FingerprintEraRow.predecessor),
+)
+
+
+def _matching(wanted: Filter) -> list[ColumnElement[bool]]:
+    found: list[ColumnElement[bool]] = []
+    if wanted.project_id is not None:
+        found.append(or_(WorkerRow.project_id.is_(None), WorkerRow.project_id == wanted.project_id))
+    if wanted.worker is not None:
+        found.append(or_(WorkerRow.name == wanted.worker, WorkerRow.id == wanted.worker))
+    if wanted.current_only:
+        found.append(FingerprintEraRow.until.is_(None))
+    return found

@@ -1,0 +1,109 @@
+"""Which differences between two fingerprints count, and for what: the policy behind stale recommendations.
+
+Unknown (None) on either side is no difference: a release that looks at more fields makes nothing stale.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from api_schemas.fingerprints import Effect, FieldChange
+from api_schemas.hardware import Fingerprint, bandwidth_band
+
+Judge = Callable[[Any, Any], Effect | None]
+"""What a difference between two known values does; None: nothing."""
+
+
+class Rule(NamedTuple):
+    """The policy for one field."""
+
+    judge: Judge
+    why: str
+    spans_nodes: bool = False
+    """It matters only to trials over several nodes; with one node it lowers the confidence at most."""
+    needs_gpu: bool = False
+    """With CPU ranks it lowers the confidence at most."""
+    is_host: bool = False
+    """With GPUs it lowers the confidence at most."""
+
+
+def _exactly(effect: Effect) -> Judge:
+    return lambda was, now: effect if was != now else None
+
+
+def _series(was: str, now: str) -> Effect | None:
+    """Versions: the first two numbers decide."""
+    if was == now:
+        return None
+    return "stale" if re.findall(r"\d+", was)[:2] != re.findall(r"\d+", now)[:2] else "confidence"
+
+
+def _by_more_than(stale: float, confidence: float) -> Judge:
+    """Amounts: the fractions of the larger one from which a difference counts."""
+
+    def judge(was: float, now: float) -> Effect | None:
+        difference = abs(was - now) / max(was, now)
+        return "stale" if difference > stale else "confidence" if difference > confidence else None
+
+    return judge
+
+
+def _bands(was: float, now: float) -> Effect | None:
+    return "stale" if abs(bandwidth_band(was) - bandwidth_band(now)) > 1 else None
+
+
+_STALE = _exactly("stale")
+
+POLICY: Mapping[str, Rule] = {
+    "device": Rule(_STALE, "other hardware"),
+    "gpu": Rule(_STALE, "other hardware"),
+    "gpu_count": Rule(_STALE, "other GPUs share the links, the host and the power"),
+    "nodes": Rule(_STALE, "other nodes share the network"),
+    "gpu_memory_gib": Rule(_by_more_than(0.02, 0.001), "what fits; drivers reserve a little more or less"),
+    "gpu_links": Rule(_STALE, "collectives take other ways"),
+    "pcie_gb_per_s": Rule(_STALE, "offloading and traffic between GPUs without NVLink"),
+    "sm_clock_mhz": Rule(_by_more_than(0.01, 0.0), "the ratio of computation to communication"),
+    "memory_clock_mhz": Rule(_by_more_than(0.01, 0.0), "the ratio of memory traffic to computation"),
+    "power_limit_w": Rule(_by_more_than(0.02, 0.0), "clocks under load"),
+    "driver": Rule(_STALE, "scheduling, memory management and transfers"),
+    "cuda": Rule(_STALE, "kernels and allocators"),
+    "nccl": Rule(_STALE, "collectives: their algorithms, buffers and overlap"),
+    "torch": Rule(_STALE, "the backends themselves"),
+    "deepspeed": Rule(_STALE, "a backend itself"),
+    "transformers": Rule(_STALE, "the model's code"),
+    "python": Rule(_series, "launch times; a patch release changes nothing that is measured"),
+    "kernel": Rule(_series, "scheduling and networking; a patch release hardly changes them"),
+    "cpu": Rule(_STALE, "launch times, offloading, CPU ranks"),
+    "cpu_count": Rule(_STALE, "the ranks' threads", is_host=True),
+    "cpu_topology": Rule(_STALE, "which rank is near which memory", is_host=True),
+    "cpu_max_mhz": Rule(_by_more_than(0.01, 0.0), "the ranks' speed", is_host=True),
+    "host_memory_gib": Rule(_by_more_than(0.1, 0.02), "what fits when offloading; the kernel keeps some for itself"),
+    "nics": Rule(_STALE, "traffic between nodes", spans_nodes=True),
+    "intra_node_gb_per_s": Rule(_bands, "collectives; between CPU ranks it is a matter of load", needs_gpu=True),
+    "inter_node_gb_per_s": Rule(_bands, "collectives between nodes", spans_nodes=True),
+}
+"""By field. Not in it: `version` and `overridden`, which say something about the record."""
+
+
+def changes(was: Fingerprint, now: Fingerprint, nodes: int = 1) -> tuple[FieldChange, ...]:
+    """Every difference that counts for a case on so many nodes, in the order of the policy."""
+    found = []
+    for field, rule in POLICY.items():
+        before, after = getattr(was, field), getattr(now, field)
+        effect = None if before is None or after is None else rule.judge(before, after)
+        if effect is None:
+            continue
+        if _matters_less(rule, now, nodes):
+            effect = "confidence"
+        found.append(FieldChange(field=field, was=before, now=after, effect=effect))
+    return tuple(found)
+
+
+def stale_fields(was: Fingerprint, now: Fingerprint, nodes: int = 1) -> tuple[str, ...]:
+    """The fields because of which measurements on both do not compare; empty: they do."""
+    return tuple(change.field for change in changes(was, now, nodes) if change.effect == "stale")
+
+
+def _matters_less(rule: Rule, now: Fingerprint, nodes: int) -> bool:
+    is_cpu = now.device == "cpu"
+    return (rule.spans_nodes and nodes == 1) or (rule.needs_gpu and is_cpu) or (rule.is_host and not is_cpu)

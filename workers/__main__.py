@@ -9,6 +9,7 @@ import json
 import logging
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from pydantic import TypeAdapter, ValidationError
 from api_schemas.credentials import take_api_key
 from api_schemas.failures import Failure
 from api_schemas.leases import Task
-from workers import allowed as allowed_code
 from workers import device_lock, hardware_speed, machine
 from workers.agent import Agent
 from workers.allowed import Allowed
@@ -28,6 +28,9 @@ from workers.gpu_figures import figures
 from workers.hardware import DetectionFailed, Libraries, LibraryProbe, find_gpus, fingerprint, inventory
 from workers.interrupt import Interrupt
 from workers.launchers.base import LaunchFailed, RanksAlive
+from workers.offer import look_again, offer
+from workers.options import machine_options
+from workers.overrides import overridden
 from workers.settings import WorkerSettings
 from workers.supervise import Limits
 from workers.trial_dir import DiskFull, TrialDir
@@ -86,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.set_defaults(command=run_agent)
     parser.add_argument("--service", metavar="URL", help="base URL of the service")
     parser.add_argument("--name", help="stable name of this worker (default: host name and work directory)")
-    _machine_options(parser)
+    machine_options(parser)
     commands = parser.add_subparsers(title="other commands", metavar="COMMAND")
 
     trial = commands.add_parser("run-trial", help="run one trial from a JSON file, without a service")
@@ -95,33 +98,18 @@ def _parser() -> argparse.ArgumentParser:
     trial.add_argument("--json", action="store_true", help="print one JSON object instead of a summary")
     trial.add_argument("--deadline-s", type=float, default=3600.0, help="hard limit of the trial")
     trial.add_argument("--no-progress-s", type=float, default=600.0, help="limit without any step")
-    _machine_options(trial)
+    machine_options(trial)
 
     speed = commands.add_parser("measure-hardware", help="measure what predictions need: a minute, kept for the agent")
     speed.set_defaults(command=measure_hardware)
     speed.add_argument("--json", action="store_true", help="print a HardwareReport as JSON")
-    _machine_options(speed)
+    machine_options(speed)
 
     look = commands.add_parser("detect", help="print what this machine offers")
     look.set_defaults(command=detect)
     look.add_argument("--json", action="store_true", help="print an Inventory as JSON")
-    _machine_options(look)
+    machine_options(look)
     return parser
-
-
-def _machine_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--work-dir", type=Path, metavar="DIR", help="trial directories and logs")
-    parser.add_argument("--ranks", type=int, metavar="N", help="ranks (default: all GPUs, or 2 CPU ranks)")
-    parser.add_argument("--memory-gib", type=float, metavar="X", help="declared memory of one CPU rank")
-    allowed_code.add_options(parser)
-    parser.add_argument("--cold", action="store_true", default=None, help="one interpreter per rank, no warm host")
-    parser.add_argument(
-        "--no-build-operators",
-        dest="build_operators",
-        action="store_false",
-        default=None,
-        help="leave building DeepSpeed's CPU Adam to the first trial that offloads its optimizer",
-    )
 
 
 def _settings(options: argparse.Namespace) -> WorkerSettings:
@@ -139,8 +127,7 @@ def run_agent(settings: WorkerSettings, options: argparse.Namespace) -> int:
         if interrupt or prepared is None:
             return DONE
         libraries = probe.result().updated(prepared.versions)
-        offered = inventory(gpus, libraries, settings.ranks, settings.memory_gib, allowed, isolation=prepared.isolation)
-        offered = offered.model_copy(update={"measured": hardware_speed.stored(settings.work_dir, offered)})
+        offered = offer(settings, gpus, libraries, allowed, isolation=prepared.isolation)
         place = Workplace(
             work_dir=settings.work_dir.resolve(),
             launcher=launcher,
@@ -153,7 +140,8 @@ def run_agent(settings: WorkerSettings, options: argparse.Namespace) -> int:
         )
         client = ServiceClient(settings.service, api_key=options.api_key)
         try:
-            Agent(settings, client, place, offered, interrupt).run()
+            look = partial(look_again, settings, libraries)
+            Agent(settings, client, place, offered, interrupt, look).run()
         finally:
             client.close()
     return DONE
@@ -171,7 +159,8 @@ def run_trial(settings: WorkerSettings, options: argparse.Namespace) -> int:
         prepared = machine.prepare(settings.model_copy(update={"build_operators": False}), launcher, interrupt)
         if interrupt or prepared is None:
             return INTERRUPTED
-        found = fingerprint(gpus, Libraries().updated(prepared.versions))
+        detected = fingerprint(gpus, Libraries().updated(prepared.versions))
+        found = overridden(detected, settings.fingerprint_override)
         place = Workplace(
             work_dir=settings.work_dir.resolve(),
             launcher=launcher,
@@ -234,9 +223,7 @@ def detect(settings: WorkerSettings, options: argparse.Namespace) -> int:
     gpus = find_gpus().first(settings.ranks)
     allowed = Allowed.of(settings.allowed_models, settings.allowed_scripts)
     libraries = LibraryProbe.start().result()
-    _print(
-        inventory(gpus, libraries, settings.ranks, settings.memory_gib, allowed).model_dump(mode="json"), options.json
-    )
+    _print(offer(settings, gpus, libraries, allowed).model_dump(mode="json"), options.json)
     return DONE
 
 

@@ -4,11 +4,13 @@ Nothing here decides what a result means; a lost lease ends the ranks and report
 """
 
 import contextlib
+import dataclasses
 import logging
 import secrets
+from collections.abc import Callable
 
 from api_schemas.failures import Failure, FailureKind
-from api_schemas.hardware import Inventory
+from api_schemas.hardware import Fingerprint, Inventory
 from api_schemas.leases import PROTOCOL_VERSION, Lease, LeaseRequest, Registered, Registration, Report
 from api_schemas.measurements import Measurement
 from api_schemas.models import ModelProfile
@@ -39,7 +41,9 @@ class Agent:
         place: Workplace,
         inventory: Inventory,
         interrupt: Interrupt,
+        look_again: Callable[[], Fingerprint | None] = lambda: None,
     ):
+        """`look_again` says what the fingerprint is now; None: as before."""
         self._settings = settings
         self._client = client
         self._place = place
@@ -47,6 +51,8 @@ class Agent:
         self._interrupt = interrupt
         self._session = secrets.token_urlsafe(16)
         self._registered_s: list[float] = []
+        self._look_again = look_again
+        self._looked_s = now_s()
 
     def run(self) -> None:
         """Work until interrupted.
@@ -68,6 +74,7 @@ class Agent:
                 raise
             if self._place.devices is not None:
                 self._place.devices.require_fit(lambda: bool(self._interrupt))
+            self._notice_changes()
             sent_at_s = now_s()
             lease = self._lease()
             if lease is not None:
@@ -88,6 +95,20 @@ class Agent:
             self._registered_s.append(now_s())
             log.info("registered as %s (session %s)", registration.name, self._session)
         return registered
+
+    def _notice_changes(self) -> None:
+        """Tell the service when hardware or settings have changed meanwhile. Between runs: looking costs CPU time, and a
+        change during a run is seen before the next one.
+        """
+        if now_s() - self._looked_s < self._settings.look_again_s:
+            return
+        found, self._looked_s = self._look_again(), now_s()
+        if found is None or found == self._place.fingerprint:
+            return
+        log.warning("the fingerprint has changed, registering again: %s", found.model_dump_json(exclude_none=True))
+        self._place = dataclasses.replace(self._place, fingerprint=found)
+        self._inventory = self._inventory.model_copy(update={"fingerprint": found})
+        self._register()
 
     def _lease(self) -> Lease | None:
         request = LeaseRequest(protocol_version=PROTOCOL_VERSION, session=self._session, wait_s=_LEASE_WAIT_S)

@@ -4,26 +4,27 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import psutil
 from pydantic import BaseModel, JsonValue, ValidationError
 
 from api_schemas.base import GIB
 from api_schemas.hardware import Cluster, Fingerprint, Inventory
+from workers import host_facts
 from workers.allowed import Allowed
 from workers.gpu_figures import figures
 from workers.launchers.processes import PYTHON, start_tethered
-from workers.oom_counter import cgroups
 
 DEFAULT_CPU_RANKS = 2
 _RANKS_SHARE = 0.8
 """Of host memory, declared to CPU ranks; the rest is for interpreters (0.5 GiB each with torch), page cache and others."""
 _NVML_S = 60.0
 _LIBRARIES_S = 300.0
+
+Amount = TypeVar("Amount", int, float)
 
 
 class DetectionFailed(Exception):
@@ -37,6 +38,12 @@ class Gpu(BaseModel):
     name: str
     memory_bytes: int
     pcie_gb_per_s: float | None
+    """Of the best link that device and system can have."""
+    pcie_link_gb_per_s: float | None = None
+    """Of the link as it was trained: a bad riser or slot halves its width."""
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    power_limit_w: float | None = None
 
 
 class Gpus(BaseModel):
@@ -44,6 +51,14 @@ class Gpus(BaseModel):
 
     driver: str | None
     devices: tuple[Gpu, ...]
+    links: tuple[tuple[int, int, str], ...] = ()
+    """Pairs of devices by index, and how they are joined."""
+
+    @property
+    def links_in_words(self) -> str | None:
+        """How many pairs are joined in which way, such as `28×NV18`; None for a single GPU or where NVML does not say."""
+        words = Counter(word for _, _, word in self.links)
+        return ", ".join(f"{count}×{word}" for word, count in sorted(words.items())) or None
 
     def first(self, ranks: int | None) -> "Gpus":
         """The devices that `ranks` ranks use.
@@ -60,7 +75,8 @@ class Gpus(BaseModel):
                 f"GPUs of several models ({', '.join(names)}) would run at the pace of the slowest; "
                 "choose equal ones with CUDA_VISIBLE_DEVICES"
             )
-        return Gpus(driver=self.driver, devices=chosen)
+        links = tuple(link for link in self.links if max(link[:2]) < len(chosen))
+        return Gpus(driver=self.driver, devices=chosen, links=links)
 
     @property
     def uuids(self) -> list[str]:
@@ -140,7 +156,7 @@ def cluster(gpus: Gpus, ranks: int | None, memory_gib: float | None) -> Cluster:
     Raises:
         ValueError: a memory was declared for GPUs, which say theirs themselves.
     """
-    host_gib = host_memory_gib()
+    host_gib = host_facts.host_memory_gib()
     if not gpus.devices:
         count = ranks or DEFAULT_CPU_RANKS
         share_gib = round(_RANKS_SHARE * host_gib / count, 2)
@@ -182,10 +198,26 @@ def fingerprint(gpus: Gpus, libraries: Libraries) -> Fingerprint:
         **libraries.model_dump(exclude={"causal_lm_types"}),
         python=platform.python_version(),
         kernel=platform.release(),
-        cpu=cpu_model(),
+        cpu=host_facts.cpu_model(),
         cpu_count=len(os.sched_getaffinity(0)),
-        host_memory_gib=round(host_memory_gib(), 1),
+        host_memory_gib=round(host_facts.host_memory_gib(), 1),
+        nodes=1,
+        gpu_links=gpus.links_in_words,
+        pcie_gb_per_s=_least(gpu.pcie_link_gb_per_s for gpu in gpus.devices),
+        sm_clock_mhz=_least(gpu.sm_clock_mhz for gpu in gpus.devices),
+        memory_clock_mhz=_least(gpu.memory_clock_mhz for gpu in gpus.devices),
+        power_limit_w=_least(gpu.power_limit_w for gpu in gpus.devices),
+        cpu_topology=host_facts.cpu_topology(),
+        cpu_max_mhz=host_facts.cpu_max_mhz(),
+        nics=host_facts.nics(),
     )
+
+
+def _least(values: Iterable[Amount | None]) -> Amount | None:
+    """The ranks go at the pace of the slowest; None where a device does not say."""
+    found = list(values)
+    known = [value for value in found if value is not None]
+    return min(known) if known and len(known) == len(found) else None
 
 
 def inventory(
@@ -207,38 +239,3 @@ def inventory(
         peak_flops=figures(offered.gpu).peak_bf16_flops,
         details={"host": platform.node(), "gpu_uuids": list(gpus.uuids), **details},
     )
-
-
-def host_memory_gib() -> float:
-    """Memory this process and its children may use: the machine's, or less by control group."""
-    limits = [float(psutil.virtual_memory().total)]
-    root = Path("/sys/fs/cgroup")
-    for controllers, group in cgroups():
-        if controllers == "":
-            base, name = root, "memory.max"
-        elif "memory" in controllers.split(","):
-            base, name = root / "memory", "memory.limit_in_bytes"
-        else:
-            continue
-        # A limit may be set on any level above ours; in a container the outer levels are not visible.
-        for level in [base / group, *(base / group).parents]:
-            if level.is_relative_to(base):
-                limits += _limit(level / name)
-    return min(limits) / GIB
-
-
-def _limit(path: Path) -> list[float]:
-    try:
-        return [float(path.read_text())]
-    except (OSError, ValueError):  # not there, or "max"
-        return []
-
-
-def cpu_model() -> str:
-    """Name of the processor as the kernel prints it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()

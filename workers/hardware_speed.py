@@ -65,4 +65,5 @@ def stored(work_dir: Path, offered: Inventory) -> MeasuredHardware | None:
 
 
 def _path(work_dir: Path, offered: Inventory) -> Path:
-    return work_dir / f"hardware-{offered.fingerprint.content_key()}-{offered.cluster.world_size}.json"
+    # By the first version's fields: the others say how the hardware is set up, which a new release may look at anew.
+    return work_dir / f"hardware-{offered.fingerprint.first_version().content_key()}-{offered.cluster.world_size}.json"

@@ -9,7 +9,7 @@ import psutil
 from api_schemas.base import GIB
 from api_schemas.conditions import Conditions
 from workers.clock import now_s
-from workers.hardware import host_memory_gib
+from workers.host_facts import host_memory_gib
 from workers.oom_counter import cgroups
 
 _ROOT = Path("/sys/fs/cgroup")

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from workers.overrides import split_overrides
+
 
 class WorkerSettings(BaseSettings):
     """Settings of one agent; each may be given as `SHARDTUNE_WORKER_<NAME>`."""
@@ -30,6 +32,11 @@ class WorkerSettings(BaseSettings):
     allowed_scripts: Annotated[dict[str, str], NoDecode] = {}
     """Training scripts that studies may name: command (a Python script and its arguments) by name; in the environment
     NAME=COMMAND separated by semicolons."""
+    fingerprint_override: Annotated[dict[str, str], NoDecode] = {}
+    """Fields of the fingerprint to report otherwise, for trying out what a change causes; marked in every record. In the
+    environment FIELD=VALUE separated by semicolons."""
+    look_again_s: float = Field(default=60, gt=0)
+    """How often, between runs, the fingerprint is looked at again; a change is told to the service."""
     keep_trials: int = Field(default=20, ge=0)
     """Newest trial directories of successful runs that are kept."""
     keep_failed: int = Field(default=200, ge=0)
@@ -61,6 +68,12 @@ class WorkerSettings(BaseSettings):
                 raise ValueError(f"allowed_scripts ({entry!r}) must be NAME=COMMAND, such as plain=/path/to/train.py")
             commands[name.strip()] = command.strip()
         return commands
+
+    @field_validator("fingerprint_override", mode="before")
+    @classmethod
+    def _split_overrides(cls, value: Any) -> Any:
+        entries = [entry for entry in value.split(";") if entry.strip()] if isinstance(value, str) else value
+        return split_overrides(entries) if isinstance(entries, list | tuple) else entries
 
     @property
     def pool_name(self) -> str:

@@ -19,7 +19,7 @@ CONTINUE = (200, {"action": "continue", "lease_s": 20})
 class World:
     """One service with one lease to give, one agent; ends when `until(world)` is true after a request."""
 
-    def __init__(self, tmp_path, launcher, task, until, **answers):
+    def __init__(self, tmp_path, launcher, task, until, look=None, **answers):
         self.until = until
         self.answers = {
             "workers": (200, REGISTERED),
@@ -40,10 +40,13 @@ class World:
         self.leases = [(200, lease.model_dump(mode="json"))]
         self.interrupt = Interrupt()
         self.service = FakeService(self.answer)
-        settings = WorkerSettings(service=self.service.url, work_dir=tmp_path, name="box", min_free_gib=0)
+        settings = WorkerSettings(
+            service=self.service.url, work_dir=tmp_path, name="box", min_free_gib=0, look_again_s=0.001
+        )
         offered = inventory(Gpus(driver=None, devices=()), Libraries(), 2, 1.0)
         place = Workplace(tmp_path, launcher, offered.fingerprint, 2, None, 0)
-        self.agent = Agent(settings, ServiceClient(settings.service), place, offered, self.interrupt)
+        again = (lambda: look(offered.fingerprint)) if look else (lambda: None)
+        self.agent = Agent(settings, ServiceClient(settings.service), place, offered, self.interrupt, again)
 
     def answer(self, path, body):
         kind = path.rsplit("/", 1)[1]
@@ -162,3 +165,17 @@ def test_a_lease_counts_from_the_sending_of_what_was_answered():
     assert not clock.must_end()
     clock.renewed(now_s() - 18, 20)
     assert clock.must_end()
+
+
+def test_a_change_between_runs_is_told_under_the_same_session(world):
+    changed = []
+
+    def look(seen):
+        changed.append(seen.model_copy(update={"power_limit_w": 400.0}))
+        return changed[0]
+
+    seen = world("complete", "complete", until=asked(4), look=look)
+    first, second = seen.service.bodies("/workers")
+    assert first["session"] == second["session"]
+    assert second["inventory"]["fingerprint"]["power_limit_w"] == 400.0
+    assert len(changed) > 1 and len(seen.reports()) == 1

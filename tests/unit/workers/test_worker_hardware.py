@@ -11,9 +11,9 @@ from workers.hardware import (
     cluster,
     find_gpus,
     fingerprint,
-    host_memory_gib,
     inventory,
 )
+from workers.host_facts import host_memory_gib
 from workers.nvml import visible
 from workers.oom_counter import oom_kills
 

@@ -1,0 +1,216 @@
+"""What goes into the fingerprint: GPUs as NVML describes them, the host, measured bandwidths, and overrides."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from api_schemas.hardware import CollectiveTime, MeasuredHardware, banded
+from workers import hardware_speed, host_facts, nvml
+from workers.hardware import Gpus, Libraries, cluster, fingerprint, inventory
+from workers.offer import offer, with_bandwidth
+from workers.overrides import overridden
+from workers.settings import WorkerSettings
+
+NOTHING = Gpus(driver=None, devices=())
+
+
+class Machine:
+    """Answers as NVML gives them on a machine of equal GPUs; `joined` says how two are, `answers` replaces one by name."""
+
+    class NVMLError(Exception):
+        pass
+
+    NVML_CLOCK_GRAPHICS, NVML_CLOCK_MEM, nvmlMemory_v2, NVML_FEATURE_ENABLED = 0, 2, 33554472, 1
+    NVML_NVLINK_DEVICE_TYPE_GPU, NVML_NVLINK_DEVICE_TYPE_SWITCH = 0, 2
+    NVML_TOPOLOGY_INTERNAL, NVML_TOPOLOGY_SINGLE, NVML_TOPOLOGY_MULTIPLE = 0, 10, 20
+    NVML_TOPOLOGY_HOSTBRIDGE, NVML_TOPOLOGY_NODE, NVML_TOPOLOGY_SYSTEM = 30, 40, 50
+
+    def __init__(self, count, links=(), level=50, **answers):
+        """`links`: for each GPU the far ends of its NVLinks, a GPU's index or `switch`."""
+        self.count, self.links, self.level, self.answers = count, links or [()] * count, level, answers
+
+    def __getattr__(self, name):
+        if not name.startswith("nvml"):
+            raise AttributeError(name)
+        return lambda *_: self._given(name)
+
+    def _given(self, name):
+        known = {
+            "nvmlInit": None,
+            "nvmlDeviceGetCount": self.count,
+            "nvmlSystemGetDriverVersion": "570.124.06",
+            "nvmlDeviceGetName": "NVIDIA H100 80GB HBM3",
+            "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=85520809984, reserved=646119424),
+            "nvmlDeviceGetMaxPcieLinkGeneration": 5,
+            "nvmlDeviceGetMaxPcieLinkWidth": 16,
+            "nvmlDeviceGetCurrPcieLinkWidth": 16,
+            "nvmlDeviceGetMaxClockInfo": 1980,
+            "nvmlDeviceGetPowerManagementLimit": 700000,
+        } | self.answers
+        if name not in known:
+            raise self.NVMLError(f"{name}: Not Supported")
+        return known[name]
+
+    def nvmlDeviceGetHandleByIndex(self, index):
+        return index
+
+    def nvmlDeviceGetMemoryInfo(self, handle, version):
+        return self._given("nvmlDeviceGetMemoryInfo")
+
+    def nvmlDeviceGetUUID(self, handle):
+        return f"GPU-{handle}"
+
+    def nvmlDeviceGetPciInfo(self, handle):
+        return SimpleNamespace(busId=f"00000000:{handle:02X}:00.0")
+
+    def _end(self, handle, link):
+        if link >= len(self.links[handle]):
+            raise self.NVMLError("Invalid Argument")
+        return self.links[handle][link]
+
+    def nvmlDeviceGetNvLinkState(self, handle, link):
+        return int(self._end(handle, link) != "down")
+
+    def nvmlDeviceGetNvLinkRemoteDeviceType(self, handle, link):
+        return 2 if self._end(handle, link) == "switch" else 0
+
+    def nvmlDeviceGetNvLinkRemotePciInfo(self, handle, link):
+        return SimpleNamespace(busId=f"0000:{self._end(handle, link):02x}:00.0".encode())
+
+    def nvmlDeviceGetTopologyCommonAncestor(self, one, other):
+        return self.level(one, other) if callable(self.level) else self.level
+
+
+def seen(machine, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return Gpus.model_validate_json(json.dumps(nvml.report(machine)))
+
+
+def test_an_nvswitch_machine(monkeypatch):
+    gpus = seen(Machine(8, [["switch"] * 18] * 8), monkeypatch)
+    found = fingerprint(gpus, Libraries())
+    assert (found.gpu_links, gpus.first(2).links_in_words) == ("28×NV18", "1×NV18")
+    assert (found.gpu_count, found.nodes, found.driver, found.gpu_memory_gib) == (8, 1, "570.124.06", 79.05)
+    assert (found.sm_clock_mhz, found.power_limit_w, found.pcie_gb_per_s) == (1980, 700.0, 63.0)
+    assert cluster(gpus, None, None).host_link_gb_per_s == 63.0
+
+
+def test_a_lost_link_of_nvlink_shows(monkeypatch):
+    lame = [["switch"] * 18] * 3 + [["switch"] * 17 + ["down"]]
+    assert seen(Machine(4, lame), monkeypatch).links_in_words == "3×NV17, 3×NV18"
+
+
+def test_bridged_pairs_and_pcie_in_the_words_of_nvidia_smi(monkeypatch):
+    def level(one, other):
+        return 30 if one // 2 == other // 2 else 50
+
+    bridged = seen(Machine(4, [[1] * 4, [0] * 4, [3] * 4, [2] * 4], level), monkeypatch)
+    assert bridged.links_in_words == "2×NV4, 4×SYS"
+    assert seen(Machine(4, level=level), monkeypatch).links_in_words == "2×PHB, 4×SYS"
+
+
+def test_settings_of_an_administrator_count_and_the_slowest_gpu(monkeypatch):
+    machine = Machine(2, nvmlDeviceGetApplicationsClock=1410, nvmlDeviceGetCurrPcieLinkWidth=8)
+    found = fingerprint(seen(machine, monkeypatch), Libraries())
+    assert (found.sm_clock_mhz, found.memory_clock_mhz, found.pcie_gb_per_s) == (1410, 1410, 31.5)
+    slower = seen(machine, monkeypatch)
+    one = slower.devices[1].model_copy(update={"power_limit_w": 500.0})
+    assert fingerprint(Gpus(driver="1", devices=(slower.devices[0], one)), Libraries()).power_limit_w == 500.0
+
+
+def test_what_a_device_does_not_say_is_unknown(monkeypatch):
+    machine = Machine(1)
+    machine.answers = {"nvmlDeviceGetPowerManagementLimit": 0, "nvmlDeviceGetMaxClockInfo": 0}
+    found = fingerprint(seen(machine, monkeypatch), Libraries())
+    assert (found.gpu_links, found.power_limit_w, found.sm_clock_mhz) == (None, None, None)
+
+
+def test_cpu_ranks_of_this_machine():
+    found = fingerprint(NOTHING, Libraries(torch="2.13.0"))
+    assert (found.device, found.gpu_links, found.power_limit_w) == ("cpu", None, None)
+    assert found.cpu_topology and "socket" in found.cpu_topology
+    assert found == fingerprint(NOTHING, Libraries(torch="2.13.0")), "looking twice finds no change"
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text + "\n")
+
+
+def test_the_host_as_the_kernel_describes_it(tmp_path):
+    for node in range(2):
+        (tmp_path / f"sys/devices/system/node/node{node}").mkdir(parents=True)
+    threads = [f"processor\t: {n}\nphysical id\t: {n // 4}\ncore id\t\t: {n % 4 // 2}\n" for n in range(8)]
+    write(tmp_path / "proc/cpuinfo", "\n".join(threads))
+    write(tmp_path / "sys/devices/system/cpu/cpu0/cpufreq/scaling_max_freq", "3500000")
+    assert host_facts.cpu_topology(tmp_path) == "2 sockets, 4 cores, 8 threads, 2 NUMA nodes"
+    assert host_facts.cpu_max_mhz(tmp_path) == 3500
+    assert host_facts.cpu_max_mhz(tmp_path / "none") is host_facts.cpu_topology(tmp_path / "none") is None
+
+
+def test_network_links_that_are_up_and_real(tmp_path):
+    def link(name, state="up", speed="25000", has_device=True):
+        for file, text in (("type", "1"), ("operstate", state), ("speed", speed)):
+            write(tmp_path / f"sys/class/net/{name}/{file}", text)
+        if has_device:
+            (tmp_path / f"sys/class/net/{name}/device").mkdir()
+
+    def port(name, state="4: ACTIVE", kind="InfiniBand"):
+        for file, text in (("state", state), ("rate", "400 Gb/sec (4X NDR)"), ("link_layer", kind)):
+            write(tmp_path / f"sys/class/infiniband/{name}/ports/1/{file}", text)
+        (tmp_path / f"sys/class/infiniband/{name}/device").mkdir()
+
+    link("eth0"), link("eth1"), link("eth2", state="down"), link("docker0", has_device=False), link("ens5", speed="-1")
+    port("mlx5_0"), port("mlx5_1"), port("mlx5_2", state="1: DOWN"), port("mlx5_3", kind="Ethernet")
+    expected = "2×25 Gb/s Ethernet, 2×400 Gb/s InfiniBand, 1×400 Gb/s RoCE, 1×Ethernet"
+    assert host_facts.nics(tmp_path) == expected
+    assert host_facts.nics(tmp_path / "none") is None
+
+
+def collectives(*seconds):
+    return MeasuredHardware(
+        bf16_flops=1e12, fp32_flops=1e12, copy_bytes_per_s=1e9, launch_s=1e-5,
+        collectives=[
+            CollectiveTime(operation="all_reduce", bytes=size, seconds=s)
+            for size, s in zip((1 << 20, 1 << 30), seconds, strict=True)
+        ],
+    )  # fmt: skip
+
+
+def test_the_largest_all_reduce_gives_the_bandwidth_between_ranks():
+    found = with_bandwidth(fingerprint(NOTHING, Libraries()), collectives(1.0, 0.005), nodes=1, ranks=8)
+    assert found.intra_node_gb_per_s == banded((1 << 30) / 0.005 * 14 / 8 / 1e9) == pytest.approx(376, rel=0.05)
+    assert with_bandwidth(found, None, 1, 8) == found
+
+
+def test_a_measurement_of_the_release_before_is_found_again(tmp_path):
+    settings = WorkerSettings(work_dir=tmp_path)
+    detected = inventory(NOTHING, Libraries(), None, None)
+    old = detected.model_copy(update={"fingerprint": detected.fingerprint.first_version()})
+    assert hardware_speed._path(tmp_path, old) == hardware_speed._path(tmp_path, detected)
+    assert offer(settings, NOTHING, Libraries()) == detected
+
+
+def test_overrides_are_checked_converted_and_marked():
+    settings = WorkerSettings(fingerprint_override=["driver=560.1", "sm_clock_mhz=1200"])
+    found = overridden(fingerprint(NOTHING, Libraries()), settings.fingerprint_override)
+    assert (found.driver, found.sm_clock_mhz, found.overridden) == ("560.1", 1200, ("driver", "sm_clock_mhz"))
+    assert WorkerSettings(fingerprint_override="driver=1; nccl=2.28").fingerprint_override == {
+        "driver": "1",
+        "nccl": "2.28",
+    }
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [("drivr=1", "choose from gpu, gpu_count"), ("device=cuda", "choose from"), ("driver", "must be FIELD=VALUE")],
+)
+def test_an_override_of_nothing_is_refused_with_what_there_is(entry, words):
+    with pytest.raises(ValueError, match=words):
+        WorkerSettings(fingerprint_override=[entry])
+
+
+def test_an_override_that_the_field_cannot_have_is_refused():
+    with pytest.raises(ValueError, match="--fingerprint-override sm_clock_mhz=fast"):
+        overridden(fingerprint(NOTHING, Libraries()), {"sm_clock_mhz": "fast"})

@@ -1,0 +1,69 @@
+"""How GPUs are joined, in the words of `nvidia-smi topo -m`: NV# (links of NVLink), PIX, PXB, PHB, NODE, SYS."""
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pynvml
+
+_MOST_LINKS = 18
+"""NVML_NVLINK_MAX_LINKS; asking for one that a device has not is an error, which ends nothing."""
+_SWITCH = "switch"
+
+
+def links(handles: Sequence[Any], nvml: Any = pynvml) -> list[tuple[int, int, str]]:
+    """Every pair of GPUs by index, and how it is joined; none where NVML does not say.
+
+    `nvml` is pynvml, or something that answers like it.
+    """
+    try:
+        names = [_bus_id(nvml.nvmlDeviceGetPciInfo(handle)) for handle in handles]
+        ends = [_link_ends(handle, nvml) for handle in handles]
+        return [
+            (i, j, _nvlink(ends[i], ends[j], names[j]) or _pcie(handles[i], handles[j], nvml))
+            for i, j in itertools.combinations(range(len(handles)), 2)
+        ]
+    except nvml.NVMLError:
+        return []
+
+
+def _nvlink(ends: Counter[str], others: Counter[str], other: str) -> str | None:
+    count = ends[other] or min(ends[_SWITCH], others[_SWITCH])
+    return f"NV{count}" if count else None
+
+
+def _pcie(one: Any, other: Any, nvml: Any) -> str:
+    words = {
+        nvml.NVML_TOPOLOGY_INTERNAL: "PIX",
+        nvml.NVML_TOPOLOGY_SINGLE: "PIX",
+        nvml.NVML_TOPOLOGY_MULTIPLE: "PXB",
+        nvml.NVML_TOPOLOGY_HOSTBRIDGE: "PHB",
+        nvml.NVML_TOPOLOGY_NODE: "NODE",
+        nvml.NVML_TOPOLOGY_SYSTEM: "SYS",
+    }
+    level = nvml.nvmlDeviceGetTopologyCommonAncestor(one, other)
+    return words.get(level, f"level {level}")
+
+
+def _link_ends(handle: Any, nvml: Any) -> Counter[str]:
+    """Active links of one GPU by the bus id of the GPU at their other end, or `switch`."""
+    ends: Counter[str] = Counter()
+    for link in range(_MOST_LINKS):
+        try:
+            if nvml.nvmlDeviceGetNvLinkState(handle, link) != nvml.NVML_FEATURE_ENABLED:
+                continue
+            kind = nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link)
+            if kind == nvml.NVML_NVLINK_DEVICE_TYPE_GPU:
+                ends[_bus_id(nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link))] += 1
+            elif kind == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
+                ends[_SWITCH] += 1
+        except nvml.NVMLError:  # no such link, or a device without NVLink
+            continue
+    return ends
+
+
+def _bus_id(info: Any) -> str:
+    """Domain, bus and device as NVML spells them, the same for every call."""
+    text = info.busId.decode() if isinstance(info.busId, bytes) else str(info.busId)
+    return text.lower().rjust(16, "0")

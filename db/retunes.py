@@ -15,7 +15,7 @@ from db.best_rows import BestRow
 from db.retune_rows import RetuneRow
 from db.rows import StudyRow
 
-_UNFINISHED = (RetuneState.QUEUED, RetuneState.RUNNING)
+UNFINISHED = (RetuneState.QUEUED, RetuneState.RUNNING)
 _MOST_RACES = 8
 
 
@@ -43,7 +43,7 @@ def lock(session: Session, retune_id: str) -> RetuneRow:
 def unfinished(session: Session, project_id: str, study_key: str) -> RetuneRow | None:
     """The queued or running retune of a case, held until the transaction ends."""
     query = select(RetuneRow).where(
-        RetuneRow.project_id == project_id, RetuneRow.study_key == study_key, RetuneRow.state.in_(_UNFINISHED)
+        RetuneRow.project_id == project_id, RetuneRow.study_key == study_key, RetuneRow.state.in_(UNFINISHED)
     )
     query = query.with_for_update(key_share=True).execution_options(populate_existing=True)
     return session.scalars(query).one_or_none()

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import func, select, tuple_
+from sqlalchemy import func, select, tuple_, update
 from sqlalchemy.orm import Session, load_only
 
 from api_schemas.studies import StudyState
-from db.rows import RejectionRow, StudyRow, TrialRow
+from api_schemas.trials import TrialState
+from db.rows import RejectionRow, RunRow, StudyRow, TrialRow
 
 
 def get(session: Session, study_id: str) -> StudyRow | None:
@@ -55,9 +56,19 @@ def page(
 
 def running(session: Session) -> Sequence[StudyRow]:
     """Running studies, oldest first, which is the order they are served in; large columns are read when asked for."""
-    few = (StudyRow.version, StudyRow.cluster, StudyRow.fingerprint_key, StudyRow.project_id)
+    few = (StudyRow.version, StudyRow.cluster, StudyRow.fingerprint_key, StudyRow.project_id, StudyRow.purpose)
     query = select(StudyRow).where(StudyRow.state == StudyState.RUNNING).options(load_only(*few))
     return session.scalars(query.order_by(StudyRow.created_at, StudyRow.id)).all()
+
+
+def with_running_runs(session: Session) -> set[str]:
+    """Studies of which a worker executes a run now."""
+    return set(session.scalars(select(RunRow.study_id).where(RunRow.state == TrialState.RUNNING).distinct()))
+
+
+def set_purpose(session: Session, study_id: str, purpose: str) -> None:
+    """Say whom a study is for."""
+    session.execute(update(StudyRow).where(StudyRow.id == study_id).values(purpose=purpose))
 
 
 def running_versions(session: Session) -> dict[str, int]:

@@ -13,7 +13,7 @@ from service import errors, events, expiry, idempotency, openapi, pages, recomme
 from service.body_limit import BodyLimit
 from service.codes import Problem
 from service.context import Context
-from service.routes import best, health, keys, leases, predictions, retunes, studies, webhooks, workers
+from service.routes import best, health, keys, leases, predictions, retunes, schedules, studies, webhooks, workers
 from service.routes import events as event_routes
 from service.settings import Settings
 from service.webhooks import deliveries
@@ -65,7 +65,19 @@ def create_app(settings: Settings | None = None, context: Context | None = None,
     idempotency.install(app)
     openapi.install(app)
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
-    for routes in (studies, best, retunes, event_routes, predictions, workers, leases, keys, webhooks, health):
+    for routes in (
+        studies,
+        best,
+        schedules,
+        retunes,
+        event_routes,
+        predictions,
+        workers,
+        leases,
+        keys,
+        webhooks,
+        health,
+    ):
         app.include_router(routes.router)
     pages.install(app)
     return app

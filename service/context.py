@@ -15,6 +15,7 @@ from service.metrics import Metrics
 from service.principal import LOCAL, Principal
 from service.quotas import RequestRates
 from service.settings import Settings
+from service.uses import Uses
 
 
 def utc_now() -> datetime:
@@ -58,6 +59,7 @@ class Context:
     metrics: Metrics = field(default_factory=Metrics)
     stopping: Stopping = field(default_factory=Stopping)
     """Set by the signal to end: whatever waits is answered now."""
+    uses: Uses = field(default_factory=Uses)
     rates: RequestRates = field(default_factory=RequestRates)
     principal: Principal = LOCAL
     _seen: _Seen = field(default_factory=_Seen)

@@ -29,8 +29,13 @@ def sweep(context: Context) -> int:
     return len(expired)
 
 
-def close_lost(context: Context, run_id: str, still: Callable[[RunRow], bool], why: str) -> bool:
-    """End the live attempt of a run as `worker_lost` if, seen under the lock, `still` holds; whether it was ended."""
+def close_lost(
+    context: Context, run_id: str, still: Callable[[RunRow], bool], why: str, is_release: bool = False
+) -> bool:
+    """End the live attempt of a run as `worker_lost` if, seen under the lock, `still` holds; whether it was ended.
+
+    `is_release`: as one its worker handed back, which is nobody's fault.
+    """
     with context.db.read() as session:
         run = leases.get(session, run_id)
         assert run is not None
@@ -41,10 +46,10 @@ def close_lost(context: Context, run_id: str, still: Callable[[RunRow], bool], w
         if run.state is not TrialState.RUNNING or not still(run):
             return False
         failure = Failure(kind=FailureKind.WORKER_LOST, message=f"the attempt ended because {why}")
-        ended = Ended(gpu_seconds=_spent(context, study, run), failure=failure)
+        ended = Ended(gpu_seconds=_spent(context, study, run), failure=failure, is_release=is_release)
         outcomes.settle(session, study, run, ended, context.now())
         purpose = run.purpose
-    context.metrics.ended(purpose, FailureKind.WORKER_LOST.value, ended.gpu_seconds)
+    context.metrics.ended(purpose, ended.word, ended.gpu_seconds)
     steps.advance(context, study_id)
     return True
 

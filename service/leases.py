@@ -23,7 +23,7 @@ from api_schemas.studies import StudyState
 from api_schemas.trials import TrialState
 from db import keys, leases, studies, workers
 from db.rows import AttemptRow, RunRow, StudyRow, WorkerRow
-from service import experience, matching, moves, outcomes, quotas, search, steps, tasks
+from service import experience, matching, moves, outcomes, quotas, retune_money, search, steps, tasks, yielding
 from service.context import Context
 from service.errors import Conflict, NotFound, invalid
 from service.outcomes import Ended
@@ -71,7 +71,7 @@ def check_in(context: Context, request: LeaseRequest) -> Lease | Idle:
 
 
 def claim(context: Context, worker_session: str) -> Lease | None:
-    """A run that waits, else a new trial, of the first study that has one for this worker."""
+    """A run that waits, else a new trial, of the first study that has one for this worker; users' studies come first."""
     with context.db.read() as session:
         worker = _worker(context, session, worker_session)
         if worker.is_draining:
@@ -80,12 +80,13 @@ def claim(context: Context, worker_session: str) -> Lease | None:
         spent = _spent_projects(context, session, {study.project_id for study in running})
         running = [study for study in running if study.project_id not in spent]
         able = [study for study in running if matching.may_run(worker, study)]
-        served = [study.id for study in able if not context.askers.is_idle(study.id, study.version)]
+        able.sort(key=lambda study: study.purpose != "user")
+        served = [study for study in able if not context.askers.is_idle(study.id, study.version)]
         refused = [study.id for study in running if matching.fingerprint_differs(worker, study)]
     for study_id in refused:
         _note_refusal(context, study_id, worker_session)
     try:
-        claims = (_claim(context, study_id, worker_session) for study_id in served)
+        claims = (_claim(context, study.id, worker_session, study.purpose != "user") for study in served)
         return next((lease for lease in claims if lease is not None), None)
     except IntegrityError as error:
         # Two requests of one session claimed in two studies; the index let one through, and that is the answer.
@@ -98,6 +99,8 @@ def renew(context: Context, run_id: str, heartbeat: Heartbeat) -> HeartbeatAnswe
     """Extend a lease and store progress; tells the worker to stop when the run is no longer its own."""
     check_protocol(heartbeat.protocol_version)
     now, lease_s = context.now(), context.settings.lease_s
+    if context.settings.retune_yields == "at_once":
+        yielding.give_up(context, run_id, heartbeat.session)
     values: dict[str, object] = {"lease_until": now + timedelta(seconds=lease_s)}
     if heartbeat.progress is not None:
         values["progress"] = heartbeat.progress
@@ -169,8 +172,11 @@ def _is_mine(context: Context, project_id: str | None) -> bool:
     return context.principal.project_id in (None, project_id)
 
 
-def _claim(context: Context, study_id: str, worker_session: str) -> Lease | None:
-    """A run of one study: sample outside the transaction, commit if the study is still as it was."""
+def _claim(context: Context, study_id: str, worker_session: str, is_background: bool) -> Lease | None:
+    """A run of one study: sample outside the transaction, commit if the study is still as it was.
+
+    `is_background`: nobody waits for it, and it may spend only what the day has left.
+    """
     with context.askers.turn(study_id) as mine:
         for _ in range(_MOST_RACES if mine else 0):
             with context.db.read() as session:
@@ -184,6 +190,9 @@ def _claim(context: Context, study_id: str, worker_session: str) -> Lease | None
                 context.askers.note_idle(study_id, seen.version)
                 return None
             with context.db.write() as session:
+                if is_background and not retune_money.admits_run(context, session, study_id):
+                    context.askers.note_idle(study_id, seen.version)
+                    return None
                 study = studies.lock(session, study_id)
                 if study.state is not StudyState.RUNNING:
                     return None

@@ -5,15 +5,20 @@ At most one retune of a case is unfinished: whoever asks meanwhile, and for what
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy.orm import Session
 
 from api_schemas.retunes import Cause, RetuneOutcome, RetuneState
-from db import retunes
+from api_schemas.schedules import Trigger
+from db import best, retunes, schedules, studies
 from db.retune_rows import RetuneRow
+from service import retune_admission, retune_money
+from service.cases import covers, spec_of
 from service.context import Context
 from service.errors import ServiceError
+from service.retune_money import policy_of
 from service.retunes import finish
 
 log = logging.getLogger(__name__)
@@ -21,10 +26,12 @@ log = logging.getLogger(__name__)
 Start = Callable[[Context, RetuneRow], str]
 """Creates the challenge study of a retune and returns its id; called again for the same retune, it returns the same."""
 
-_CLAIM = timedelta(seconds=60)
-"""A replica that dies while it starts a retune is replaced after this."""
+CLAIM = timedelta(seconds=60)
+"""A replica that dies while it drives a retune is replaced after this."""
+_HOUR_S = 3600.0
 _AGAIN = timedelta(minutes=5)
-_MOST_TRIES = 5
+MOST_TRIES = 5
+"""Of a start or a step that breaks."""
 
 
 def request(
@@ -43,6 +50,7 @@ def request(
     That one takes in the changed fields. While it is queued, a change puts it off to the later moment (a rolling
     upgrade is one event), and a person who asks brings it forward.
     """
+    asked = _policy(session, project_id, study_key, cause, schedule_id)
     row, is_new = retunes.put(
         session,
         project_id,
@@ -51,10 +59,13 @@ def request(
         not_before,
         now,
         changed_fields=list(dict.fromkeys(changed_fields)),
-        schedule_id=schedule_id,
+        schedule_id=asked.schedule_id,
+        planned_gpu_seconds=asked.planned_gpu_seconds,
     )
     if is_new:
         log.info("retune requested", extra={"retune": row.id, "study_key": study_key, "cause": cause})
+        if asked.why_not is not None:
+            retunes.end(session, row, RetuneOutcome.SKIPPED, asked.why_not, now)
         return row
     row.changed_fields = list(dict.fromkeys([*row.changed_fields, *changed_fields]))
     if row.state is RetuneState.QUEUED:
@@ -63,18 +74,69 @@ def request(
     return row
 
 
+@dataclass(frozen=True)
+class _Policy:
+    """What schedules and project say to a request."""
+
+    schedule_id: str | None
+    planned_gpu_seconds: float | None
+    why_not: str | None = None
+
+
+def _policy(session: Session, project_id: str, study_key: str, cause: Cause, schedule_id: str | None) -> _Policy:
+    """A change of the fingerprint is the business of the schedules for that, if any covers the case; else the project's."""
+    case = best.served(session, project_id, study_key)
+    why_not = None
+    found = schedules.get(session, schedule_id) if schedule_id is not None else None
+    if cause == "fingerprint" and found is None and case is not None:
+        for_it = [
+            row
+            for row in schedules.of_trigger(session, project_id, Trigger.FINGERPRINT)
+            if covers(session, case, spec_of(row).cases)
+        ]
+        found = next((row for row in for_it if not row.is_paused), None)
+        if for_it and found is None:
+            why_not = f"schedule {for_it[0].id} is for this, and it is paused"
+        elif not for_it and not policy_of(session, project_id).on_fingerprint:
+            why_not = f"project {project_id} has nothing measured on a change of hardware or software (on_fingerprint)"
+    hours = spec_of(found).planned_gpu_hours if found is not None else None
+    planned = hours * _HOUR_S if hours is not None else case.planned_gpu_seconds if case is not None else None
+    return _Policy(found.id if found is not None else None, planned, why_not)
+
+
 def start_due(context: Context, start: Start) -> int:
-    """Start the queued retunes whose time has come, most used recommendation first; returns how many."""
+    """Start the queued retunes whose time has come, most used recommendation first; returns how many.
+
+    What has to wait for money or a window holds up what is less used; it says so in its `reason`.
+    """
     with context.db.read() as session:
         rows = retunes.due(session, context.now())
-    return sum(_start(context, row, start) for row in rows)
+    held_up: set[str] = set()
+    started = 0
+    for row in rows:
+        if not held_up & {"fleet", row.project_id}:
+            started += _start(context, row, start, held_up)
+    return started
 
 
-def _start(context: Context, row: RetuneRow, start: Start) -> bool:
+def _start(context: Context, row: RetuneRow, start: Start, held_up: set[str]) -> bool:
     now = context.now()
     with context.db.write() as session:
+        # Money is counted and promised under one lock, whichever replica does it.
+        retune_money.hold(session)
+        found = retunes.lock(session, row.id)
+        if found.state is not RetuneState.QUEUED:
+            return False
+        admission = retune_admission.decide(context, session, found)
+        if isinstance(admission, retune_admission.Never):
+            finish(context, session, found, RetuneOutcome.SKIPPED, admission.reason)
+            return False
+        if admission is not None:
+            held_up.add(admission.holds_up)
+            found.reason = admission.reason
+            return False
         values = {"state": RetuneState.RUNNING, "started_at": now, "reason": None}
-        if not retunes.claim(session, row, now, now + _CLAIM, **values):
+        if not retunes.claim(session, found, now, now + CLAIM, **values):
             return False
     return begin(context, row.id, start)
 
@@ -98,6 +160,7 @@ def begin(context: Context, retune_id: str, start: Start) -> bool:
         if row.state is not RetuneState.RUNNING:
             return False
         row.challenge_study_id, row.claimed_until, row.tries = study_id, None, 0
+        studies.set_purpose(session, study_id, "retune")
     log.info("retune started", extra={"retune": retune_id, "study": study_id})
     return True
 
@@ -109,7 +172,7 @@ def _put_off(context: Context, retune_id: str, why: str, is_broken: bool = False
         if row.state is not RetuneState.RUNNING:
             return
         row.tries += 1 if is_broken else 0
-        if row.tries >= _MOST_TRIES:
+        if row.tries >= MOST_TRIES:
             finish(context, session, row, RetuneOutcome.FAILED, f"it could not be started: {why}")
             return
         row.state, row.started_at, row.claimed_until = RetuneState.QUEUED, None, None

@@ -12,6 +12,7 @@ from db.retunes import Filter
 from service import paging
 from service.context import Context
 from service.errors import NotFound
+from service.retune_worth import booked
 
 log = logging.getLogger(__name__)
 
@@ -51,24 +52,10 @@ def finish(
     if row.state is RetuneState.ENDED:
         return
     row.gain = gain.model_dump(mode="json") if gain is not None else row.gain
-    row.expected_saving_gpu_seconds = expected_saving(row.planned_gpu_seconds, outcome, gain)
+    row.expected_saving_gpu_seconds = booked(row.planned_gpu_seconds, outcome, gain.value if gain else None)
     retunes.end(session, row, outcome, reason, context.now())
     extra = {"retune": row.id, "outcome": outcome.value, "gpu_seconds": row.gpu_seconds}
     log.info("retune ended: %s", reason, extra=extra)
-
-
-def expected_saving(planned_gpu_seconds: float | None, outcome: RetuneOutcome, gain: Gain | None) -> float | None:
-    """GPU-seconds the answer saves over a declared run: at `value` times the speed it takes 1 / value of the time.
-
-    None where no run was declared, or nothing was found out.
-    """
-    if planned_gpu_seconds is None:
-        return None
-    if outcome is RetuneOutcome.KEPT:
-        return 0.0
-    if outcome is not RetuneOutcome.REPLACED or gain is None or gain.value <= 0:
-        return None
-    return planned_gpu_seconds * (1 - 1 / gain.value)
 
 
 def view(session: Session, row: RetuneRow) -> Retune:

@@ -1,9 +1,12 @@
 """What an operator can set; every field is read from `SHARDTUNE_<NAME>`."""
 
+from typing import Literal
+
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from api_schemas.measurements import MeasurePlan
+from api_schemas.times import check_windows, check_zone
 from db.session import parse_url
 
 DEFAULT_DATABASE_URL = "sqlite:///.shardtune/shardtune.sqlite3"
@@ -53,10 +56,34 @@ class Settings(BaseSettings):
     """Ends of ranks' output older than this are forgotten. Measurements, attempts and results never are."""
     max_webhooks: int = Field(default=100, ge=1)
     """Webhooks that may exist."""
+    retune_gpu_seconds_per_day: float = Field(default=86_400, ge=0)
+    """Seconds × ranks that retunes and canaries of all projects may use between two midnights; `inf`: no limit."""
+    retune_timezone: str = "UTC"
+    """IANA name; of that day, and of `retune_windows`."""
+    retune_windows: tuple[str, ...] = ()
+    """When retunes may start, such as `["22:00-06:00"]`; empty: at any time."""
+    retune_yields: Literal["after_run", "at_once"] = "after_run"
+    """To a study somebody waits for: a retune's worker takes it after the present run, or gives that run up."""
+    retune_every_s: float = Field(default=5, gt=0)
+    """How often schedules and retunes are looked at."""
+    max_schedules: int = Field(default=100, ge=1)
+    """Schedules a project may have."""
+    schedule_least_gap_s: float = Field(default=300, ge=60)
+    """Seconds that must lie between two ticks of a schedule."""
     max_body_bytes: int = Field(default=8 << 20, gt=0)
     """Largest request body; a report carries at most some hundred kilobytes."""
     measure: MeasurePlan = MeasurePlan()
     """How long runs warm up and measure; JSON in the environment."""
+
+    @field_validator("retune_timezone")
+    @classmethod
+    def _known_zone(cls, name: str) -> str:
+        return check_zone("retune_timezone", name)
+
+    @field_validator("retune_windows")
+    @classmethod
+    def _readable_windows(cls, windows: tuple[str, ...]) -> tuple[str, ...]:
+        return check_windows("retune_windows", windows)
 
     @field_validator("database_url")
     @classmethod

@@ -70,6 +70,7 @@ def read_best_config(
         found = best.by_key(context, study_key, project)
     else:
         found = best.by_subject(context, _subject(model, cluster, workload), match == "exact", project)
+    context.uses.add(recommendations.project_of(context, project), found.study_key)
     response.headers["Vary"] = "Accept"
     wanted = format or _accepted(request.headers.get("accept", "*/*"))
     tag = etags.of(found.model_copy(update={"age_s": 0.0}))

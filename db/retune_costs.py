@@ -1,0 +1,109 @@
+"""What retuning has used, is using, and is likely to use, in GPU-seconds (wall seconds × ranks)."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import func, or_, select
+from sqlalchemy.orm import Session, load_only
+
+from api_schemas.retunes import RetuneOutcome, RetuneState
+from api_schemas.studies import StudyState
+from api_schemas.trials import TrialState
+from db import best
+from db.retune_rows import RetuneRow
+from db.rows import AttemptRow, RunRow, StudyRow
+
+_MEASURED = (RetuneOutcome.KEPT, RetuneOutcome.REPLACED, RetuneOutcome.INCONCLUSIVE)
+
+
+@dataclass(frozen=True)
+class InFlight:
+    """A run of the service's own that a worker executes now."""
+
+    study_id: str
+    project_id: str
+    seconds: float
+    """Since its attempt began."""
+    ranks: int
+
+
+def spent_since(session: Session, project_id: str | None, moment: datetime) -> float:
+    """Of attempts of the service's own studies (of a project; None: of all) that ended since a moment."""
+    query = (
+        select(func.coalesce(func.sum(AttemptRow.gpu_seconds), 0.0))
+        .join(RunRow, RunRow.id == AttemptRow.run_id)
+        .join(StudyRow, StudyRow.id == RunRow.study_id)
+        .where(AttemptRow.finished_at >= moment, StudyRow.purpose != "user")
+    )
+    query = query if project_id is None else query.where(StudyRow.project_id == project_id)
+    return session.scalars(query).one() or 0.0
+
+
+def in_flight(session: Session, now: datetime) -> list[InFlight]:
+    """Runs of the service's own studies that workers execute now."""
+    query = (
+        select(RunRow, StudyRow)
+        .join(StudyRow, StudyRow.id == RunRow.study_id)
+        .where(RunRow.state == TrialState.RUNNING, StudyRow.purpose != "user")
+        .options(load_only(RunRow.study_id, RunRow.purpose, RunRow.started_at))
+        .options(load_only(StudyRow.project_id, StudyRow.cluster))
+    )
+    return [
+        InFlight(
+            study.id,
+            study.project_id,
+            (now - run.started_at).total_seconds() if run.started_at else 0.0,
+            1 if run.purpose == "profile" else study.cluster.world_size,
+        )
+        for run, study in session.execute(query).tuples()
+    ]
+
+
+def dearest_attempt(session: Session, study_ids: Iterable[str]) -> float | None:
+    """GPU-seconds of the dearest ended attempt of some studies."""
+    query = select(func.max(AttemptRow.gpu_seconds)).join(RunRow, RunRow.id == AttemptRow.run_id)
+    return session.scalars(query.where(RunRow.study_id.in_(list(study_ids)))).one()
+
+
+def origin_of(session: Session, study_id: str) -> str | None:
+    """The study whose answer a retune's study puts to the test."""
+    query = select(RetuneRow).where(
+        or_(RetuneRow.challenge_study_id == study_id, RetuneRow.search_study_id == study_id)
+    )
+    row = session.scalars(query.limit(1)).first()
+    return None if row is None else incumbent_study(session, row.project_id, row.study_key)
+
+
+def incumbent_study(session: Session, project_id: str, study_key: str) -> str | None:
+    """The study that found what is served for a case."""
+    row = best.served(session, project_id, study_key)
+    return None if row is None or row.serving is None else row.serving.study_id
+
+
+def last_cost(session: Session, project_id: str, study_key: str) -> float | None:
+    """What the last retune of a case that measured anything used."""
+    query = (
+        select(RetuneRow.gpu_seconds)
+        .where(
+            RetuneRow.project_id == project_id,
+            RetuneRow.study_key == study_key,
+            RetuneRow.state == RetuneState.ENDED,
+            RetuneRow.outcome.in_(_MEASURED),
+            RetuneRow.gpu_seconds > 0,
+        )
+        .order_by(RetuneRow.ended_at.desc())
+        .limit(1)
+    )
+    return session.scalars(query).one_or_none()
+
+
+def study_cost(session: Session, study_id: str) -> float:
+    """GPU-seconds of a study."""
+    return session.scalars(select(StudyRow.gpu_seconds).where(StudyRow.id == study_id)).one()
+
+
+def background_running(session: Session) -> set[str]:
+    """Running studies of the service's own."""
+    query = select(StudyRow.id).where(StudyRow.state == StudyState.RUNNING, StudyRow.purpose != "user")
+    return set(session.scalars(query))

@@ -1,0 +1,124 @@
+"""Queries on schedules and their ticks."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import CursorResult, func, select, tuple_, update
+from sqlalchemy.orm import Session, joinedload
+
+from api_schemas.retunes import RetuneState
+from db.best_rows import BestRow
+from db.retune_rows import RetuneRow, ScheduleRow, ScheduleTickRow
+from db.retunes import UNFINISHED
+
+
+def get(session: Session, schedule_id: str) -> ScheduleRow | None:
+    """One schedule as it stands."""
+    return session.get(ScheduleRow, schedule_id)
+
+
+def lock(session: Session, schedule_id: str) -> ScheduleRow | None:
+    """One schedule, held until the transaction ends; read anew."""
+    query = select(ScheduleRow).where(ScheduleRow.id == schedule_id).with_for_update(key_share=True)
+    return session.scalars(query.execution_options(populate_existing=True)).one_or_none()
+
+
+def page(
+    session: Session, project_id: str | None, after: tuple[datetime, str] | None, limit: int
+) -> Sequence[ScheduleRow]:
+    """Schedules, newest first, behind `after`."""
+    time, name = ScheduleRow.created_at, ScheduleRow.id
+    query = select(ScheduleRow).order_by(time.desc(), name.desc()).limit(limit)
+    if project_id is not None:
+        query = query.where(ScheduleRow.project_id == project_id)
+    return session.scalars(query if after is None else query.where(tuple_(time, name) < after)).all()
+
+
+def count(session: Session, project_id: str) -> int:
+    """How many a project has."""
+    query = select(func.count()).select_from(ScheduleRow).where(ScheduleRow.project_id == project_id)
+    return session.scalars(query).one()
+
+
+def of_trigger(session: Session, project_id: str, trigger: str) -> Sequence[ScheduleRow]:
+    """A project's schedules of one kind, oldest first, paused ones included."""
+    query = select(ScheduleRow).where(ScheduleRow.project_id == project_id, ScheduleRow.trigger == trigger)
+    return session.scalars(query.order_by(ScheduleRow.created_at, ScheduleRow.id)).all()
+
+
+def due(session: Session, now: datetime) -> Sequence[ScheduleRow]:
+    """Schedules with a tick that nobody has accounted for."""
+    query = select(ScheduleRow).where(ScheduleRow.next_tick_at <= now, ScheduleRow.is_paused.is_(False))
+    return session.scalars(query.order_by(ScheduleRow.next_tick_at)).all()
+
+
+def advance(session: Session, seen: ScheduleRow, following: datetime | None) -> bool:
+    """Take the ticks before `following`, if the schedule is still as it was seen; False: another replica has them."""
+    result = session.execute(
+        update(ScheduleRow)
+        .where(
+            ScheduleRow.id == seen.id,
+            ScheduleRow.next_tick_at == seen.next_tick_at,
+            ScheduleRow.version == seen.version,
+            ScheduleRow.is_paused.is_(False),
+        )
+        .values(next_tick_at=following)
+        .execution_options(synchronize_session=False)
+    )
+    assert isinstance(result, CursorResult)
+    return result.rowcount == 1
+
+
+def ticks(session: Session, schedule_id: str, after: int | None, limit: int) -> Sequence[ScheduleTickRow]:
+    """Ticks of a schedule in the order they were accounted for, newest first, behind the row `after`."""
+    query = select(ScheduleTickRow).where(ScheduleTickRow.schedule_id == schedule_id)
+    query = query.order_by(ScheduleTickRow.id.desc()).limit(limit)
+    return session.scalars(query if after is None else query.where(ScheduleTickRow.id < after)).all()
+
+
+def tick_at(session: Session, schedule_id: str, kind: str, at: datetime) -> ScheduleTickRow | None:
+    """The tick of a moment."""
+    return session.scalars(
+        select(ScheduleTickRow).where(
+            ScheduleTickRow.schedule_id == schedule_id, ScheduleTickRow.kind == kind, ScheduleTickRow.at == at
+        )
+    ).one_or_none()
+
+
+def queued_ticks(session: Session, schedule_id: str) -> Sequence[ScheduleTickRow]:
+    """Ticks that wait for the retunes of those before, oldest first."""
+    query = select(ScheduleTickRow).where(ScheduleTickRow.schedule_id == schedule_id, ScheduleTickRow.state == "queued")
+    return session.scalars(query.order_by(ScheduleTickRow.at, ScheduleTickRow.id)).all()
+
+
+def with_queued_ticks(session: Session) -> Sequence[str]:
+    """Schedules that have ticks waiting, and are not paused."""
+    query = select(ScheduleTickRow.schedule_id).where(ScheduleTickRow.state == "queued").distinct()
+    query = query.join(ScheduleRow, ScheduleRow.id == ScheduleTickRow.schedule_id)
+    return session.scalars(query.where(ScheduleRow.is_paused.is_(False))).all()
+
+
+def is_busy(session: Session, schedule_id: str) -> bool:
+    """Whether retunes it asked for are unfinished."""
+    query = select(RetuneRow.id).where(RetuneRow.schedule_id == schedule_id, RetuneRow.state.in_(UNFINISHED))
+    return session.scalars(query.limit(1)).first() is not None
+
+
+def unqueue(session: Session, schedule_id: str, now: datetime, reason: str) -> None:
+    """Give up what a schedule has asked for and nobody has begun: its waiting ticks and queued retunes."""
+    session.execute(
+        update(ScheduleTickRow)
+        .where(ScheduleTickRow.schedule_id == schedule_id, ScheduleTickRow.state == "queued")
+        .values(state="skipped", reason=reason)
+    )
+    session.execute(
+        update(RetuneRow)
+        .where(RetuneRow.schedule_id == schedule_id, RetuneRow.state == RetuneState.QUEUED)
+        .values(state=RetuneState.ENDED, outcome="skipped", reason=reason, ended_at=now)
+    )
+
+
+def serving_cases(session: Session, project_id: str) -> Sequence[BestRow]:
+    """Cases of a project that have an answer, the newest answer first."""
+    query = select(BestRow).where(BestRow.project_id == project_id, BestRow.serving_id.is_not(None))
+    return session.scalars(query.order_by(BestRow.updated_at.desc()).options(joinedload(BestRow.serving))).all()

@@ -56,7 +56,7 @@ def in_flight(session: Session, now: datetime) -> list[InFlight]:
             (now - run.started_at).total_seconds() if run.started_at else 0.0,
             1 if run.purpose == "profile" else study.cluster.world_size,
         )
-        for run, study in session.execute(query).tuples()
+        for run, study in session.execute(query)
     ]
 
 

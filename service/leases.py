@@ -182,6 +182,8 @@ def _claim(context: Context, study_id: str, worker_session: str, is_background: 
             with context.db.read() as session:
                 study = studies.get(session, study_id)
                 assert study is not None
+                if is_background and not retune_money.admits_run(context, session, study):
+                    return None
                 known = experience.of(context.askers, session, study.fingerprint_key)
                 seen = replace(search.view(session, study), calibrations=known.calibrations, hardware=known.hardware)
             planned = Wait() if seen.has_waiting_run else steps.plan(context, seen, may_ask=True)
@@ -190,10 +192,12 @@ def _claim(context: Context, study_id: str, worker_session: str, is_background: 
                 context.askers.note_idle(study_id, seen.version)
                 return None
             with context.db.write() as session:
-                if is_background and not retune_money.admits_run(context, session, study_id):
-                    context.askers.note_idle(study_id, seen.version)
-                    return None
+                if is_background:
+                    # Held before the study: who spends waits here, so that two replicas do not both spend what is left.
+                    retune_money.hold(session)
                 study = studies.lock(session, study_id)
+                if is_background and not retune_money.admits_run(context, session, study):
+                    return None
                 if study.state is not StudyState.RUNNING:
                     return None
                 live = _live_lease(context, session, worker_session)

@@ -12,8 +12,9 @@ from sqlalchemy.orm import Session
 from api_schemas import times
 from api_schemas.keys import DEFAULT_PROJECT
 from api_schemas.retunes import RetunePolicy
-from db import keys, retune_costs, studies
+from db import keys, retune_costs
 from db.retune_rows import RetuneRow
+from db.rows import StudyRow
 from service.context import Context
 
 _CHALLENGE_SHARE = 1 / 3
@@ -81,13 +82,10 @@ def accounts(context: Context, session: Session, project_id: str) -> list[Accoun
     return sorted(found, key=lambda account: account.left)
 
 
-def admits_run(context: Context, session: Session, study_id: str) -> bool:
-    """Whether the next run of a study of the service's own fits into what is left of the day; holds the money."""
-    hold(session)
-    study = studies.get(session, study_id)
-    assert study is not None
+def admits_run(context: Context, session: Session, study: StudyRow) -> bool:
+    """Whether the next run of a study of the service's own fits into what is left of the day."""
     tight = accounts(context, session, study.project_id)[:1]
-    return all(account.left >= likely_run(session, study_id, study.cluster.world_size) for account in tight)
+    return all(account.left >= likely_run(session, study.id, study.cluster.world_size) for account in tight)
 
 
 def likely_run(session: Session, study_id: str, ranks: int) -> float:

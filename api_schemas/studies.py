@@ -35,7 +35,7 @@ class Budget(Schema):
     """Seconds × ranks of all runs."""
     max_wall_seconds: float | None = Field(default=None, gt=0)
     """From the creation of the study."""
-    max_pairs: int = Field(default=20, ge=FEWEST_PAIRS, le=MOST_PAIRS)
+    max_pairs: int = Field(default=24, ge=FEWEST_PAIRS, le=MOST_PAIRS)
     """Pairs of fresh runs of challenger and baseline before the verdict is `no_significant_improvement`. More find smaller gains."""
 
 

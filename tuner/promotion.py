@@ -2,9 +2,9 @@
 
 First the fastest trials of the search run against each other in blocks, each block every remaining candidate once, and
 the slower ones are eliminated: the search picked them by one value each, and the luck in it. What disturbs a run slows it
-down, so their fastest fresh runs are compared (as Python's timeit advises for the same reason). The one that is left then
-runs in pairs with the baseline, until `tuner.paired_test` knows. The pairs alone make the verdict: they had no part in
-any choice, so there is a single comparison to protect however many candidates there were.
+down, so only the faster half of their fresh runs is compared, by its mean. The one that is left then runs in pairs with
+the baseline, until `tuner.paired_test` knows. The pairs alone make the verdict: they had no part in any choice, so there
+is a single comparison to protect however many candidates there were.
 
 Everything follows from the stored runs. Blocks whose runs were on different workers are left out.
 """
@@ -13,10 +13,11 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from tuner import paired_test
 
-MOST_CANDIDATES = 8
+MOST_CANDIDATES = 12
 NEAR = 0.9
 """Candidates reach this share of the fastest one's speed, in the search and after each round of screening."""
 ROUNDS = (4, 2, 1)
@@ -100,13 +101,19 @@ def standing(match: Match, runs: Sequence[FreshRun], most_pairs: int, salt: str)
 
 
 def _fastest(alive: Sequence[int], seen: Sequence[Mapping[int, float]], keep: int) -> tuple[int, ...]:
-    """Those with the fastest fresh runs, in the order of the search."""
+    """Those whose faster fresh runs are the fastest, in the order of the search."""
     if not seen:
         return tuple(alive)
-    speeds = {trial: max(block[trial] for block in seen) for trial in alive}
+    speeds = {trial: _undisturbed([block[trial] for block in seen]) for trial in alive}
     ranked = sorted(alive, key=lambda trial: -speeds[trial])[:keep]
     least = speeds[ranked[0]] + math.log(NEAR)
     return tuple(trial for trial in alive if trial in ranked and speeds[trial] >= least)
+
+
+def _undisturbed(log_speeds: Sequence[float]) -> float:
+    """Mean of the faster half."""
+    fastest = sorted(log_speeds, reverse=True)
+    return fmean(fastest[: (len(fastest) + 1) // 2])
 
 
 class _Blocks:

@@ -150,7 +150,7 @@ def test_the_table_fits_the_screen_and_keeps_the_best() -> None:
         (
             StudyPhase.CONFIRM,
             None,
-            "running the fastest and the baseline again, run 1 of at most 68, trial 1: starting ranks",
+            "running the fastest and the baseline again, run 1 of at most 84, trial 1: starting ranks",
         ),
     ],
 )

@@ -15,6 +15,7 @@ import time
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
+from api_schemas.environment import CPU_RANKS
 from api_schemas.failures import Failure
 from api_schemas.hardware import Cluster, Fingerprint
 from api_schemas.leases import TrialTask
@@ -77,7 +78,7 @@ def read(path: Path = DATA) -> list[Repeat]:
 def record(name: str, minutes: float, path: Path, folder: Path) -> None:
     """Run rounds until the time is used, and append their rows."""
     launcher = LocalLauncher(
-        {**os.environ, "PYTHONUNBUFFERED": "1"}, f"repeats-{os.getpid()}", folder / "host.log", 1200
+        {**os.environ, **CPU_RANKS, "PYTHONUNBUFFERED": "1"}, f"repeats-{os.getpid()}", folder / "host.log", 1200
     )
     try:
         versions = launcher.prepare(lambda: False).versions

@@ -5,6 +5,7 @@ import logging
 import os
 from collections.abc import Iterator
 
+from api_schemas.environment import CPU_RANKS
 from workers import device_lock, doing
 from workers.device_watch import DeviceWatch
 from workers.hardware import Gpus, find_gpus
@@ -22,6 +23,8 @@ def hold(settings: WorkerSettings, ranks: int | None) -> Iterator[tuple[Gpus, Lo
     gpus = find_gpus()
     chosen = gpus.first(ranks)
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+    if not chosen.devices:
+        environment |= CPU_RANKS
     if len(chosen.devices) < len(gpus.devices):
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(chosen.uuids)
     mark = device_lock.pool_mark(settings.work_dir, chosen.uuids)

@@ -1,5 +1,6 @@
 """`launch.sh`: one line for torchrun, one for Accelerate, with what must be refused."""
 
+from api_schemas.environment import CPU_RANKS
 from api_schemas.strategies import Fsdp1Config, Fsdp2Config, ZeroConfig
 from tuner.export.subject import Subject
 from tuner.export.templates import fill, indent
@@ -36,6 +37,8 @@ def _environment(subject: Subject) -> list[str]:
         lines.append("export CUDA_VISIBLE_DEVICES=")
         if subject.cluster.nodes == 1:
             lines.append("export GLOO_SOCKET_IFNAME=lo")
+        lines.append("# Else freed memory goes back to the system and is fetched again in each step.")
+        lines += [f"export {name}={value}" for name, value in CPU_RANKS.items()]
     return lines
 
 

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from benchmarks import repeats, verdicts
+from tuner import promotion
 
 
 def gaussian(deviation, disturbed=0.0):
@@ -29,7 +30,7 @@ def test_arms_that_are_alike_have_no_winner_on_recorded_noise(recorded):
 def test_a_planted_gain_is_found_in_ordinary_noise_with_disturbed_runs():
     planted = verdicts.replay(gaussian(0.015, disturbed=0.02), 100, 0.05, 20, seed=1)
     assert rate(planted, lambda faster, verdict: verdict.winner == faster) >= 0.85
-    assert max(verdict.runs for _, verdict in planted) <= 28 + 40
+    assert max(verdict.runs for _, verdict in planted) <= promotion.most_runs(promotion.MOST_CANDIDATES, 20)
 
 
 def test_the_best_of_noise_is_no_winner_where_the_search_alone_would_crown_one():

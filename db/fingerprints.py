@@ -4,10 +4,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, exists, or_, select, tuple_
+from sqlalchemy import ColumnElement, Text, cast, exists, or_, select, tuple_
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, joinedload
 
-from api_schemas.hardware import Cluster, Fingerprint
+from api_schemas.hardware import Fingerprint
 from db.best_rows import BestRow, RecommendationRow
 from db.fingerprint_rows import FingerprintEraRow
 from db.rows import FingerprintRow, StudyRow, WorkerRow
@@ -34,7 +35,8 @@ class Case:
     shape_key: str
     version: int
     fingerprint_key: str
-    cluster: Cluster
+    cluster_json: str
+    """Not parsed: of thousands of cases most have the same few clusters."""
     freshness: str
     changed_fields: list[str]
     stale_since: datetime | None
@@ -46,8 +48,10 @@ def put(session: Session, fingerprint: Fingerprint, now: datetime) -> str:
     """Store a fingerprint under its key, once."""
     key = fingerprint.content_key()
     if session.get(FingerprintRow, key) is None:
-        session.add(FingerprintRow(key=key, value=fingerprint, first_seen_at=now))
-        session.flush()
+        # A fleet that was upgraded brings the same new one from many workers at once.
+        insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
+        values = {"key": key, "value": fingerprint, "first_seen_at": now}
+        session.execute(insert(FingerprintRow).values(values).on_conflict_do_nothing())
     return key
 
 
@@ -134,7 +138,7 @@ def cases(session: Session) -> Sequence[Case]:
             BestRow.shape_key,
             BestRow.version,
             BestRow.fingerprint_key,
-            StudyRow.cluster,
+            cast(StudyRow.cluster, Text).label("cluster_json"),
             BestRow.freshness,
             BestRow.changed_fields,
             BestRow.stale_since,

@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import JSON, ColumnElement, SQLColumnExpression, func, or_, select, type_coerce
@@ -11,7 +10,7 @@ from sqlalchemy.orm import Session, joinedload
 from api_schemas.studies import StudyState
 from api_schemas.trials import TrialState
 from db.listing import Page, paged
-from db.rows import FingerprintRow, RunRow, StudyRow, WorkerRow
+from db.rows import RunRow, StudyRow
 
 _SPEC = type_coerce(StudyRow.spec, JSON)
 _RESULT = type_coerce(StudyRow.result, JSON)
@@ -89,24 +88,6 @@ def confirmed_runs(session: Session, study_id: str, match_round: int) -> int:
         RunRow.state == TrialState.COMPLETE,
     )
     return session.scalar(query) or 0
-
-
-def fingerprints_of_workers(session: Session) -> dict[str, list[tuple[datetime, FingerprintRow]]]:
-    """By worker name: the fingerprints its runs were measured under, with the first use of each, oldest first."""
-    first = func.min(RunRow.started_at)
-    query = (
-        select(WorkerRow.name, first, FingerprintRow)
-        .join(RunRow, RunRow.worker_id == WorkerRow.id)
-        .join(FingerprintRow, FingerprintRow.key == RunRow.fingerprint_key)
-        .where(RunRow.started_at.is_not(None))
-        .group_by(WorkerRow.name, FingerprintRow.key)
-        .order_by(first)
-    )
-    found: dict[str, list[tuple[datetime, FingerprintRow]]] = {}
-    for name, moment, fingerprint in session.execute(query):
-        assert moment is not None, "filtered above"
-        found.setdefault(name, []).append((moment, fingerprint))
-    return found
 
 
 def running_on_workers(session: Session) -> dict[str, RunRow]:

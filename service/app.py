@@ -13,7 +13,7 @@ from service import errors, events, expiry, idempotency, openapi, pages, recomme
 from service.body_limit import BodyLimit
 from service.codes import Problem
 from service.context import Context
-from service.routes import best, health, keys, leases, predictions, retunes, studies, webhooks, workers
+from service.routes import best, fingerprints, health, keys, leases, predictions, retunes, studies, webhooks, workers
 from service.routes import events as event_routes
 from service.settings import Settings
 from service.webhooks import deliveries
@@ -69,6 +69,7 @@ def create_app(settings: Settings | None = None, context: Context | None = None,
         studies,
         best,
         retunes,
+        fingerprints,
         event_routes,
         predictions,
         workers,

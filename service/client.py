@@ -8,6 +8,7 @@ ServiceError
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import quote
 from uuid import uuid4
 
 import httpx
@@ -16,6 +17,7 @@ from pydantic import TypeAdapter
 from api_schemas import credentials
 from api_schemas.best import BestConfig, Recommendation, Resolved
 from api_schemas.exports import Export
+from api_schemas.fingerprints import FingerprintDetail, FingerprintRecord
 from api_schemas.studies import Study, StudyResult, StudySpec
 from api_schemas.trials import Rejection, Trial
 
@@ -98,6 +100,15 @@ class ServiceClient:
         """Registered workers, as the service lists them."""
         return self._all("/v1/workers", "workers")
 
+    def fingerprints(self, worker: str | None = None, current_only: bool = False) -> list[FingerprintRecord]:
+        """Hardware and software that workers have reported, newest first."""
+        wanted = {"current": str(current_only).lower()} | ({"worker": worker} if worker else {})
+        return [FingerprintRecord.model_validate(row) for row in self._all("/v1/fingerprints", "fingerprints", wanted)]
+
+    def fingerprint(self, fingerprint_id: str) -> FingerprintDetail:
+        """One fingerprint with what depends on it."""
+        return FingerprintDetail.model_validate(self._call("GET", f"/v1/fingerprints/{quote(fingerprint_id, safe='')}"))
+
     def create_study(self, spec: StudySpec, study_id: str | None = None) -> Study:
         """Create a study; the service checks it against the registered workers first."""
         params = {"study_id": study_id} if study_id else None
@@ -165,10 +176,10 @@ class ServiceClient:
             problem = {}
         raise ServiceRefused(response.status_code, problem if isinstance(problem, dict) else {})
 
-    def _all(self, path: str, name: str) -> list[Any]:
+    def _all(self, path: str, name: str, wanted: Mapping[str, str] | None = None) -> list[Any]:
         """Every page of a list."""
         rows: list[Any] = []
-        params = {"limit": "500"}
+        params = {"limit": "500", **(wanted or {})}
         while True:
             page = self._call("GET", path, params=params)
             rows += page[name]

@@ -49,6 +49,7 @@ CODES: dict[str, Meaning] = {
     "unknown_best": Meaning(404, "nothing is known of this case, or nothing was approved"),
     "unknown_recommendation": Meaning(404, "no such recommendation of this case"),
     "unknown_worker": Meaning(404, "no such worker of the key's project"),
+    "unknown_fingerprint": Meaning(404, "no worker that the key may see ever had this fingerprint"),
     "unknown_webhook": Meaning(404, "no such webhook of the key's project"),
     "unknown_key": Meaning(404, "no such API key in the key's project"),
     "unknown_project": Meaning(404, "no such project, or not the key's"),

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from api_schemas.hardware import Cluster
-from api_schemas.retunes import RetuneOutcome, RetunePolicy, RetuneState
+from api_schemas.retunes import RetuneOutcome, RetuneState
 from db import best, fingerprints, outbox, retunes
 from db.best_rows import BestRow
 from db.fingerprint_rows import FingerprintEraRow
@@ -87,10 +87,11 @@ def _moves(context: Context, session: Session) -> Iterator[_Move]:
     debounce = timedelta(seconds=context.settings.fingerprint_debounce_s)
     standings = []
     for case in cases:
-        kind = (case.project_id, case.fingerprint_key, case.cluster.content_key())
+        kind = (case.project_id, case.fingerprint_key, case.cluster_json)
         if kind not in known:
-            able = machines(context, eras, case.project_id, case.cluster)
-            known[kind] = assess(values[case.fingerprint_key], case.cluster.nodes, able)
+            cluster = Cluster.model_validate_json(case.cluster_json)
+            able = machines(context, eras, case.project_id, cluster)
+            known[kind] = assess(values[case.fingerprint_key], cluster.nodes, able)
         standings.append((case, known[kind]))
     asked = _asked(standings)
     for case, standing in standings:
@@ -146,7 +147,7 @@ def _make(context: Context, move: _Move) -> bool:
 
 
 def _announce(session: Session, row: BestRow, standing: Standing, now: datetime) -> None:
-    """The history, webhooks, and a retune where the project lets changes ask for one."""
+    """The history, webhooks, and a retune, if schedules and project have it so."""
     assert row.serving is not None
     described = "; ".join(change.describe() for change in standing.changes if change.effect == "stale")
     note_decision(session, row, row.serving, "stale", described, now)
@@ -160,16 +161,15 @@ def _announce(session: Session, row: BestRow, standing: Standing, now: datetime)
     outbox.tell(
         session, project_id=row.project_id, study_id=row.serving.study_id, kind="best.stale", data=data, now=now
     )
-    if (row.serving.project.retuning or RetunePolicy()).on_fingerprint:
-        retune_queue.request(
-            session,
-            project_id=row.project_id,
-            study_key=row.study_key,
-            cause="fingerprint",
-            changed_fields=standing.stale_fields,
-            not_before=now,
-            now=now,
-        )
+    retune_queue.request(
+        session,
+        project_id=row.project_id,
+        study_key=row.study_key,
+        cause="fingerprint",
+        changed_fields=standing.stale_fields,
+        not_before=now,
+        now=now,
+    )
 
 
 def _take_back(context: Context, session: Session, row: BestRow, now: datetime) -> None:

@@ -17,11 +17,11 @@ from db.session import Database, parse_url, upgrade
 from service import logs, wording
 from service.app import create_app
 from service.cli import export as exporting
-from service.cli import keys, study_file, summary
+from service.cli import fingerprints, keys, study_file, summary
 from service.cli import predict as predicting
 from service.cli.connection import connected, study_named
 from service.cli.errors import PLATFORM_FAILURE, InputError
-from service.cli.options import AsJson, StateDir
+from service.cli.options import AsJson, Service, StateDir
 from service.cli.processes import MODULE, listening_socket
 from service.cli.stack import database_errors, database_url, prepare
 from service.cli.tune import TuneOptions
@@ -41,13 +41,8 @@ db_app = typer.Typer(help="The database.", no_args_is_help=True)
 app.add_typer(db_app, name="db")
 app.add_typer(keys.app, name="keys")
 app.add_typer(keys.projects_app, name="projects")
+app.add_typer(fingerprints.app, name="fingerprints")
 
-ServiceUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--service", envvar="SHARDTUNE_SERVICE_URL", help="A running service; without it, the state directory."
-    ),
-]
 AllowModel = Annotated[
     list[str] | None, typer.Option("--allow-model", metavar="NAME", help="An installed model that a study may name.")
 ]
@@ -110,7 +105,7 @@ def worker(context: typer.Context) -> None:
 @app.command()
 def best(
     study: StudyId = "last",
-    service: ServiceUrl = None,
+    service: Service = None,
     state_dir: StateDir = Path(".shardtune"),
     as_json: AsJson = False,
 ) -> None:
@@ -134,7 +129,7 @@ def export(
     measure_lossy: Annotated[
         bool, typer.Option("--measure-lossy", help="Also run, on this machine, what the consumer does instead.")
     ] = False,
-    service: ServiceUrl = None,
+    service: Service = None,
     state_dir: StateDir = Path(".shardtune"),
     as_json: AsJson = False,
     allow_model: AllowModel = None,

@@ -128,6 +128,6 @@ def _best_row(study: Study, everyone: Sequence[WorkerRow], served: Recommended |
         capacity_gib=study.cluster.memory_gib,
         tone=tone,
         verdict=sentence,
-        freshness=freshness.of(study, everyone),
+        freshness=freshness.of(study, everyone, served.stale_fields if served else ()),
         recommended=served,
     )

@@ -1,13 +1,14 @@
-"""Whether an answer still belongs to the machines there are: its fingerprint against those of the workers."""
+"""Whether an answer still belongs to the machines there are: what is known of it, else its fingerprint against the workers'."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from api_schemas.hardware import Fingerprint
+from api_schemas.fingerprints import FieldChange
 from api_schemas.studies import Study
 from db.rows import WorkerRow
 from service import matching
+from tuner.fingerprints import changes
 
 
 @dataclass(frozen=True)
@@ -16,24 +17,25 @@ class Freshness:
 
     word: Literal["fresh", "stale", "unchecked"]
     why: str
-    changes: tuple[tuple[str, str, str], ...] = ()
-    """Field, value then, value now."""
+    changed: tuple[str, ...] = ()
+    """Fields of the fingerprint."""
 
 
-def of(study: Study, workers: Sequence[WorkerRow]) -> Freshness:
-    """Fresh where a worker still has the fingerprint of the measurements; stale where it has the hardware with changes."""
-    able = [worker for worker in workers if matching.offers(worker.inventory, study.cluster)]
+def of(study: Study, workers: Sequence[WorkerRow], stale_fields: Sequence[str] = ()) -> Freshness:
+    """Stale as the service has marked it, by `stale_fields`; else where no registered worker compares any more."""
+    able = [worker for worker in workers if matching.same_shape(worker.inventory.cluster, study.cluster)]
     if study.fingerprint is None or not able:
         return Freshness("unchecked", "no registered worker has this hardware, so nothing can be compared")
-    if any(worker.inventory.fingerprint == study.fingerprint for worker in able):
+    fingerprint, nodes = study.fingerprint, study.cluster.nodes
+    found = {worker.name: _stale(changes(fingerprint, worker.inventory.fingerprint, nodes)) for worker in able}
+    nearest = min(able, key=lambda worker: (len(found[worker.name]), -worker.seen_at.timestamp()))
+    changed = found[nearest.name]
+    if not changed and not stale_fields:
         return Freshness("fresh", "a registered worker still has the hardware and software this was measured on")
-    newest = max(able, key=lambda worker: worker.seen_at)
-    changes = differences(study.fingerprint, newest.inventory.fingerprint)
-    named = ", ".join(f"{field} {was} → {now}" for field, was, now in changes)
-    return Freshness("stale", f"{newest.name} has changed since: {named}", changes)
+    named = ", ".join(change.describe() for change in changed) or ", ".join(stale_fields)
+    fields = tuple(stale_fields) or tuple(change.field for change in changed)
+    return Freshness("stale", f"changed since, on {nearest.name}: {named}", fields)
 
 
-def differences(was: Fingerprint, now: Fingerprint) -> tuple[tuple[str, str, str], ...]:
-    """Fields in which two fingerprints differ."""
-    old, new = was.model_dump(), now.model_dump()
-    return tuple((name, str(old[name]), str(new[name])) for name in old if old[name] != new[name])
+def _stale(found: Sequence[FieldChange]) -> list[FieldChange]:
+    return [change for change in found if change.effect == "stale"]

@@ -22,6 +22,8 @@ _WORDS = {
     "pinned": "pinned",
     "unpinned": "unpinned",
     "rolled_back": "rolled back to",
+    "stale": "stale: the machines have changed",
+    "fresh": "fresh again: the machines have changed back",
 }
 _TONES = {
     RecommendationState.SERVING: "good",
@@ -53,6 +55,8 @@ class Recommended:
     is_pinned: bool
     served_study: str | None
     """The study whose answer is served in this case, where it is another."""
+    stale_fields: tuple[str, ...]
+    """Fields of the fingerprint that have changed since, where it is served and stale."""
     actions: tuple[tuple[str, str], ...]
     """Word of the action and label of its button."""
     decisions: tuple[Made, ...]
@@ -83,6 +87,7 @@ def _view(session: Session, row: RecommendationRow, with_history: bool = False) 
         tone=_TONES[row.state],
         is_pinned=is_serving and case is not None and case.is_pinned,
         served_study=served.study_id if served is not None and served.id != row.id else None,
+        stale_fields=tuple(case.changed_fields) if is_serving and case and case.freshness == "stale" else (),
         actions=_actions(row, case),
         decisions=_decisions(session, row) if with_history else (),
     )

@@ -114,7 +114,8 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
     tone, sentence = words.verdict(study)
     plots = (best_so_far(points, link), speed_against_memory(points, limit, link, best_number))
     flat = [flatten(TrialConfig.model_validate(point.config)) for point in points]
-    fresh = freshness.of(study, workers.everyone(session))
+    recommended = of_study(session, row.id)
+    fresh = freshness.of(study, workers.everyone(session), recommended.stale_fields if recommended else ())
     fastest = max((p.tokens_per_s_per_gpu or 0 for p in points if p.state == TrialState.COMPLETE), default=0.0)
     shown = trial_points.of_study(session, row.id, chosen, page)
     rejected = [r.value for r in trials.rejections(session, row.id)] if study.rejected else []
@@ -139,7 +140,7 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
         refusals=tuple(wording.closest_refusals(rejected)),
         limit_gib=limit,
         best_number=best_number,
-        recommended=of_study(session, row.id),
+        recommended=recommended,
         backends=frozenset(str(p.config["strategy"]["kind"]) for p in points if p.tokens_per_s_per_gpu),
         has_unusable=any(peak(p) is not None and p.state != TrialState.COMPLETE for p in points),
     )

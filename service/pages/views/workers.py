@@ -1,15 +1,19 @@
 """Workers: who is alive, doing what, with which hardware and software, and what changed when."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy.orm import Session
 
+from api_schemas.fingerprints import FieldChange
 from api_schemas.hardware import Fingerprint
-from db import overview, workers
-from db.rows import FingerprintRow, RunRow, WorkerRow
+from db import fingerprints, overview, workers
+from db.fingerprint_rows import FingerprintEraRow
+from db.rows import RunRow, WorkerRow
 from service import wording
-from service.pages.views import freshness, words
+from service.fingerprints import changes_of
+from service.pages.views import words
 
 
 @dataclass(frozen=True)
@@ -17,7 +21,7 @@ class Era:
     """A time in which a worker's fingerprint was the same."""
 
     since: datetime
-    changes: tuple[tuple[str, str, str], ...]
+    changes: tuple[FieldChange, ...]
     """Against the era before; empty for the first."""
 
 
@@ -43,9 +47,9 @@ class WorkerCard:
 def cards(session: Session, live_since: datetime, project_id: str | None) -> tuple[WorkerCard, ...]:
     """All workers ever registered: the live ones first, then by name."""
     running = overview.running_on_workers(session)
-    history = overview.fingerprints_of_workers(session)
+    history = fingerprints.of_workers(session)
     found = [
-        _card(row, running.get(row.id), row.seen_at >= live_since, _eras(history.get(row.name, [])))
+        _card(row, running.get(row.id), row.seen_at >= live_since, _eras(history.get(row.id, [])))
         for row in workers.everyone(session)
         if project_id is None or row.project_id in (None, project_id)
     ]
@@ -76,10 +80,5 @@ def _activity(run: RunRow) -> str:
     return f"{what}, {wording.step(run.progress)}"
 
 
-def _eras(history: list[tuple[datetime, FingerprintRow]]) -> tuple[Era, ...]:
-    eras: list[Era] = []
-    before: Fingerprint | None = None
-    for moment, row in history:
-        eras.append(Era(moment, freshness.differences(before, row.value) if before else ()))
-        before = row.value
-    return tuple(reversed(eras))
+def _eras(history: Sequence[FingerprintEraRow]) -> tuple[Era, ...]:
+    return tuple(Era(era.since, changes_of(era)) for era in history)

@@ -1,6 +1,8 @@
 """Which differences between fingerprints count, and when a recommendation is stale."""
 
+import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from simulated_worker import FINGERPRINT
@@ -166,3 +168,9 @@ def test_an_older_answer_is_marked_and_not_told():
 def test_a_patch_of_the_kernel_lowers_the_confidence_only():
     (found,) = marks_over_time((0, [machine(after(kernel="6.1.0-21-amd64"), 0)]))
     assert found == Marks(changed_fields=("kernel",))
+
+
+def test_the_page_about_fingerprints_has_every_field_of_the_policy():
+    page = (Path(__file__).parents[3] / "docs/fingerprints.md").read_text()
+    named = {word for line in page.splitlines() if line.startswith("| `") for word in re.findall(r"`(\w+)`", line)}
+    assert set(POLICY) <= named

@@ -1,0 +1,33 @@
+"""Fingerprints over HTTP."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from api_schemas.fingerprints import FingerprintDetail, FingerprintPage
+from api_schemas.keys import Scope
+from service import fingerprints
+from service.auth import requires
+from service.codes import problems
+from service.context import InContext
+from service.paging import InLimit, InPageToken
+
+router = APIRouter(prefix="/v1/fingerprints", tags=["fingerprints"], dependencies=[requires(Scope.STUDIES_READ)])
+
+
+@router.get("", responses=problems("invalid_page_token"))
+def list_fingerprints(
+    context: InContext,
+    worker: Annotated[str | None, Query(max_length=200, description="Name or id of a worker that had it.")] = None,
+    current: Annotated[bool, Query(description="Only those that some worker has now.")] = False,
+    limit: InLimit = 50,
+    page_token: InPageToken = None,
+) -> FingerprintPage:
+    """Hardware and software that workers have reported: who had it when, and what had changed. Newest first."""
+    return fingerprints.page(context, worker, current, page_token, limit)
+
+
+@router.get("/{fingerprint_id}", responses=problems("unknown_fingerprint"))
+def read_fingerprint(context: InContext, fingerprint_id: str) -> FingerprintDetail:
+    """One fingerprint, who had it, and the recommendations that were measured under it."""
+    return fingerprints.read(context, fingerprint_id)

@@ -1,6 +1,6 @@
 """How often does the verdict name a winner that is none, and how often does it find one that is? Replays on recorded noise.
 
-`python -m benchmarks.verdicts --json [--studies 1000] [--data benchmarks/data/repeats.csv]`
+`python -m benchmarks.verdicts --json [--record idle] [--studies 1000] [--data benchmarks/data/repeats.csv]`
 
 Each study has 20 arms of the same speed, one of them the baseline; in the planted ones one other arm is 5 % faster. The
 search sees every arm once and promotes the fastest; then the promotion of `tuner` runs as in a study, run by run, and
@@ -163,12 +163,13 @@ def main(say: Callable[[str], None] = print) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_argument("--studies", type=int, default=1000)
     parser.add_argument("--data", type=Path, default=repeats.DATA)
-    parser.add_argument("--record", action="append", help="only this record (may be repeated)")
+    parser.add_argument("--record", action="append", help="records to draw from (idle)")
     parser.add_argument("--max-pairs", type=int, default=Budget().max_pairs)
     options = parser.parse_args()
-    rows = [row for row in repeats.read(options.data) if not options.record or row.record in options.record]
+    records = options.record or ["idle"]
+    rows = [row for row in repeats.read(options.data) if row.record in records]
     if not rows:
-        parser.error(f"--record ({options.record}) is not in {options.data}")
+        parser.error(f"--record ({', '.join(records)}) is not in {options.data}")
     if options.max_pairs < FEWEST_PAIRS:
         parser.error(f"--max-pairs ({options.max_pairs}) must be at least {FEWEST_PAIRS}")
     found = report(rows, options.studies, options.max_pairs)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-PARTS = ("matmul", "vector_matmul", "attention", "elementwise", "launch", "communication", "step")
+PARTS = ("matmul", "vector_matmul", "attention", "elementwise", "launch", "backend", "communication", "step")
 _SHARED_SIGMA = 0.4
 """Spread of log(measured / predicted) between sources before calibration (docs/measurements/predictor.md)."""
 PART_SIGMA = 0.35

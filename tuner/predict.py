@@ -154,7 +154,7 @@ def _bound(step: StepTable, parts: dict[str, float], index: int) -> Bound:
     shares: dict[Bound, float] = {
         "compute": parts["matmul"] + parts["vector_matmul"] + parts["attention"],
         "memory bandwidth": parts["elementwise"] + max(parts["step"] - host_link, 0.0),
-        "host launches": parts["launch"],
+        "host launches": parts["launch"] + parts["backend"],
         "network" if network else "intra-node link": parts["communication"],
         "host link": host_link,
     }

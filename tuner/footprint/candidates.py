@@ -125,6 +125,9 @@ class Candidates:
     contiguous: Array
     prefetch_bucket: Array
     persistence: Array
+    """ZeRO-3: parameters of at most so many elements stay gathered."""
+    reuse: Array
+    """ZeRO-3: what is used again within so many elements stays gathered until then."""
     max_live: Array
     secondary: Array
     """ZeRO++ hpZ group size; 1 is off."""
@@ -163,7 +166,7 @@ _DEFAULTS: dict[str, float] = {
     "blocks_per_unit": 1, "sync_last": 0, "sync_shard_only": 0, "offload_optimizer": 0, "offload_parameters": 0,
     "nvme_optimizer": 0, "nvme_parameters": 0,
     "ddp_bucket": 25 * MIB, "bucket_view": 0, "reduce_bucket": 5e8, "gather_bucket": 5e8, "double_buffer": 1,
-    "contiguous": 1, "prefetch_bucket": 5e7, "persistence": 1e5, "max_live": 1e9, "secondary": 1,
+    "contiguous": 1, "prefetch_bucket": 5e7, "persistence": 1e5, "reuse": 1e9, "max_live": 1e9, "secondary": 1,
 }  # fmt: skip
 
 

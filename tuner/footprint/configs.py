@@ -83,6 +83,7 @@ def _zero_row(strategy: ZeroConfig, world_size: int) -> dict[str, float]:
         "contiguous": strategy.contiguous_gradients,
         "prefetch_bucket": strategy.stage3_prefetch_bucket_size,
         "persistence": strategy.stage3_param_persistence_threshold,
+        "reuse": strategy.stage3_max_reuse_distance,
         "max_live": strategy.stage3_max_live_parameters,
         "secondary": strategy.zero_hpz_partition_size,
         "offload_optimizer": share,

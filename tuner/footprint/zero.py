@@ -4,6 +4,7 @@ import numpy as np
 
 from tuner.footprint.candidates import Array, Candidates, Dtypes, Implementation
 from tuner.footprint.kept import States
+from tuner.footprint.tensors import elements_up_to
 from tuner.model_shape import ModelShape
 
 
@@ -80,6 +81,17 @@ def zero_1_2(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, 
     )
 
 
+def stays_gathered(shape: ModelShape, c: Candidates) -> tuple[Array, Array]:
+    """Elements of ZeRO-3 that are gathered once: persistent ones, and those kept from forward to backward.
+
+    A parameter stays where it is used again within `stage3_max_reuse_distance` elements (`__params_to_release`): as many
+    as lie between its forward and its backward, which pass over what comes after it twice. The last half of that
+    distance is kept.
+    """
+    persistent = np.where(c.persistence > 0, elements_up_to(shape, c.persistence), 0.0)
+    return persistent, np.minimum(c.reuse / 2.0, float(shape.parameters) - persistent)
+
+
 def zero_3(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> States:
     """ZeRO-3: sharded compute-dtype parameters and fp32 masters; gradients in one flat fp32 partition; gathered
     parameters up to max_live, and small ones always."""
@@ -92,6 +104,12 @@ def zero_3(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gl
     in_use = np.maximum(float(shape.block_parameters), largest)
     live = np.minimum(np.minimum(c.max_live, count), in_use + np.minimum(c.prefetch_bucket, count))
     live = np.maximum(live, np.minimum(in_use, count))
+    persistent, reused = stays_gathered(shape, c)
+    # Backward has used the head when its first block runs, and frees what it has used.
+    freed = 0.0 if shape.tied else table
+    kept = np.minimum(persistent + np.maximum(live, reused), count)
+    kept_first = np.minimum(persistent + np.maximum(live, reused - freed), count)
+    kept_last = np.minimum(persistent + live, count)
     secondary = np.where(c.secondary > 1, d.compute * count / c.secondary, 0.0)
     gradients = np.where(c.offload_optimizer > 0, 0.0, d.reduce * trained / c.shard)
     bucket = c.reduce_bucket * d.reduce * (c.contiguous > 0)
@@ -100,6 +118,8 @@ def zero_3(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gl
     waiting = np.where(c.contiguous > 0, 0.0, d.compute * (trained - table))
     buckets = np.where(c.reduce_bucket < trained, full, bucket + waiting)
     large = bucket + np.where(table > c.reduce_bucket, _scattered(c, d, zero + table, gloo), d.compute * table)
+    # A tied table's gradient is complete, and reduced, only when backward ends.
+    first = bucket + d.compute * table if shape.tied else large
     end = np.maximum(full, large) + d.compute * table * (2.0 if shape.tied else 1.0)
     return States(
         parameters=d.compute * count / c.shard * (1.0 - c.offload_parameters),
@@ -110,14 +130,14 @@ def zero_3(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gl
         gradients_next=gradients,
         gradients_last=gradients,
         gradients_late=gradients,
-        gathered_loss=d.compute * np.minimum(live, count) + secondary,
-        gathered_backward=d.compute * live + secondary,
+        gathered_loss=d.compute * kept + secondary,
+        gathered_backward=d.compute * kept_first + secondary,
         buckets=buckets,
         buckets_loss=bucket,
-        gathered_middle=d.compute * live + secondary,
-        gathered_last=d.compute * live + secondary,
+        gathered_middle=d.compute * kept_first + secondary,
+        gathered_last=d.compute * kept_last + secondary,
         buckets_step=bucket,
-        buckets_first=large,
+        buckets_first=first,
         unit_gradients=zero,
         end=zero + end,
         step=np.where(c.offload_optimizer > 0, 0.0, 4.0 * trained / c.shard),

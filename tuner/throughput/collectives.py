@@ -1,24 +1,34 @@
 """Time of collectives by size, group and topology, and how often each backend calls them."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from tuner.footprint.candidates import DDP, FSDP1, FSDP2, ZERO, Array, Candidates, Dtypes, Implementation
 from tuner.footprint.fsdp import expert_padding
+from tuner.footprint.tensors import block_tensors, outside_tensors
+from tuner.footprint.zero import stays_gathered
 from tuner.model_shape import ModelShape
-from tuner.throughput.rates import Network
+from tuner.throughput.rates import Curve, Network
 
-_TENSORS = 9.0
-"""Parameters of a block: ZeRO moves none in parts, so it makes no more calls than that, however small its buckets."""
+Operation = Literal["all_gather", "reduce_scatter", "all_reduce"]
 
 
-def ring_seconds(total: Array, calls: Array, ranks: Array, network: Network, stride: Array | float = 1.0) -> Array:
-    """All-gather or reduce-scatter of `total` bytes (the whole, unsharded size) in `calls` equal calls.
+def ring_seconds(
+    total: Array,
+    calls: Array,
+    ranks: Array,
+    network: Network,
+    operation: Operation = "all_gather",
+    stride: Array | float = 1.0,
+) -> Array:
+    """A collective over `total` bytes (the whole, unsharded size) in `calls` equal calls.
 
-    A ring moves (n-1)/n of the bytes through each rank's slowest link. Ranks of a group are `stride` apart: a group
-    within one node sees the links, one that spans nodes the network, of which each rank on a node has its share;
-    consecutive ranks of one node share the node's whole network (NCCL uses every NIC of the node for one ring set).
+    A ring moves (n-1)/n of the bytes through each rank's slowest link, an all-reduce twice that. Ranks of a group are
+    `stride` apart: a group within one node sees the links, one that spans nodes the network, of which each rank on a
+    node has its share; consecutive ranks of one node share the node's whole network (NCCL uses every NIC of the node
+    for one ring set).
     """
     ranks = np.asarray(ranks, dtype=float)
     span = ranks * stride
@@ -27,18 +37,20 @@ def ring_seconds(total: Array, calls: Array, ranks: Array, network: Network, str
     across = np.minimum(network.inter * local, network.intra)
     bandwidth = np.where(inside, network.intra, across)
     per_call = total / np.maximum(calls, 1.0)
-    ramp = per_call / (per_call + network.half_bytes)
+    ramp = np.maximum(per_call / (per_call + network.half_bytes), 1e-12)
     steps = np.where(inside, network.intra_latency_s, network.inter_latency_s) * np.log2(np.maximum(ranks, 2.0))
+    passes = 2.0 if operation == "all_reduce" else 1.0
     moved = total * (ranks - 1.0) / np.maximum(ranks, 1.0)
-    seconds = moved / (bandwidth * ramp) + calls * steps
-    if network.measured:
-        seconds = np.where(inside, calls * _as_measured(moved / np.maximum(calls, 1.0), network), seconds)
+    seconds = passes * (moved / (bandwidth * ramp) + calls * steps)
+    curve = network.measured.get(operation)
+    if curve:
+        seconds = np.where(inside, calls * _as_measured(moved / np.maximum(calls, 1.0), curve), seconds)
     return np.where(ranks > 1, seconds, 0.0)
 
 
-def _as_measured(size: Array, network: Network) -> Array:
+def _as_measured(size: Array, curve: Curve) -> Array:
     """Seconds of one call: between the sizes that were measured linearly, beyond them at the largest one's rate."""
-    sizes, seconds = (np.array(column) for column in zip(*network.measured, strict=True))
+    sizes, seconds = (np.array(column) for column in zip(*curve, strict=True))
     per_call: Array = np.interp(size, sizes, seconds) * np.maximum(size / sizes[-1], 1.0)
     return per_call
 
@@ -64,30 +76,21 @@ class Traffic:
 def traffic(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, network: Network) -> Traffic:
     """Communication of every candidate."""
     zero = c.tokens * 0.0
-    padding = (expert_padding(shape, c) - 1.0) * shape.experts * shape.mlp_matrix_parameters * shape.layers
-    count = shape.parameters + padding
-    trained = count * impl.trainable
     units = np.ceil(shape.layers / c.blocks_per_unit) + 1.0
-    fsdp = (c.backend == FSDP1) | (c.backend == FSDP2)
-    zero3 = (c.backend == ZERO) & (c.stage == 3)
-    zero12 = (c.backend == ZERO) & (c.stage < 3)
+    padding = (expert_padding(shape, c) - 1.0) * shape.experts * shape.mlp_matrix_parameters * shape.layers
+    trained = (shape.parameters + padding) * impl.trainable
+    fsdp, zero3, zero12 = _families(c)
     sharded = fsdp | zero3
-    # ZeRO-3 gathers parameter by parameter (about nine calls a block), coalesced by the prefetch bucket.
-    tensors = shape.layers * _TENSORS + 3.0
-    calls = np.where(zero3, np.clip(count / np.maximum(c.prefetch_bucket, 1.0), units, tensors), units)
-    # Under autocast nothing tells FSDP to cast before it gathers.
-    size = dtypes.master if impl.autocast else dtypes.compute
-    gather = ring_seconds(zero + size * count, calls, c.shard, network)
-    backward_group = np.where(zero3 & (c.secondary > 1), c.secondary, np.minimum(c.regather, c.shard))
-    gather_again = ring_seconds(zero + size * count, calls, backward_group, network)
-    whole = c.regather < 2
+    forward, gather_back = _gathers(shape, c, dtypes, impl, network, units)
+    tensors = float(_tensors(shape))
     reduce_calls = np.where(zero3, np.minimum(np.ceil(trained / c.reduce_bucket), tensors), units)
-    scatter = ring_seconds(zero + dtypes.reduce * trained, reduce_calls, c.shard, network)
-    across = 2.0 * ring_seconds(dtypes.reduce * trained / c.shard, units, c.replicate, network, stride=c.shard)
+    scatter = ring_seconds(zero + dtypes.reduce * trained, reduce_calls, c.shard, network, "reduce_scatter")
+    across = ring_seconds(dtypes.reduce * trained / c.shard, units, c.replicate, network, "all_reduce", c.shard)
     ddp_calls = np.maximum(trained * dtypes.master / c.ddp_bucket, 1.0)
-    all_reduce = 2.0 * ring_seconds(zero + dtypes.master * trained, ddp_calls, c.ranks, network)
+    all_reduce = ring_seconds(zero + dtypes.master * trained, ddp_calls, c.ranks, network, "all_reduce")
+    # A bucket is cast to the reduction's dtype first (`communication_data_type`).
     zero_calls = np.clip(trained / c.reduce_bucket, 1.0, tensors)
-    zero_reduce = 2.0 * ring_seconds(zero + dtypes.compute * trained, zero_calls, c.shard, network)
+    zero_reduce = ring_seconds(zero + dtypes.reduce * trained, zero_calls, c.shard, network, "all_reduce")
     every = (c.sync_last == 0) * 1.0
     reduce_middle = np.where(
         sharded, (scatter + np.where(c.sync_shard_only > 0, 0.0, across)) * every,
@@ -96,18 +99,60 @@ def traffic(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementati
     reduce_last = np.where(
         sharded, scatter + across, np.where(zero12, zero_reduce, np.where(c.backend == DDP, all_reduce, 0.0))
     )
-    gather_back = np.where(sharded & ~whole, gather_again, 0.0)
-    # Without resharding, parameters are gathered once per step (FSDP keeps them over the accumulation steps).
-    forward = np.where(sharded, np.where(whole, gather / np.maximum(c.accumulation, 1.0), gather), 0.0)
     return Traffic(
         forward=forward,
         backward=gather_back + reduce_middle,
         last_backward=gather_back + reduce_last,
-        after_step=np.where(
-            zero12,
-            ring_seconds(zero + dtypes.compute * count, np.maximum(count / c.gather_bucket, 1.0), c.shard, network),
-            0.0,
-        ),
+        after_step=_after_step(shape, c, dtypes, network),
         unhidden=np.where(sharded, (forward + reduce_last) / units, np.where(c.backend == DDP, 0.1 * all_reduce, 0.0)),
         network_bound=np.where(np.where(sharded, c.shard, c.ranks) > network.gpus_per_node, 1.0, 0.0),
     )
+
+
+def _families(c: Candidates) -> tuple[Array, Array, Array]:
+    """FSDP, ZeRO-3, ZeRO-1/2."""
+    is_zero = c.backend == ZERO
+    return (c.backend == FSDP1) | (c.backend == FSDP2), is_zero & (c.stage == 3), is_zero & (c.stage < 3)
+
+
+def _tensors(shape: ModelShape) -> int:
+    """Parameters of the model: ZeRO moves none in parts, so it makes no more calls, however small its buckets."""
+    return shape.layers * len(block_tensors(shape)) + len(outside_tensors(shape))
+
+
+def _gathers(
+    shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, network: Network, units: Array
+) -> tuple[Array, Array]:
+    """Seconds of forward's and of backward's all-gathers in one micro batch."""
+    fsdp, zero3, _ = _families(c)
+    padding = (expert_padding(shape, c) - 1.0) * shape.experts * shape.mlp_matrix_parameters * shape.layers
+    persistent, reused = stays_gathered(shape, c)
+    count = shape.parameters + padding - np.where(zero3, persistent, 0.0)
+    again = count - np.where(zero3, reused, 0.0)
+    # ZeRO-3 gathers parameter by parameter, coalesced by the prefetch bucket.
+    tensors = float(_tensors(shape))
+    calls = np.where(zero3, np.clip(count / np.maximum(c.prefetch_bucket, 1.0), units, tensors), units)
+    # Under autocast nothing tells FSDP to cast before it gathers.
+    size = dtypes.master if impl.autocast else dtypes.compute
+    gather = ring_seconds(size * count, calls, c.shard, network)
+    group = np.where(zero3 & (c.secondary > 1), c.secondary, np.minimum(c.regather, c.shard))
+    gather_again = ring_seconds(size * again, calls * again / np.maximum(count, 1.0), group, network)
+    whole = c.regather < 2
+    # Parameters that are kept after forward are freed after backward all the same (torch 2.13, `post_backward`), except
+    # by FSDP1 under `no_sync` (`_should_free_in_backward`).
+    once = (c.backend == FSDP1) & whole & (c.sync_last > 0)
+    forward = np.where(fsdp | zero3, gather / np.where(once, np.maximum(c.accumulation, 1.0), 1.0), 0.0)
+    return forward, np.where((fsdp & ~whole) | zero3, gather_again, 0.0)
+
+
+def _after_step(shape: ModelShape, c: Candidates, dtypes: Dtypes, network: Network) -> Array:
+    """ZeRO-1/2 gather the updated weights, ZeRO-3 those of its persistent parameters."""
+    _, zero3, zero12 = _families(c)
+    count = float(shape.parameters)
+    calls = np.maximum(count / c.gather_bucket, 1.0)
+    weights = ring_seconds(dtypes.compute * count + c.tokens * 0.0, calls, c.shard, network)
+    persistent, _ = stays_gathered(shape, c)
+    small = np.where(
+        persistent > 0, ring_seconds(dtypes.compute * persistent, np.ones_like(calls), c.shard, network), 0.0
+    )
+    return np.where(zero12, weights, np.where(zero3, small, 0.0))

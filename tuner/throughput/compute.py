@@ -4,10 +4,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tuner.footprint.candidates import FULL, SELECTIVE, ZERO, Array, Candidates, Dtypes, Implementation
+from tuner.footprint.candidates import FULL, NONE, SELECTIVE, Array, Candidates, Dtypes, Implementation
 from tuner.model_shape import ModelShape
+from tuner.throughput import host
 from tuner.throughput.rates import Rates
 
+_SAVED_HOOKS = 4.0
+"""Launches per operator of a checkpointed forward: non-reentrant checkpointing passes what each saves through Python, and
+again in backward (`benchmarks.host_costs`)."""
 _DISPATCH_MODE = 4.0
 """Launches that an operator takes in `torch.utils.checkpoint`'s selective contexts (torch 2.13), beside its own."""
 
@@ -20,8 +24,10 @@ class ComputeTimes:
     attention: Array
     elementwise: Array
     loss: Array
-    launch_floor: Array
-    """Host time to launch the kernels; below it the GPU idles."""
+    launches: Array
+    """Host time to launch the model's kernels."""
+    machinery: Array
+    """Host time of the backend's hooks."""
     forward_share: Array
     """Of the total."""
     serial: bool
@@ -31,6 +37,11 @@ class ComputeTimes:
     def device(self) -> Array:
         """GPU time."""
         return self.matmul + self.attention + self.elementwise + self.loss
+
+    @property
+    def launch_floor(self) -> Array:
+        """Host time of the pass; below it the GPU idles."""
+        return self.launches + self.machinery
 
     @property
     def total(self) -> Array:
@@ -69,7 +80,8 @@ def compute_times(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implem
         attention=attention_all,
         elementwise=elementwise,
         loss=loss,
-        launch_floor=_kernels(shape, c, impl, again) * rates.launch_s,
+        launches=_kernels(shape, c, impl, again) * rates.launch_s,
+        machinery=host.micro_batch_launches(shape, c, dtypes, impl) * rates.launch_s,
         forward_share=(forward + head + attention + elementwise_forward + loss * 0.4) / total,
         serial=rates.serial,
     )
@@ -144,10 +156,8 @@ def _kernels(shape: ModelShape, c: Candidates, impl: Implementation, again: Reco
         forward += 40.0
     # Selective checkpointing passes each operator of forward and recomputation through a Python dispatch mode.
     python = np.where(c.checkpointing == SELECTIVE, 2.0 * _DISPATCH_MODE * (impl.selective == "matmuls"), 0.0)
+    python = python + np.where(c.checkpointing > NONE, _SAVED_HOOKS, 0.0)
     per_block = forward * (3.0 + again.elementwise + python)
     per_block = np.where(c.compiled > 0, per_block * 0.35, per_block)
-    # Sharding hooks, gathers and reductions of a unit cost host time as well.
-    # ZeRO-3's coordinator works in Python per parameter and gather: 5 ms a block (GPT-2 XL on V100 took 17, stage 2 none).
-    sharded = np.where(c.shard > 1, 30.0, 0.0) + np.where((c.backend == ZERO) & (c.stage == 3), 500.0, 0.0)
-    kernels: Array = shape.layers * (per_block + sharded) + 60.0
+    kernels: Array = shape.layers * per_block + 60.0
     return kernels

@@ -2,11 +2,11 @@
 
 from collections import defaultdict
 from dataclasses import replace
-from statistics import fmean
 
 from api_schemas.hardware import Cluster, MeasuredHardware
 from tuner.throughput.rates import CPU_NETWORK, CPU_RATES, Network, Rates
 
+_PASSES = {"all_gather": 1.0, "reduce_scatter": 1.0, "all_reduce": 2.0}
 _SUSTAINED = 0.9
 """Of a single large product's rate, over the shapes of a training step."""
 _ATTENTION = 0.55
@@ -30,18 +30,24 @@ def measured_rates(measured: MeasuredHardware, device: str, in_fp32: bool) -> Ra
 
 
 def measured_network(measured: MeasuredHardware, cluster: Cluster, fallback: Network) -> Network:
-    """Links of one node by the sizes measured; links between nodes are not measured.
+    """Links of one node by the sizes measured, each collective by itself; links between nodes are not measured.
 
-    A ring moves (n-1)/n of the bytes through each rank's link, and an all-reduce does so twice.
+    An operation that was not measured takes as many passes of a ring as it has more or fewer than a measured one.
     """
     ranks = cluster.gpus_per_node
     host_link = measured.host_link_bytes_per_s or fallback.host_link
-    seconds: dict[float, list[float]] = defaultdict(list)
+    points: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for one in measured.collectives:
-        passes = 2 if one.operation == "all_reduce" else 1
-        seconds[one.bytes * (ranks - 1) / ranks].append(one.seconds / passes)
-    curve = tuple((size, fmean(times)) for size, times in sorted(seconds.items()) if size > 0)
-    return replace(fallback, gpus_per_node=ranks, host_link=host_link, measured=curve)
+        size = one.bytes * (ranks - 1) / ranks
+        if size > 0:
+            points[one.operation].append((size, one.seconds))
+    curves = {operation: tuple(sorted(found)) for operation, found in points.items()}
+    for operation, passes in _PASSES.items():
+        known = next(iter(points), None)
+        if operation not in curves and known is not None:
+            scale = passes / _PASSES[known]
+            curves[operation] = tuple((size, scale * seconds) for size, seconds in curves[known])
+    return replace(fallback, gpus_per_node=ranks, host_link=host_link, measured=curves)
 
 
 def fallback_network(cluster: Cluster) -> Network:

@@ -4,7 +4,8 @@ Each is physical (a rate or a cost per launch); `tuner.calibration` scales them 
 how well they hold on sources that were left out: docs/measurements/predictor.md.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from api_schemas.hardware import Cluster
 from tuner.catalogue import Gpu
@@ -41,6 +42,10 @@ class Rates:
         return replace(self, matmul_flops=self.matmul_flops * share, attention_flops=self.attention_flops * share)
 
 
+Curve = tuple[tuple[float, float], ...]
+"""Bytes through a rank's link in one pass of a collective, and the seconds of the call, by rising size."""
+
+
 @dataclass(frozen=True)
 class Network:
     """Bandwidth a collective sees, bytes per second per GPU and direction."""
@@ -54,8 +59,8 @@ class Network:
     inter_latency_s: float = 30e-6
     half_bytes: float = 16e6
     """Message per rank at which half of the bandwidth is reached (nccl-tests: 16-128 MiB per call for all-reduce)."""
-    measured: tuple[tuple[float, float], ...] = ()
-    """Within a node, in place of the above: bytes through a rank's link in one call and its seconds, by rising size."""
+    measured: Mapping[str, Curve] = field(default_factory=dict)
+    """Within a node, in place of the above, by operation."""
 
 
 # Share of the vendor's dense peak that matrix products reach. First factor: best of any shape

@@ -8,6 +8,7 @@ from tuner.footprint.candidates import FSDP2, ZERO, Array, Candidates, Dtypes, I
 from tuner.model_shape import ModelShape
 from tuner.throughput.collectives import traffic
 from tuner.throughput.compute import ComputeTimes, compute_times
+from tuner.throughput.host import step_launches
 from tuner.throughput.rates import Network, Rates
 
 HOST_ADAM_BYTES_PER_S = 15e9
@@ -20,8 +21,8 @@ class StepTable:
 
     compute: Array
     parts: dict[str, Array]
-    """Of the total: matrix products, attention, elementwise kernels and loss, host launches, exposed communication, and
-    what a step costs once; they add up to it. Calibration scales them."""
+    """Of the total: matrix products, attention, elementwise kernels and loss, host launches, the backend's hooks, exposed
+    communication, and what a step costs once; they add up to it. Calibration scales them."""
     launch_bound: Array
     """1 where the host's launches, not the GPU, set the pace."""
     memory_share: Array
@@ -61,7 +62,10 @@ def step_times(
     # fp32 products without TF32 run on other units than bf16's, with a rate of their own.
     matmul, none = c.accumulation * compute.matmul, c.tokens * 0.0
     vector = dtypes.linear_bits == 32
-    total = c.accumulation * micro + exposed + optimizer + host
+    # On a GPU the host's work at a step is in `optimizer_host_s`.
+    hooks = step_launches(shape, c) * rates.launch_s if rates.serial else none
+    waiting, floor = c.accumulation * (micro - compute.device), compute.launch_floor
+    total = c.accumulation * micro + exposed + optimizer + host + hooks
     return StepTable(
         compute=c.accumulation * micro,
         parts={
@@ -69,7 +73,8 @@ def step_times(
             "vector_matmul": matmul if vector else none,
             "attention": c.accumulation * compute.attention,
             "elementwise": c.accumulation * (compute.elementwise + compute.loss),
-            "launch": c.accumulation * (micro - compute.device),
+            "launch": waiting * compute.launches / floor,
+            "backend": waiting * compute.machinery / floor + hooks,
             "communication": exposed,
             "step": optimizer + host,
         },

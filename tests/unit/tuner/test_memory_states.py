@@ -200,3 +200,23 @@ def test_zero_keeps_masters_beside_fp32_weights(stage: int) -> None:
     rows = from_rows([{"backend": ZERO, "stage": stage, "shard": 8, "sequence": 1}])
     kept = states(SEVEN_B, rows, Dtypes.of(RECIPES["fp32"]), PLAIN)
     assert float(kept.masters[0]) == 4 * SEVEN_B.parameters / 8
+
+
+def _gathered_at_loss(**row: float) -> float:
+    """Elements of llama-2-7b that ZeRO-3 has gathered when the loss is computed."""
+    rows = from_rows([{"backend": ZERO, "stage": 3, "shard": 8, "sequence": 1, "prefetch_bucket": 0} | row])
+    return float(states(SEVEN_B, rows, Dtypes(), PLAIN).gathered_loss[0]) / 2
+
+
+def test_zero_3_keeps_what_is_used_again_within_the_reuse_distance() -> None:
+    """From forward to backward lie the elements behind a parameter, twice; measured exactly on CPU ranks."""
+    block = SEVEN_B.block_parameters
+    assert _gathered_at_loss(reuse=0, persistence=0) == pytest.approx(block)
+    assert _gathered_at_loss(reuse=20 * block, persistence=0) == pytest.approx(10 * block)
+    assert _gathered_at_loss(reuse=1e12, persistence=0) == pytest.approx(SEVEN_B.parameters)
+
+
+def test_zero_3_keeps_small_parameters_gathered() -> None:
+    norms = 65 * SEVEN_B.hidden
+    assert _gathered_at_loss(reuse=0, persistence=1e5) == pytest.approx(SEVEN_B.block_parameters + norms)
+    assert _gathered_at_loss(reuse=0, persistence=1e9) == pytest.approx(SEVEN_B.parameters)

@@ -31,6 +31,16 @@ def test_a_collective_takes_what_was_measured_for_its_size(size: int, expected: 
     assert ring_seconds(np.array([2.0 * size]), two, two, network) == pytest.approx(2 * expected)
 
 
+def test_each_operation_has_its_own_time_and_a_missing_one_another_s() -> None:
+    network = measured_network(MEASURED, cpu(2), fallback_network(cpu(2)))
+    size, one, two = np.array([float(MIB)]), np.array([1.0]), np.array([2.0])
+    gather, reduce, both = (
+        float(ring_seconds(size, one, two, network, operation)[0])
+        for operation in ("all_gather", "reduce_scatter", "all_reduce")
+    )
+    assert (gather, reduce, both) == pytest.approx((1e-3, 1e-3, 2e-3))
+
+
 def test_rates_follow_the_recipe() -> None:
     mixed, full = measured_rates(MEASURED, "cpu", in_fp32=False), measured_rates(MEASURED, "cpu", in_fp32=True)
     assert mixed.matmul_flops / full.matmul_flops == pytest.approx(2.5)

@@ -3,6 +3,7 @@
 import pytest
 
 from api_schemas.models import preset
+from tuner.footprint.tensors import block_tensors, outside_tensors
 from tuner.model_shape import from_config
 
 SMALL = {
@@ -33,6 +34,9 @@ def test_parameter_count_equals_transformers(name: str) -> None:
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(made, trust_remote_code=False)
     assert sum(parameter.numel() for parameter in model.parameters()) == expected
+    shape = from_config(dict(OTHERS.get(name) or preset(name).config))
+    ours = [*block_tensors(shape) * shape.layers, *outside_tensors(shape)]
+    assert sorted(ours) == sorted(parameter.numel() for parameter in model.parameters())
 
 
 def test_known_sizes() -> None:

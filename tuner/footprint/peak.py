@@ -147,12 +147,16 @@ def _host_bytes(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementatio
     """ZeRO keeps masters, moments and gradients there, and low-precision parameters of their own; FSDP2's fp32 shards
     are its masters."""
     trained = shape.parameters * impl.trainable
-    # Stage 3 keeps its gradient partitions in one flat buffer there, beside the optimizer's; the others, a copy in transit.
     is_zero = c.backend == ZERO
+    early_stages = is_zero & (c.stage < 3) & (c.offload_optimizer > 0)
+    # Stage 3 keeps its gradient partitions in one flat buffer there, beside the optimizer's.
     gradients = d.reduce * np.where(is_zero & (c.stage == 3), 2.0, np.where(is_zero | (not gloo), 1.0, 0.0))
     optimizer = (d.moments + d.master + gradients) * trained / c.shard * c.offload_optimizer
-    transit = d.compute * float(shape.largest_parameter) * (c.offload_optimizer > 0) * (is_zero & (c.stage < 3))
-    optimizer = optimizer + transit
+    # The others have a gradient in transit and the updated weights (`param_buffer_of_bit16_for_cpu_offload_groups`), and add
+    # micro batches up there unless they do so in another dtype on the device (`accumulated_grads_in_cpu`).
+    adds_up = (c.accumulation > 1) & (d.reduce == d.compute)
+    staged = d.compute * (float(shape.largest_parameter) + trained / c.shard * (1.0 + adds_up))
+    optimizer = optimizer + np.where(early_stages, staged, 0.0)
     parameters = np.where(is_zero, d.compute * shape.parameters / c.shard * c.offload_parameters, 0.0)
     total: Array = optimizer * (1.0 - c.nvme_optimizer) + parameters * (1.0 - c.nvme_parameters)
     return total

@@ -25,42 +25,15 @@ def _scattered(c: Candidates, d: Dtypes, elements: Array, gloo: bool) -> Array:
 
 def zero_1_2(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, _gloo: bool) -> States:
     """ZeRO-1/2: whole compute-dtype parameters, sharded fp32 masters and moments."""
-    zero, count, table = c.tokens * 0.0, float(shape.parameters), float(shape.embedding_parameters)
+    zero, count = c.tokens * 0.0, float(shape.parameters)
     trained = count * impl.trainable
     on_device = 1.0 - c.offload_optimizer
-    # A copy even where the weights are fp32 already (`single_partition_of_fp32_groups` is a clone).
-    masters = d.master * trained / c.shard * on_device
-    # bf16 with fp32 accumulation in stage 1 is DeepSpeed's BF16_Optimizer: unsharded fp32 gradients for the whole step,
-    # and bf16 gradients that are zeroed, not freed, between the micro batches of a step.
-    bf16_optimizer = (c.stage == 1) & (d.reduce != d.compute) & (c.offload_optimizer == 0)
-    # Offloaded, stage 1 accumulates in `param.grad_accum`, and both stages keep the reduced partition on the device
-    # (`_use_compact_grad_partition_buffer`) before it goes to the host.
-    offloaded, mixed = c.offload_optimizer > 0, d.reduce != d.compute
-    stage1 = np.where(bf16_optimizer, (d.reduce + d.compute) * trained, (d.reduce if mixed else d.compute) * trained)
-    accumulator = np.where(offloaded, float(mixed), 1.0) * d.reduce * trained / c.shard
-    late = np.where(c.stage == 1, stage1 + np.where(offloaded, accumulator, 0.0), accumulator)
-    accumulates = c.accumulation > 1
-    held = (d.reduce + d.compute * accumulates) * trained
-    early = np.where(bf16_optimizer, held, np.where(accumulates, late, 0.0))
-    buffers = np.where(c.contiguous > 0, 1.0 + c.double_buffer, 1.0) * np.minimum(c.reduce_bucket, trained)
-    # The buffer is allocated whole (reduce_bucket_size elements), however small the model; stage 1 stages what it
-    # accumulates, stage 2 low-precision gradients.
-    element = np.where(c.stage == 1, d.reduce, d.compute)
-    whole = np.where(c.contiguous > 0, (1.0 + c.double_buffer) * c.reduce_bucket, buffers) * element
-    # One more low-precision copy of the largest parameter's gradient on its way to the host.
-    buckets = np.where(bf16_optimizer, 0.0, whole) + np.where(
-        offloaded, d.compute * float(shape.largest_parameter), 0.0
-    )
-    plain = c.stage == 2
-    reducing = plain * _cast(c, d, np.where(c.reduce_bucket < trained, c.reduce_bucket, 0.0))
-    large = plain * _cast(c, d, np.where(table > c.reduce_bucket, table, 0.0))
-    # The last bucket is reduced when backward ends, and what it gives is added to the partition from a buffer of its size.
-    added = np.where(accumulates & plain, d.reduce * trained / c.shard, 0.0)
-    end = buckets + added + np.maximum(plain * _cast(c, d, np.minimum(c.reduce_bucket, trained)), large)
-    fp32_gradient = np.where((c.offload_optimizer > 0) | bf16_optimizer, 0.0, 4.0 * trained / c.shard)
+    bf16_optimizer = _is_bf16_optimizer(c, d)
+    early, late = _gradients(c, d, trained, bf16_optimizer)
     return States(
         parameters=zero + d.compute * count,
-        masters=zero + masters,
+        # A copy even where the weights are fp32 already (`single_partition_of_fp32_groups` is a clone).
+        masters=zero + d.master * trained / c.shard * on_device,
         optimizer=d.moments * trained / c.shard * on_device,
         gradients_early=early,
         gradients_second=early,
@@ -69,16 +42,64 @@ def zero_1_2(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, 
         gradients_late=late,
         gathered_loss=zero,
         gathered_backward=zero,
-        buckets=buckets + reducing,
-        buckets_loss=np.where(accumulates, buckets, 0.0),
         gathered_middle=zero,
         gathered_last=zero,
-        buckets_step=np.where(accumulates, buckets, 0.0),
-        buckets_first=buckets + large,
+        **_buckets(shape, c, d, trained, bf16_optimizer),
         unit_gradients=zero,
-        end=zero + end,
-        step=fp32_gradient,
+        step=np.where((c.offload_optimizer > 0) | bf16_optimizer, 0.0, 4.0 * trained / c.shard),
     )
+
+
+def _is_bf16_optimizer(c: Candidates, d: Dtypes) -> Array:
+    """bf16 with fp32 accumulation in stage 1 is DeepSpeed's BF16_Optimizer."""
+    found: Array = (c.stage == 1) & (d.reduce != d.compute) & (c.offload_optimizer == 0)
+    return found
+
+
+def _gradients(c: Candidates, d: Dtypes, trained: float, bf16_optimizer: Array) -> tuple[Array, Array]:
+    """When backward begins and when it ends.
+
+    BF16_Optimizer holds unsharded fp32 gradients for the whole step, and bf16 gradients that are zeroed, not freed,
+    between its micro batches. Offloaded, stage 1 accumulates in `param.grad_accum`, and both stages keep the reduced
+    partition on the device (`_use_compact_grad_partition_buffer`; stage 1 from the last micro batch on) before it goes
+    to the host.
+    """
+    offloaded, mixed = c.offload_optimizer > 0, d.reduce != d.compute
+    whole = np.where(bf16_optimizer, d.reduce + d.compute, d.reduce if mixed else d.compute) * trained
+    accumulator = np.where(offloaded, float(mixed), 1.0) * d.reduce * trained / c.shard
+    late = np.where(c.stage == 1, whole + np.where(offloaded, accumulator, 0.0), accumulator)
+    accumulates = c.accumulation > 1
+    held = (d.reduce + d.compute * accumulates) * trained
+    before = np.where(accumulates, np.where(offloaded & (c.stage == 1), whole, late), 0.0)
+    return np.where(bf16_optimizer, held, before), late
+
+
+def _buckets(shape: ModelShape, c: Candidates, d: Dtypes, trained: float, bf16_optimizer: Array) -> dict[str, Array]:
+    """Gradients on their way. The buffer is allocated whole (`reduce_bucket_size` elements), however small the model;
+    stage 1 stages what it accumulates, stage 2 low-precision gradients."""
+    table, plain, offloaded = float(shape.embedding_parameters), c.stage == 2, c.offload_optimizer > 0
+    accumulates = c.accumulation > 1
+    buffers = np.where(c.contiguous > 0, 1.0 + c.double_buffer, 1.0) * np.minimum(c.reduce_bucket, trained)
+    element = np.where(c.stage == 1, d.reduce, d.compute)
+    flat = np.where(c.contiguous > 0, (1.0 + c.double_buffer) * c.reduce_bucket, buffers) * element
+    # Made with the optimizer: one low-precision gradient, the largest, on its way to the host.
+    transit = np.where(offloaded, d.compute * float(shape.largest_parameter), 0.0)
+    buckets = np.where(bf16_optimizer, 0.0, flat) + transit
+    reducing = plain * _cast(c, d, np.where(c.reduce_bucket < trained, c.reduce_bucket, 0.0))
+    large = plain * _cast(c, d, np.where(table > c.reduce_bucket, table, 0.0))
+    # The last bucket is reduced when backward ends, and what it gives is added to the partition from a buffer of its size.
+    added = np.where(accumulates & plain, d.reduce * trained / c.shard, 0.0)
+    end = buckets + added + np.maximum(plain * _cast(c, d, np.minimum(c.reduce_bucket, trained)), large)
+    # Stage 1 has freed its buffer then; the table's gradient comes last, a tied one's two beside their sum.
+    last = d.compute * (3.0 if shape.tied else 1.0) + (d.reduce if d.reduce != d.compute else 0.0)
+    between = np.where(accumulates, buckets, transit)
+    return {
+        "buckets": buckets + reducing,
+        "buckets_loss": between,
+        "buckets_step": between,
+        "buckets_first": buckets + large,
+        "end": np.where(offloaded & (c.stage == 1), transit + last * table, end),
+    }
 
 
 def stays_gathered(shape: ModelShape, c: Candidates) -> tuple[Array, Array]:

@@ -45,7 +45,7 @@ def ring_seconds(
     curve = network.measured.get(operation)
     if curve:
         seconds = np.where(inside, calls * _as_measured(moved / np.maximum(calls, 1.0), curve), seconds)
-    return np.where(ranks > 1, seconds, 0.0)
+    return np.where((ranks > 1) & (total > 0), seconds, 0.0)
 
 
 def _as_measured(size: Array, curve: Curve) -> Array:

@@ -28,7 +28,7 @@ def zero_1_2(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, 
     zero, count = c.tokens * 0.0, float(shape.parameters)
     trained = count * impl.trainable
     on_device = 1.0 - c.offload_optimizer
-    bf16_optimizer = _is_bf16_optimizer(c, d)
+    bf16_optimizer = is_bf16_optimizer(c, d)
     early, late = _gradients(c, d, trained, bf16_optimizer)
     return States(
         parameters=zero + d.compute * count,
@@ -50,7 +50,7 @@ def zero_1_2(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, 
     )
 
 
-def _is_bf16_optimizer(c: Candidates, d: Dtypes) -> Array:
+def is_bf16_optimizer(c: Candidates, d: Dtypes) -> Array:
     """bf16 with fp32 accumulation in stage 1 is DeepSpeed's BF16_Optimizer."""
     found: Array = (c.stage == 1) & (d.reduce != d.compute) & (c.offload_optimizer == 0)
     return found

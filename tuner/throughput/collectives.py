@@ -7,11 +7,13 @@ import numpy as np
 
 from tuner.footprint.candidates import DDP, FSDP1, FSDP2, ZERO, Array, Candidates, Dtypes, Implementation
 from tuner.footprint.fsdp import expert_padding
-from tuner.footprint.tensors import block_tensors, outside_tensors
-from tuner.footprint.zero import stays_gathered
+from tuner.footprint.tensors import buckets_filled, modules_above
+from tuner.footprint.zero import is_bf16_optimizer, stays_gathered
 from tuner.model_shape import ModelShape
 from tuner.throughput.rates import Curve, Network
 
+_BF16_OPTIMIZER_BUFFER = 5e8
+"""Elements that DeepSpeed's engine reduces at a time for it (`buffered_allreduce_fallback`)."""
 Operation = Literal["all_gather", "reduce_scatter", "all_reduce"]
 
 
@@ -82,14 +84,14 @@ def traffic(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementati
     fsdp, zero3, zero12 = _families(c)
     sharded = fsdp | zero3
     forward, gather_back = _gathers(shape, c, dtypes, impl, network, units)
-    tensors = float(_tensors(shape))
-    reduce_calls = np.where(zero3, np.minimum(np.ceil(trained / c.reduce_bucket), tensors), units)
+    filled = buckets_filled(shape, c.reduce_bucket)
+    reduce_calls = np.where(zero3, filled, units)
     scatter = ring_seconds(zero + dtypes.reduce * trained, reduce_calls, c.shard, network, "reduce_scatter")
     across = ring_seconds(dtypes.reduce * trained / c.shard, units, c.replicate, network, "all_reduce", c.shard)
     ddp_calls = np.maximum(trained * dtypes.master / c.ddp_bucket, 1.0)
     all_reduce = ring_seconds(zero + dtypes.master * trained, ddp_calls, c.ranks, network, "all_reduce")
-    # A bucket is cast to the reduction's dtype first (`communication_data_type`).
-    zero_calls = np.clip(trained / c.reduce_bucket, 1.0, tensors)
+    # A bucket is cast to the reduction's dtype first (`communication_data_type`). BF16_Optimizer has buffers of its own.
+    zero_calls = np.where(is_bf16_optimizer(c, dtypes), np.ceil(trained / _BF16_OPTIMIZER_BUFFER), filled)
     zero_reduce = ring_seconds(zero + dtypes.reduce * trained, zero_calls, c.shard, network, "all_reduce")
     every = (c.sync_last == 0) * 1.0
     reduce_middle = np.where(
@@ -115,11 +117,6 @@ def _families(c: Candidates) -> tuple[Array, Array, Array]:
     return (c.backend == FSDP1) | (c.backend == FSDP2), is_zero & (c.stage == 3), is_zero & (c.stage < 3)
 
 
-def _tensors(shape: ModelShape) -> int:
-    """Parameters of the model: ZeRO moves none in parts, so it makes no more calls, however small its buckets."""
-    return shape.layers * len(block_tensors(shape)) + len(outside_tensors(shape))
-
-
 def _gathers(
     shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, network: Network, units: Array
 ) -> tuple[Array, Array]:
@@ -129,9 +126,10 @@ def _gathers(
     persistent, reused = stays_gathered(shape, c)
     count = shape.parameters + padding - np.where(zero3, persistent, 0.0)
     again = count - np.where(zero3, reused, 0.0)
-    # ZeRO-3 gathers parameter by parameter, coalesced by the prefetch bucket.
-    tensors = float(_tensors(shape))
-    calls = np.where(zero3, np.clip(count / np.maximum(c.prefetch_bucket, 1.0), units, tensors), units)
+    # ZeRO-3 gathers module by module, those together that its prefetch bucket reaches.
+    modules = modules_above(shape, c.persistence)
+    ahead = np.clip(count / np.maximum(c.prefetch_bucket, 1.0), np.minimum(units, modules), modules)
+    calls = np.where(zero3, ahead, units)
     # Under autocast nothing tells FSDP to cast before it gathers.
     size = dtypes.master if impl.autocast else dtypes.compute
     gather = ring_seconds(size * count, calls, c.shard, network)

@@ -153,7 +153,8 @@ def _kernels(shape: ModelShape, c: Candidates, impl: Implementation, again: Reco
     if impl.attention == "eager":
         forward += 6.0
     if shape.experts > 1:
-        forward += 40.0
+        # Routing, sorting by expert, and two grouped products.
+        forward += 20.0
     # Selective checkpointing passes each operator of forward and recomputation through a Python dispatch mode.
     python = np.where(c.checkpointing == SELECTIVE, 2.0 * _DISPATCH_MODE * (impl.selective == "matmuls"), 0.0)
     python = python + np.where(c.checkpointing > NONE, _SAVED_HOOKS, 0.0)

@@ -24,6 +24,10 @@ _GPT2: dict[str, Any] = {
     "model_type": "gpt2", "vocab_size": 3000, "n_positions": 256, "n_embd": 128, "n_layer": 6, "n_head": 4,
     "tie_word_embeddings": True, "bos_token_id": 0, "eos_token_id": 0,
 }  # fmt: skip
+_NEOX: dict[str, Any] = {
+    "model_type": "gpt_neox", "vocab_size": 2500, "hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 5,
+    "num_attention_heads": 4, "max_position_embeddings": 256, "tie_word_embeddings": False,
+}  # fmt: skip
 _MIXTRAL: dict[str, Any] = _LLAMA | {
     "model_type": "mixtral", "num_hidden_layers": 3, "intermediate_size": 192, "num_local_experts": 4,
     "num_experts_per_tok": 2, "sliding_window": None,
@@ -58,6 +62,8 @@ JOBS: dict[str, Job] = {
         _job("gpt2-bf16", _GPT2, "bf16-mixed"),
         _job("gpt2-fp32", _GPT2, "fp32", per_strategy=2),
         _job("mixtral-bf16", _MIXTRAL, "bf16-mixed", per_strategy=2),
+        _job("llama-fp32", _LLAMA, "fp32", per_strategy=3),
+        _job("neox-bf16", _NEOX, "bf16-mixed", per_strategy=3),
         _job("llama-4-ranks", _LLAMA, "bf16-mixed", ranks=4, per_strategy=2),
     )
 }

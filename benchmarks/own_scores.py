@@ -22,8 +22,11 @@ from tuner.footprint.configs import from_configs
 Row = dict[str, str]
 MIB = 2.0**20
 _SPLITS = 20
-HARDWARE = Path(__file__).parent / "data" / "own_hardware.json"
-"""What `shardtune measure-hardware` said about the machine of the trials."""
+HARDWARE = {
+    2: Path(__file__).parent / "data" / "own_hardware.json",
+    4: Path(__file__).parent / "data" / "own_hardware_4_ranks.json",
+}
+"""What `shardtune-worker measure-hardware` said about the machine of the trials, by the number of ranks."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ def evaluated(job: Job, configs: list[TrialConfig]) -> Evaluation:
     """The predictor's answer, uncalibrated."""
     shape = model_shape.from_config(job.model.config, job.name)
     candidates = from_configs(configs, job.workload.sequence_length, job.ranks, job.workload.global_batch)
-    measured = HardwareReport.model_validate_json(HARDWARE.read_bytes()).measured if job.ranks == 2 else None
+    measured = HardwareReport.model_validate_json(HARDWARE[job.ranks].read_bytes()).measured
     return evaluate(shape, candidates, job.workload, job.cluster, measured=measured)
 
 

@@ -14,6 +14,7 @@ from api_schemas.base import DTYPE_BYTES
 from api_schemas.workload import Recipe, Workload
 
 Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 
 # Backend codes. SINGLE is a plain model on one device.
 SINGLE, DDP, ZERO, FSDP1, FSDP2 = range(5)

@@ -14,7 +14,7 @@ def block_modules(shape: ModelShape) -> list[tuple[int, ...]]:
     hidden, ffn, experts = shape.hidden, shape.ffn, shape.experts
     outputs = [shape.query + 2 * shape.kv] if shape.norm == "layer" else [shape.query, shape.kv, shape.kv]
     biased = shape.biases or shape.qkv_bias
-    modules = [(hidden * width, width) if biased else (hidden * width,) for width in outputs]
+    modules: list[tuple[int, ...]] = [(hidden * width, width) if biased else (hidden * width,) for width in outputs]
     if experts > 1:
         modules += [(shape.query * hidden,), (experts * 2 * hidden * ffn, experts * hidden * ffn), (experts * hidden,)]
     else:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tuner.footprint.candidates import Array, Candidates, Dtypes, Implementation
+from tuner.footprint.candidates import Array, Candidates, Dtypes, Implementation, Mask
 from tuner.footprint.kept import States
 from tuner.footprint.tensors import elements_up_to
 from tuner.model_shape import ModelShape
@@ -50,13 +50,12 @@ def zero_1_2(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, 
     )
 
 
-def is_bf16_optimizer(c: Candidates, d: Dtypes) -> Array:
+def is_bf16_optimizer(c: Candidates, d: Dtypes) -> Mask:
     """bf16 with fp32 accumulation in stage 1 is DeepSpeed's BF16_Optimizer."""
-    found: Array = (c.stage == 1) & (d.reduce != d.compute) & (c.offload_optimizer == 0)
-    return found
+    return np.asarray((c.stage == 1) & (d.reduce != d.compute) & (c.offload_optimizer == 0), dtype=bool)
 
 
-def _gradients(c: Candidates, d: Dtypes, trained: float, bf16_optimizer: Array) -> tuple[Array, Array]:
+def _gradients(c: Candidates, d: Dtypes, trained: float, bf16_optimizer: Mask) -> tuple[Array, Array]:
     """When backward begins and when it ends.
 
     BF16_Optimizer holds unsharded fp32 gradients for the whole step, and bf16 gradients that are zeroed, not freed,
@@ -74,7 +73,7 @@ def _gradients(c: Candidates, d: Dtypes, trained: float, bf16_optimizer: Array) 
     return np.where(bf16_optimizer, held, before), late
 
 
-def _buckets(shape: ModelShape, c: Candidates, d: Dtypes, trained: float, bf16_optimizer: Array) -> dict[str, Array]:
+def _buckets(shape: ModelShape, c: Candidates, d: Dtypes, trained: float, bf16_optimizer: Mask) -> dict[str, Array]:
     """Gradients on their way. The buffer is allocated whole (`reduce_bucket_size` elements), however small the model;
     stage 1 stages what it accumulates, stage 2 low-precision gradients."""
     table, plain, offloaded = float(shape.embedding_parameters), c.stage == 2, c.offload_optimizer > 0

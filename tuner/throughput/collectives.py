@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from tuner.footprint.candidates import DDP, FSDP1, FSDP2, ZERO, Array, Candidates, Dtypes, Implementation
+from tuner.footprint.candidates import DDP, FSDP1, FSDP2, ZERO, Array, Candidates, Dtypes, Implementation, Mask
 from tuner.footprint.fsdp import expert_padding
 from tuner.footprint.tensors import buckets_filled, modules_above
 from tuner.footprint.zero import is_bf16_optimizer, stays_gathered
@@ -111,7 +111,7 @@ def traffic(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementati
     )
 
 
-def _families(c: Candidates) -> tuple[Array, Array, Array]:
+def _families(c: Candidates) -> tuple[Mask, Mask, Mask]:
     """FSDP, ZeRO-3, ZeRO-1/2."""
     is_zero = c.backend == ZERO
     return (c.backend == FSDP1) | (c.backend == FSDP2), is_zero & (c.stage == 3), is_zero & (c.stage < 3)

@@ -2,9 +2,12 @@
 
 import hashlib
 import json
-from typing import Literal
+from typing import Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
+from pydantic_core import CoreSchema
+
+from api_schemas.exact import exact
 
 GIB = 1 << 30
 """Bytes in one GiB; every field that ends in `_gib` counts these."""
@@ -14,9 +17,14 @@ DTYPE_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2}
 
 
 class Schema(BaseModel):
-    """A frozen value; unknown fields are an error, so a misspelt knob is never ignored."""
+    """A frozen value; unknown fields are an error, so a misspelt knob is never ignored, and text is no number."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """As pydantic makes it, with exact numbers."""
+        return cast(CoreSchema, exact(cls, handler(source)))
 
     def canonical_json(self) -> str:
         """The value as JSON with sorted keys and no spaces: equal values give equal text."""

@@ -19,15 +19,15 @@ class Cluster(Schema):
     nodes: int = Field(default=1, ge=1, le=100_000)
     gpus_per_node: int = Field(ge=1, le=1024)
     """GPUs of each node; for CPU ranks, processes of each node."""
-    memory_gib: float = Field(gt=0)
+    memory_gib: float = Field(gt=0, le=1e6)
     """Memory of one GPU. For CPU ranks the declared share of one rank: going over it is `over_limit`, never an OOM."""
-    host_memory_gib: float = Field(gt=0)
+    host_memory_gib: float = Field(gt=0, le=1e9)
     """Memory of one node, which offloading uses."""
-    intra_node_gb_per_s: float | None = Field(default=None, gt=0)
+    intra_node_gb_per_s: float | None = Field(default=None, gt=0, le=1e9)
     """Per GPU and direction, between GPUs of one node; None where unknown."""
-    inter_node_gb_per_s: float | None = Field(default=None, gt=0)
+    inter_node_gb_per_s: float | None = Field(default=None, gt=0, le=1e9)
     """Per node and direction; None where unknown."""
-    host_link_gb_per_s: float | None = Field(default=None, gt=0)
+    host_link_gb_per_s: float | None = Field(default=None, gt=0, le=1e9)
     """Per GPU and direction, between GPU and host memory; None where unknown."""
 
     @property

@@ -22,6 +22,9 @@ Session = Annotated[str, Field(min_length=8, max_length=64, pattern=r"^[A-Za-z0-
 """Random name of one life of one worker; a restarted worker has a new one, and its old leases are closed."""
 
 
+AttemptNumber = Annotated[int, Field(ge=1, lt=2**31)]
+
+
 class ProfileTask(Schema):
     """Build the model on the meta device and say what it is made of."""
 
@@ -129,7 +132,7 @@ class Heartbeat(Schema):
 
     protocol_version: int
     session: Session
-    attempt: int
+    attempt: AttemptNumber
     progress: Progress | None = None
 
 
@@ -149,11 +152,11 @@ class Report(Schema):
 
     protocol_version: int
     session: Session
-    attempt: int
+    attempt: AttemptNumber
     measurement: Measurement | None = None
     profile: ModelProfile | None = None
     failure: Failure | None = None
-    gpu_seconds: float = Field(ge=0)
+    gpu_seconds: float = Field(ge=0, le=1e12)
     """Wall seconds of the attempt × ranks it held."""
     log_tail: str | None = Field(default=None, max_length=20_000)
     """End of the failed rank's output, for a person."""

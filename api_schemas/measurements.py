@@ -63,8 +63,8 @@ class RankFigures(Schema):
 class Measurement(Schema):
     """The result of one complete run. Time is the slowest rank's, memory the maximum over ranks."""
 
-    tokens_per_s_per_gpu: float
-    step_time_s: float
+    tokens_per_s_per_gpu: float = Field(gt=0, le=1e12)
+    step_time_s: float = Field(gt=0, le=1e9)
     """Median over windows of the seconds per optimizer step."""
     step_time_half_width_s: float
     """Half the 95 % interval of the mean step time within this run (between runs it varies more)."""

@@ -13,6 +13,8 @@ from pydantic import Field, JsonValue, ValidationInfo, field_validator, model_va
 from api_schemas.base import Schema
 
 _PRESETS = files("api_schemas") / "presets"
+_LONGEST_CONFIG = 256 * 1024
+"""Characters of JSON; the longest that the field publishes have some tens of thousands."""
 
 
 def preset_names() -> list[str]:
@@ -59,6 +61,11 @@ class ModelSpec(Schema):
             raise ValueError(
                 "auto_map names code to download and run, which Shardtune never does; "
                 "remove it and use an architecture that transformers itself contains"
+            )
+        length = len(json.dumps(config))
+        if length > _LONGEST_CONFIG:
+            raise ValueError(
+                f"config ({length} characters) must not exceed {_LONGEST_CONFIG}; send the config.json alone"
             )
         is_own = info.data.get("entry_point") is not None or info.data.get("script") is not None
         if not is_own and not isinstance(config.get("model_type"), str):

@@ -9,6 +9,9 @@ from pydantic import Field, model_validator
 
 from api_schemas.base import Dtype, Schema
 
+MOST_SAMPLES = 1_000_000
+"""Of one optimizer step."""
+
 
 class Recipe(Schema):
     """Which dtype each kind of value has, for every backend alike."""
@@ -43,7 +46,7 @@ class Workload(Schema):
 
     sequence_length: int = Field(ge=8, le=4_194_304)
     """Tokens per sample."""
-    global_batch: int = Field(ge=1, le=1_000_000)
+    global_batch: int = Field(ge=1, le=MOST_SAMPLES)
     """Samples per optimizer step = micro batch × gradient accumulation × data-parallel size."""
     recipe: Recipe = RECIPES["bf16-mixed"]
     optimizer: AdamW = AdamW()

@@ -5,7 +5,7 @@ a deferred transaction that reads first and writes later fails with "database is
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,9 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from psycopg.errors import LockNotAvailable
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
@@ -22,6 +23,13 @@ from db import outbox
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
 _BUSY_TIMEOUT_MS = 30_000
+_LONGEST_HOLD = "60s"
+_HOLD = text(
+    "SELECT set_config('lock_timeout', :patience, true), "
+    "set_config('idle_in_transaction_session_timeout', :longest, true), "
+    "pg_advisory_xact_lock(hashtextextended(:name, 0))"
+)
+"""Ends with its transaction, which the server itself ends when nothing is heard of it."""
 _MIGRATION_LOCK = 0x5348415244  # "SHARD": serialises concurrent upgrades on Postgres.
 
 
@@ -49,6 +57,31 @@ class Database:
         with Session(self._write_engine, expire_on_commit=False) as session, session.begin():
             event.listen(session, "before_flush", outbox.record)
             yield session
+
+    @contextmanager
+    def sole(self, name: str, patience_s: float) -> Iterator[bool]:
+        """Hold a name against every other process on a Postgres; False when another one held it for that long.
+
+        It is let go with the connection, so a process that dies holds nothing; one that hangs is cut off in a minute.
+        SQLite has one machine's few processes, and nothing is held.
+        """
+        if self.is_sqlite:
+            yield True
+            return
+        with self.engine.connect() as connection:
+            try:
+                connection.execute(_HOLD, {"name": name, "patience": f"{patience_s:g}s", "longest": _LONGEST_HOLD})
+                got = True
+            except OperationalError as error:
+                if not isinstance(error.orig, LockNotAvailable):
+                    raise
+                got = False
+            try:
+                yield got
+            finally:
+                # The server may have ended the connection of a holder that took too long.
+                with suppress(DBAPIError):
+                    connection.rollback()
 
     def close(self) -> None:
         """Close the pooled connections."""

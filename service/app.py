@@ -13,6 +13,7 @@ from service import errors, events, expiry, idempotency, openapi, pages, recomme
 from service.body_limit import BodyLimit
 from service.codes import Problem
 from service.context import Context
+from service.readable import READABLE
 from service.routes import best, fingerprints, health, keys, leases, predictions, retunes, studies, webhooks, workers
 from service.routes import events as event_routes
 from service.settings import Settings
@@ -59,6 +60,7 @@ def create_app(settings: Settings | None = None, context: Context | None = None,
         summary="Finds the fastest measured training configuration for a model on a cluster.",
         lifespan=lifespan,
         responses={500: {"model": Problem}},
+        dependencies=[READABLE],
     )
     app.state.context = context
     errors.install(app)

@@ -1,6 +1,7 @@
-"""One asker per study and process: sampling twice from the same history would only be thrown away.
+"""One asker per study, among the threads of a process and among replicas: sampling twice from the same history would
+only be thrown away.
 
-Between processes the study's version decides; this lock saves work, it does not protect anything.
+The study's version decides what counts; these locks save work, they do not protect anything.
 """
 
 import threading
@@ -8,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from db.session import Database
 from tuner.calibration import Calibrations
 from tuner.space import Space
 
@@ -30,16 +32,18 @@ class Askers:
         self._calibrations: dict[str, tuple[str, Calibrations]] = {}
 
     @contextmanager
-    def turn(self, study_id: str) -> Iterator[bool]:
+    def turn(self, study_id: str, database: Database) -> Iterator[bool]:
         """Wait for the study's turn; False when it did not come, and the worker should ask again."""
         with self._guard:
             lock = self._locks.setdefault(study_id, threading.Lock())
-        got = lock.acquire(timeout=_PATIENCE_S)
+        if not lock.acquire(timeout=_PATIENCE_S):
+            yield False
+            return
         try:
-            yield got
+            with database.sole(f"ask {study_id}", _PATIENCE_S) as sole:
+                yield sole
         finally:
-            if got:
-                lock.release()
+            lock.release()
 
     def note_idle(self, study_id: str, version: int) -> None:
         """At this version the study has nothing for anybody."""

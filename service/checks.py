@@ -12,6 +12,8 @@ from tuner.baseline import Resolved
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 _HIDDEN = ("hidden_size", "n_embd", "d_model")
+_MOST_BLOCKS = 64
+"""Of the stand-in: the space asks whether there are 1, 2, 4 or 8 blocks to a unit, never for the hundredth."""
 
 
 def check(spec: StudySpec, cluster: Cluster, has_nvme: bool) -> Resolved:
@@ -61,7 +63,7 @@ def _stand_in(model: ModelSpec) -> ModelProfile:
         active_parameters=layers * block + 32_000 * hidden,
         blocks=tuple(
             BlockProfile(name=f"{index}", parameters=block, largest_parameter=largest, forward_flops_per_token=1.0)
-            for index in range(layers)
+            for index in range(min(layers, _MOST_BLOCKS))
         ),
         block_class="Block",
         # Present, so that a limit on a knob only a mixture of experts has is not refused here.

@@ -10,23 +10,23 @@ ServiceError             its status is its code's (service.codes)
 """
 
 import difflib
-import json
 import logging
 import math
-import re
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.routing import iter_route_contexts
 from pydantic import JsonValue
 from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from service.codes import CODES, FieldError, Problem
+from service.mistakes import FIELD_FIRST, cut, field_error, of_the_likeliest_branch, sentence, short
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +39,7 @@ _HTTP_CODES = {
 }
 """Of errors that the framework raises."""
 _RETRY_S = 2
-_LONGEST_VALUE = 200
-_FIELD_FIRST = re.compile(r"^(?P<field>[a-z][a-z0-9_.]*) \((?P<value>[^)]*)\)")
+_MOST_ERRORS = 50
 
 
 class ServiceError(Exception):
@@ -102,13 +101,13 @@ class TooMany(ServiceError):
 
 def invalid(field: str, value: JsonValue, message: str, code: str = "invalid_request") -> Invalid:
     """One mistake in one field."""
-    return Invalid(code, message, [FieldError(field=field, value=_short(value), message=message)])
+    return Invalid(code, message, [FieldError(field=field, value=short(value), message=message)])
 
 
 def from_value_error(field: str, error: ValueError) -> Invalid:
     """A rule of the tuner's that the request breaks; its message names field, value and remedy already."""
     message = str(error)
-    found = _FIELD_FIRST.match(message)
+    found = FIELD_FIRST.match(message)
     if found is None:
         return invalid(field, None, message)
     return invalid(f"{field}.{found['field']}".removeprefix("."), found["value"].strip("'"), message)
@@ -132,9 +131,9 @@ def problem(
         type=f"urn:shardtune:error:{code}",
         title=HTTPStatus(status).phrase,
         status=status,
-        detail=detail,
+        detail=cut(detail),
         code=code,
-        errors=list(errors),
+        errors=[FieldError(field=cut(e.field), value=e.value, message=cut(e.message)) for e in errors],
     )
     return JSONResponse(body.model_dump(mode="json"), status, headers=headers, media_type="application/problem+json")
 
@@ -147,8 +146,21 @@ def _service_error(_request: Request, error: Exception) -> JSONResponse:
 def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     code = _HTTP_CODES.get(error.status_code, "bad_request")
-    detail = f"{request.method} {request.url.path}: {error.detail}; see /openapi.json for what exists"
-    return problem(error.status_code, code, detail, headers=error.headers)
+    detail = f"{request.method} {cut(request.url.path)}: {error.detail}; see /openapi.json for what exists"
+    headers = {"Allow": _allowed(request)} if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED else error.headers
+    return problem(error.status_code, code, detail, headers=headers)
+
+
+def _allowed(request: Request) -> str:
+    """Methods of the address: the framework names those of the first route that matches it, others may, too."""
+    found = [
+        (route.path_format or "", route.methods or ())
+        for route in iter_route_contexts(request.app.routes)
+        if route.matches(request.scope)[0] is not Match.NONE
+    ]
+    # `/studies/{study_id}` takes `/studies/x:cancel` as well; the address is the custom method's.
+    named = [pair for pair in found if ":" in pair[0].rpartition("/")[2]]
+    return ", ".join(sorted({method for _, methods in named or found for method in methods}))
 
 
 def _unexpected(request: Request, error: Exception) -> JSONResponse:
@@ -165,84 +177,12 @@ def _database_unreachable(request: Request, error: Exception) -> JSONResponse:
 
 def _validation_error(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    errors = [field_error(item) for item in _of_the_likeliest_branch(error.errors())]
-    detail = "; ".join(_sentence(item) for item in errors[:3]) + ("; …" if len(errors) > 3 else "")
+    errors = [field_error(item) for item in of_the_likeliest_branch(error.errors()[:_MOST_ERRORS])]
+    detail = "; ".join(sentence(item) for item in errors[:3]) + ("; …" if len(errors) > 3 else "")
     return problem(422, "invalid_request", detail, errors)
-
-
-def field_error(item: Mapping[str, Any]) -> FieldError:
-    """One of pydantic's errors in our words."""
-    path = [part for part in item["loc"] if not _is_branch(part)]
-    where = path[1:] if path and path[0] in ("body", "query", "path") else path
-    field = ".".join(str(part) for part in where) or str(path[0] if path else "body")
-    kind, message = str(item["type"]), str(item["msg"]).removeprefix("Value error, ")
-    value = item.get("input")
-    if kind == "missing":
-        message, value = "is required; add it", None
-    elif kind == "extra_forbidden":
-        message = "is not a field here; remove it or correct its name"
-    elif kind == "json_invalid":
-        reason = item.get("ctx", {}).get("error", "syntax error")
-        field, message, value = "body", f"is not JSON ({reason}); send a JSON object", None
-    elif field == "body" and isinstance(value, bytes | str):
-        message, value = "was not read as JSON; send it with the header Content-Type: application/json", None
-    elif kind not in ("value_error", "assertion_error"):
-        message = f"{message[:1].lower()}{message[1:]}; correct it"
-    else:
-        field, value = _inside(field, value, message)
-    return FieldError(field=field, value=_short(value), message=message)
-
-
-def _inside(field: str, value: Any, message: str) -> tuple[str, Any]:
-    """A rule over a whole object names the field inside that breaks it."""
-    found = _FIELD_FIRST.match(message)
-    if found is None or found["field"] == field.rpartition(".")[2]:
-        return field, value
-    return f"{field}.{found['field']}", found["value"].strip("'")
 
 
 def close_matches(name: str, known: Sequence[str], what: str) -> str:
     """A remedy for a misspelt name."""
     close = difflib.get_close_matches(name, known, n=3)
     return f"did you mean {' or '.join(close)}?" if close else what
-
-
-def _of_the_likeliest_branch(items: Sequence[Any]) -> list[Any]:
-    """Where a field takes a word or an object and got an object, the errors about the word are noise."""
-    kept = [item for item in items if not (item["type"] == "literal_error" and isinstance(item.get("input"), dict))]
-    kept = [item for item in kept if not _was_meant_as_a_word(item, items)]
-    return kept or list(items)
-
-
-def _was_meant_as_a_word(item: Any, items: Sequence[Any]) -> bool:
-    path = [part for part in item["loc"] if not _is_branch(part)]
-    if item["type"] not in ("model_type", "model_attributes_type", "dict_type"):
-        return False
-    return any(
-        other["type"] == "literal_error"
-        and isinstance(other.get("input"), str)
-        and [part for part in other["loc"] if not _is_branch(part)] == path
-        for other in items
-    )
-
-
-def _is_branch(part: object) -> bool:
-    """Pydantic puts the tried member of a union into the path: a class name, `literal[…]`, `dict[…]`."""
-    return isinstance(part, str) and (part[:1].isupper() or "[" in part)
-
-
-def _sentence(item: FieldError) -> str:
-    if item.value is None or item.message.startswith(f"{item.field} ("):
-        return item.message if item.message.startswith(item.field) else f"{item.field}: {item.message}"
-    return f"{item.field} ({json.dumps(item.value, ensure_ascii=False)}): {item.message}"
-
-
-def _short(value: Any) -> JsonValue:
-    """The value as sent; a long or strange one as the start of its text."""
-    if value is None or isinstance(value, bool | int):
-        return value
-    if isinstance(value, float):
-        # JSON has no NaN; its name says as much.
-        return value if value == value and abs(value) != float("inf") else str(value)
-    text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
-    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 1] + "…"

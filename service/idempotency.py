@@ -113,7 +113,7 @@ def _canonical(body: bytes) -> str:
     """The body as text; JSON in one spelling, so that the order of keys makes no difference."""
     try:
         return json.dumps(json.loads(body), sort_keys=True)
-    except ValueError:
+    except (ValueError, RecursionError):
         return body.hex()
 
 

@@ -177,7 +177,7 @@ def _claim(context: Context, study_id: str, worker_session: str, is_background: 
 
     `is_background`: nobody waits for it, and it may spend only what the day has left.
     """
-    with context.askers.turn(study_id) as mine:
+    with context.askers.turn(study_id, context.db) as mine:
         for _ in range(_MOST_RACES if mine else 0):
             with context.db.read() as session:
                 study = studies.get(session, study_id)

@@ -9,9 +9,8 @@ from fastapi.openapi.utils import get_openapi
 from service.codes import problems
 
 _METHODS = ("get", "post", "put", "patch", "delete")
-_ANYWHERE = ("internal_error", "database_unreachable")
-_WITH_INPUT = ("invalid_request",)
-_WITH_BODY = ("bad_request", "content_too_large", "invalid_request")
+_ANYWHERE = ("invalid_request", "internal_error", "database_unreachable")
+_WITH_BODY = ("bad_request", "content_too_large")
 _WITH_NAME = ("invalid_idempotency_key", "idempotency_key_reused")
 _WITH_KEY = ("key_required", "key_invalid", "scope_missing", "local_only", "quota_requests")
 _PROBLEM = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
@@ -54,8 +53,6 @@ def _codes(operation: Mapping[str, Any]) -> list[str]:
     parameters = operation.get("parameters", [])
     if "requestBody" in operation:
         codes += _WITH_BODY
-    elif parameters:
-        codes += _WITH_INPUT
     if any(parameter["name"] == "Idempotency-Key" for parameter in parameters):
         codes += _WITH_NAME
     if "security" in operation:

@@ -4,12 +4,13 @@ import base64
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, TypeVar
 
 from fastapi import Query
 
-from service.errors import invalid
+from service.errors import Invalid, invalid
+from service.readable import check
 
 InLimit = Annotated[int, Query(ge=1, le=500, description="Rows per page.")]
 InPageToken = Annotated[
@@ -26,7 +27,7 @@ def moment_and_id(value: object) -> tuple[datetime, str]:
     moment = datetime.fromisoformat(str(value[0]))
     if moment.tzinfo is None:
         raise ValueError(value)
-    return moment, str(value[1])
+    return moment.astimezone(UTC), str(value[1])
 
 
 def whole_number(value: object) -> int:
@@ -46,10 +47,11 @@ def start(token: str | None, filters: Sequence[object], place: Callable[[object]
         return None
     try:
         stored = json.loads(base64.urlsafe_b64decode(token.encode("ascii", "strict")))
+        check(stored, "page_token")
         if not isinstance(stored, dict) or stored.get("f") != _key(filters):
             raise ValueError("other filters")
         return place(stored.get("at"))
-    except ValueError:
+    except (ValueError, ArithmeticError, RecursionError, Invalid):
         message = "is not a token of this list with these filters; start again without one"
         raise invalid("page_token", token, message, code="invalid_page_token") from None
 

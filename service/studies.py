@@ -173,7 +173,7 @@ def _contender(session: Session, row: StudyRow, which: str) -> Contender:
         return _result(row).best
     if which == "baseline":
         return _result(row).baseline
-    trial = trials.by_number(session, row.id, int(which)) if which.isdecimal() else None
+    trial = trials.by_number(session, row.id, int(which)) if which.isdecimal() and len(which) < 10 else None
     if trial is None:
         raise NotFound("unknown_trial", f"which ({which!r}) is not best, baseline or the number of a trial of {row.id}")
     seen = search.observation(trial, row.match_round)

@@ -162,7 +162,7 @@ def parse_cluster(text: str) -> Cluster:
     Raises:
         ValueError: not of that form, or an unknown GPU.
     """
-    match = re.fullmatch(r"(?:(\d+)x)?(\d+)x([^x].*)", text.strip(), re.IGNORECASE)
+    match = re.fullmatch(r"(?:(\d{1,5})x)?(\d{1,4})x([^x].*)", text.strip(), re.IGNORECASE)
     if match is None:
         raise ValueError(f"cluster ({text!r}) must read like 8xh100 or 4x8xa100-80gb (nodes × GPUs per node × model)")
     nodes, per_node, name = int(match[1] or 1), int(match[2]), match[3]

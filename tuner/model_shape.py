@@ -175,6 +175,10 @@ def _whole(config: Mapping[str, Any], field: str, default: int | None = None) ->
     return value
 
 
+def _positions(config: Mapping[str, Any], field: str) -> int | None:
+    return None if config.get(field) is None else _whole(config, field)
+
+
 def _llama_like(config: Mapping[str, Any], name: str) -> ModelShape:
     kind = config["model_type"]
     hidden, heads = _whole(config, "hidden_size"), _whole(config, "num_attention_heads")
@@ -195,13 +199,15 @@ def _llama_like(config: Mapping[str, Any], name: str) -> ModelShape:
         experts_per_token=_whole(config, "num_experts_per_tok", 2) if moe else 1,
         qkv_bias=kind == "qwen2" or bool(config.get("attention_bias", False)),
         qk_norm=kind in ("qwen3", "qwen3_moe"),
-        max_positions=config.get("max_position_embeddings"),
+        max_positions=_positions(config, "max_position_embeddings"),
     )
 
 
 def _multi_head(config: Mapping[str, Any], hidden: str, heads: str) -> dict[str, Any]:
     """What models of GPT's kind share: as many key heads as query heads, and LayerNorm."""
     width, count = _whole(config, hidden), _whole(config, heads)
+    if count > width:
+        raise ValueError(f"{hidden} ({width}) must not be below {heads} ({count}); correct the model's config")
     return {"hidden": width, "heads": count, "kv_heads": count, "head_dim": width // count, "norm": "layer"}
 
 
@@ -232,7 +238,7 @@ def _gpt_neox(config: Mapping[str, Any], name: str) -> ModelShape:
         mlp="gelu",
         tied=bool(config.get("tie_word_embeddings", False)),
         biases=True,
-        max_positions=config.get("max_position_embeddings"),
+        max_positions=_positions(config, "max_position_embeddings"),
     )
 
 
@@ -245,5 +251,5 @@ def _mpt(config: Mapping[str, Any], name: str) -> ModelShape:
         vocab=_whole(config, "vocab_size"),
         mlp="gelu",
         tied=True,
-        max_positions=config.get("max_seq_len"),
+        max_positions=_positions(config, "max_seq_len"),
     )

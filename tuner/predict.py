@@ -4,7 +4,7 @@ Memory from tuner.footprint, time from tuner.throughput, hardware from tuner.cat
 """
 
 from dataclasses import replace
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from api_schemas.predictions import (
     Verdict,
 )
 from api_schemas.strategies import TrialConfig
-from api_schemas.workload import Workload
+from api_schemas.workload import MOST_SAMPLES, Workload
 from tuner import catalogue, changes, limits_of, model_shape
 from tuner.calibration import NOTHING_LEARNT, PARTS, UNCALIBRATED, Calibrations, MemoryCalibration, SpeedCalibration
 from tuner.evaluation import Evaluation, evaluate, machine
@@ -173,7 +173,7 @@ def _cheapest(
     return changes.cheapest(near, result.fits & on_host, result.total_gib, result.tokens_per_s_per_gpu)
 
 
-@cache
+@lru_cache(maxsize=64)
 def _shape_of(config: str, name: str) -> ModelShape:
     return model_shape.from_config(model_shape.parse(config), name)
 
@@ -202,7 +202,7 @@ def predictions(request: PredictionRequest, known: Calibrations = NOTHING_LEARNT
     for config in configs:
         workload = Workload(
             sequence_length=sequence,
-            global_batch=config.micro_batch * cluster.world_size * request.gradient_accumulation,
+            global_batch=_global_batch(config, cluster, request.gradient_accumulation),
             recipe=request.recipe,
             attention=request.attention,
         )
@@ -216,6 +216,16 @@ def predictions(request: PredictionRequest, known: Calibrations = NOTHING_LEARNT
         predictions=tuple(made),
         notes=_notes(request, cluster),
     )
+
+
+def _global_batch(config: TrialConfig, cluster: Cluster, accumulation: int) -> int:
+    samples = config.micro_batch * cluster.world_size * accumulation
+    if samples > MOST_SAMPLES:
+        raise ValueError(
+            f"micro_batch ({config.micro_batch}) × {cluster.world_size} ranks × gradient_accumulation ({accumulation}) "
+            f"is more than {MOST_SAMPLES} samples a step; lower one of them"
+        )
+    return samples
 
 
 def _notes(request: PredictionRequest, cluster: Cluster) -> tuple[str, ...]:

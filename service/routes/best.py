@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, TypeAdapter, ValidationError
+from starlette.convertors import StringConvertor, register_url_convertor
 
 from api_schemas.best import (
     BestConfig,
@@ -25,12 +26,24 @@ from service import best, etags, recommendations
 from service.auth import requires
 from service.codes import FieldError, problems
 from service.context import InContext
-from service.errors import Invalid, NotAcceptable, field_error, invalid
+from service.errors import Invalid, NotAcceptable, invalid
 from service.idempotency import InOnce
+from service.mistakes import field_error
 from service.paging import InLimit, InPageToken
+from service.readable import check
 from service.routes.studies import InProject
 from service.subjects import Subject
 
+Action = Literal["pin", "unpin", "approve", "reject", "rollback"]
+
+
+class _Decisions(StringConvertor):
+    """Leaves `/v1/best:history` and words that mean nothing to other routes, which answer 405 and 404."""
+
+    regex = "|".join(get_args(Action))
+
+
+register_url_convertor("decision", _Decisions())
 router = APIRouter(prefix="/v1", tags=["best"])
 
 READ = [requires(Scope.CONFIGS_READ)]
@@ -137,13 +150,13 @@ def list_decisions(
 
 
 @router.post(
-    "/best:{action}",
+    "/best:{action:decision}",
     dependencies=[requires(Scope.ADMIN)],
     responses=problems("unknown_best", "unknown_project", "unknown_recommendation", "nothing_to_decide"),
 )
 def decide_on_best(
     context: InContext,
-    action: Literal["pin", "unpin", "approve", "reject", "rollback"],
+    action: Action,
     study_key: InStudyKey,
     once: InOnce,
     body: DecisionRequest = DecisionRequest(),
@@ -170,6 +183,7 @@ def _parsed(name: str, kind: type[T], given: Mapping[str, Any]) -> T:
         value = json.loads(given[name])
     except (ValueError, RecursionError):
         value = given[name]
+    check(value, name)
     try:
         return TypeAdapter(kind).validate_python(value)
     except ValidationError as error:

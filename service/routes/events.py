@@ -82,7 +82,8 @@ def _address(request: Request) -> str:
 
 
 def _number(last_event_id: str) -> int:
-    if not (last_event_id.isascii() and last_event_id.isdigit() and int(last_event_id) <= _LARGEST):
+    is_number = len(last_event_id) <= 10 and last_event_id.isascii() and last_event_id.isdigit()
+    if not is_number or int(last_event_id) > _LARGEST:
         raise invalid(
             "Last-Event-ID",
             last_event_id,

@@ -1,6 +1,7 @@
 """Predictions over HTTP: what fits, how fast and why, without a worker."""
 
 from fastapi import APIRouter
+from pydantic import ValidationError
 
 from api_schemas.keys import Scope
 from api_schemas.predictions import PredictionRequest, PredictionTable
@@ -17,6 +18,9 @@ def create_prediction(context: InContext, request: PredictionRequest, once: InOn
     """Predict memory and speed of configurations; without any, of one of each strategy. Nothing is run."""
     try:
         table = predictions.predict(context, request)
+    except (ValidationError, ArithmeticError):
+        message = "the dimensions or rates are beyond what can be computed with; correct them"
+        raise errors.invalid("body", None, message) from None
     except ValueError as error:
         raise errors.from_value_error("", error) from None
     if once.key is None:

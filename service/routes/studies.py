@@ -3,7 +3,6 @@
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
-from pydantic import AwareDatetime
 
 from api_schemas.exports import Export, ExportFormat
 from api_schemas.keys import PROJECT_PATTERN, Scope
@@ -16,6 +15,7 @@ from service.codes import problems
 from service.context import InContext
 from service.etags import InIfMatch
 from service.idempotency import InOnce
+from service.moments import Moment
 from service.paging import InLimit, InPageToken
 
 router = APIRouter(prefix="/v1/studies", tags=["studies"])
@@ -66,8 +66,8 @@ def create_study(
 def list_studies(
     context: InContext,
     state: Annotated[list[StudyState] | None, Query(description="Only these states.")] = None,
-    created_from: Annotated[AwareDatetime | None, Query(description="Created at this moment or later.")] = None,
-    created_before: Annotated[AwareDatetime | None, Query(description="Created before this moment.")] = None,
+    created_from: Annotated[Moment | None, Query(description="Created at this moment or later.")] = None,
+    created_before: Annotated[Moment | None, Query(description="Created before this moment.")] = None,
     project: InProject = None,
     order: Literal["newest", "oldest"] = "newest",
     limit: InLimit = 50,

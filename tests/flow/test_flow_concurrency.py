@@ -1,12 +1,15 @@
 """Many workers asking at once, from threads, on both databases."""
 
 import threading
+import time
 
+import pytest
 from simulated_worker import CLUSTER, PROFILE, SPEC, SimulatedWorker, measurement
 
 from api_schemas.leases import LeaseRequest
 from db.session import Database
 from service import leases
+from service.askers import Askers
 from service.context import Context
 from service.settings import Settings
 
@@ -54,20 +57,51 @@ def test_concurrent_requests_of_one_session_get_one_lease(client):
     assert {(lease.run_id, lease.attempt) for lease in got} == {(got[0].run_id, 1)}
 
 
-def test_two_service_processes_never_give_out_the_same(client, database_url, clock):
-    """Each has an asker lock of its own: only the study's version stands between them."""
-    _, workers = open_study(client, 4)
-    contexts = [Context(Database(database_url), Settings(database_url=database_url), clock) for _ in range(2)]
+class Counting(Askers):
+    """Counts the samples of one replica, each of which takes long enough to be overtaken."""
+
+    def __init__(self):
+        super().__init__()
+        self.samples = 0
+
+    def space(self, study_id, build):
+        self.samples += 1
+        time.sleep(0.05)
+        return super().space(study_id, build)
+
+
+def test_two_replicas_never_give_out_the_same_and_sample_once_for_each_trial(client, database_url, clock):
+    _, workers = open_study(client, 6)
+    settings = Settings(database_url=database_url)
+    replicas = [Context(Database(database_url), settings, clock, askers=Counting()) for _ in range(2)]
     got = []
 
     def ask(index):
         request = LeaseRequest(protocol_version=1, session=workers[index].session)
-        got.append(leases.grant(contexts[index % 2], request))
+        got.append(leases.grant(replicas[index % 2], request))
 
-    in_threads(ask, range(4))
-    assert len({lease.task.config.content_key() for lease in got}) == 4
-    for context in contexts:
-        context.db.close()
+    in_threads(ask, range(6))
+    assert len({lease.task.config.content_key() for lease in got}) == 6
+    if not replicas[0].db.is_sqlite:
+        assert sum(replica.askers.samples for replica in replicas) == 6
+    for replica in replicas:
+        replica.db.close()
+
+
+@pytest.mark.postgres
+def test_a_name_is_held_by_one_replica_and_free_when_that_one_is_gone(empty_postgres_url):
+    one, other = Database(empty_postgres_url), Database(empty_postgres_url)
+    with one.sole("ask", 0.1) as first, other.sole("ask", 0.1) as second, other.sole("ask more", 0.1) as third:
+        assert (first, second, third) == (True, False, True)
+    with one.sole("ask", 0.1), other.engine.connect() as connection:
+        held = "SELECT pid FROM pg_locks JOIN pg_database ON oid = database WHERE locktype = 'advisory'"
+        connection.exec_driver_sql(
+            f"SELECT pg_terminate_backend(pid) FROM ({held} AND datname = current_database()) AS holders"
+        )
+        with other.sole("ask", 5) as taken_over:
+            assert taken_over
+    one.close()
+    other.close()
 
 
 def test_concurrent_reports_all_count(client):

@@ -10,7 +10,7 @@ from api_schemas.keys import KeySpec, Scope
 from service import keys
 from service.codes import FieldError
 from service.context import Context, InContext
-from service.errors import field_error
+from service.mistakes import field_error
 from service.pages.gate import may
 from service.pages.rendering import Checked, render, see_other
 

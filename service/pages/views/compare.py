@@ -86,7 +86,7 @@ def _side(session: Session, project_id: str | None, pick: str) -> _Side | None:
         return None
     study = best.read_models(session, [row])[0]
     answer = best.answer(study)
-    wanted = int(number) if number.isdecimal() else answer.trial_number if answer else None
+    wanted = int(number) if number.isdecimal() and len(number) < 10 else answer.trial_number if answer else None
     trial = trials.by_number(session, name, wanted) if wanted is not None else None
     if trial is None:
         return None

@@ -15,8 +15,9 @@ from api_schemas.strategies import TrialConfig
 from api_schemas.studies import StudySpec
 from db.rows import WorkerRow
 from service.codes import FieldError
-from service.errors import field_error
+from service.mistakes import field_error
 from service.pages.views import words
+from service.readable import check
 from tuner import catalogue, changes
 
 Asked = TypeVar("Asked", bound=Schema)
@@ -177,7 +178,7 @@ def _validated(kind: type[Asked], values: Mapping[str, Any]) -> Asked:
 
 def _whole(field: str, text: str) -> int:
     cleaned = text.strip().replace(",", "").replace("_", "")
-    if not cleaned.isdecimal() or not 0 < int(cleaned) < 10**9:
+    if not cleaned.isdecimal() or len(cleaned) > 9 or int(cleaned) == 0:
         raise _error(field, text, f"{field} ({text!r}) must be a whole number above 0, such as 64")
     return int(cleaned)
 
@@ -196,6 +197,7 @@ def _json_object(field: str, text: str, what: str) -> dict[str, Any]:
         raise _error(field, text[:60], f"{field} is not JSON ({error}); paste {what}") from None
     if not isinstance(value, dict):
         raise _error(field, text[:60], f"{field} must be a JSON object; paste {what}")
+    check(value, field)
     return value
 
 

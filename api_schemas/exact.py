@@ -1,0 +1,39 @@
+"""Take numbers and truth values of JSON at their word: pydantic alone would make 8 of "8" and true of 1, which the
+published schema does not say, and which hides mistakes.
+"""
+
+from typing import Any
+
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+_NO_SCHEMAS = ("metadata", "serialization", "config", "expected", "default")
+
+
+def exact(cls: type, node: Any) -> Any:
+    """A class's core schema with strict numbers in its own fields; classes within have seen to theirs.
+
+    A union already prefers the member of the very type, so it is left as it is.
+    """
+    if isinstance(node, list | tuple):
+        return type(node)(exact(cls, item) for item in node)
+    if not isinstance(node, dict):
+        return node
+    kind = node.get("type")
+    if kind == "union" or (kind == "model" and node["cls"] is not cls):
+        return node
+    if kind in ("bool", "float"):
+        return {**node, "strict": True}
+    if kind == "int":
+        return _whole(core_schema.int_schema(**{key: value for key, value in node.items() if key != "type"}))
+    return {name: value if name in _NO_SCHEMAS else exact(cls, value) for name, value in node.items()}
+
+
+def _whole(schema: CoreSchema) -> CoreSchema:
+    """Strict integers would refuse 5e8, which is one in JSON."""
+    return core_schema.no_info_before_validator_function(_no_text_or_truth, schema)
+
+
+def _no_text_or_truth(value: Any) -> Any:
+    if isinstance(value, str | bytes | bool):
+        raise PydanticCustomError("int_type", "Input should be a valid integer")
+    return value

@@ -32,7 +32,8 @@ soak: setup
 	$(BIN)/python -m benchmarks.service.soak --minutes 10
 
 test-long: soak
-	SHARDTUNE_TEST_LONG=1 $(BIN)/python -m pytest --timeout=3600 tests/flow/test_flow_machine.py $(PYTEST_ARGS)
+	SHARDTUNE_TEST_LONG=1 $(BIN)/python -m pytest --timeout=3600 tests/flow/test_flow_machine.py \
+		tests/flow/test_flow_fuzz.py tests/flow/test_flow_crash_points.py $(PYTEST_ARGS)
 
 check: setup
 	$(BIN)/ruff format --check .

@@ -3,7 +3,7 @@
 from datetime import datetime
 from enum import StrEnum
 
-from pydantic import Field, SecretStr, field_serializer
+from pydantic import ConfigDict, Field, SecretStr, field_serializer
 
 from api_schemas.base import Schema
 
@@ -58,6 +58,8 @@ class ProjectPage(Schema):
 
 class KeySpec(Schema):
     """A key to be made."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"name": "team", "scopes": ["studies:read"]}]})
 
     name: str = Field(min_length=1, max_length=100)
     """What it is for; appears in the history of decisions made with it."""

@@ -17,6 +17,10 @@ _LONGEST_CONFIG = 256 * 1024
 """Characters of JSON; the longest that the field publishes have some tens of thousands."""
 
 
+EXAMPLE: dict[str, Any] = {"name": "tiny", "config": json.loads((_PRESETS / "llama-tiny.json").read_text())}
+"""A model for the examples of the API's document."""
+
+
 def preset_names() -> list[str]:
     """Names accepted wherever a model is asked for."""
     return sorted(entry.name.removesuffix(".json") for entry in _PRESETS.iterdir() if entry.name.endswith(".json"))

@@ -2,11 +2,11 @@
 
 from typing import Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from api_schemas.base import Schema
 from api_schemas.hardware import Cluster, MeasuredHardware
-from api_schemas.models import ModelSpec
+from api_schemas.models import EXAMPLE, ModelSpec
 from api_schemas.strategies import TrialConfig
 from api_schemas.workload import RECIPES, Recipe
 
@@ -111,6 +111,8 @@ class Prediction(Schema):
 
 class PredictionRequest(Schema):
     """What to predict. Without configurations, one of each strategy."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"model": EXAMPLE, "cluster": "8xh100"}]})
 
     model: ModelSpec
     cluster: Cluster | str

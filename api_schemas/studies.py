@@ -4,12 +4,12 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
-from pydantic import Field, JsonValue
+from pydantic import ConfigDict, Field, JsonValue
 
 from api_schemas.base import Schema
 from api_schemas.hardware import Cluster, Fingerprint
 from api_schemas.keys import DEFAULT_PROJECT
-from api_schemas.models import ModelProfile, ModelSpec
+from api_schemas.models import EXAMPLE, ModelProfile, ModelSpec
 from api_schemas.search_space import SpaceLimits
 from api_schemas.strategies import TrialConfig
 from api_schemas.workload import Workload
@@ -41,6 +41,14 @@ class Budget(Schema):
 
 class StudySpec(Schema):
     """Everything a study needs; also the content of a study file."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"model": EXAMPLE, "workload": {"sequence_length": 128, "global_batch": 8}, "cluster": "local"}
+            ]
+        }
+    )
 
     model: ModelSpec
     workload: Workload

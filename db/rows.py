@@ -185,6 +185,8 @@ class RunRow(Row):
     __table_args__ = (
         UniqueConstraint("study_id", "position"),
         Index("ix_runs_lease", "state", "lease_until"),
+        # What was measured on a fingerprint, newest first: asked at every claim.
+        Index("ix_runs_measured", "fingerprint_key", "purpose", "finished_at", "id"),
         # Two requests of one session racing each other cannot both be given work.
         Index(
             "uq_runs_session_running",

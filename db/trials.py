@@ -64,9 +64,14 @@ def by_number(session: Session, study_id: str, number: int) -> TrialRow | None:
     ).one_or_none()
 
 
-def measured_count(session: Session, fingerprint_key: str) -> int:
-    """Number of search runs of any study that were measured on a fingerprint."""
-    return session.scalars(select(func.count()).select_from(RunRow).where(*_measured(fingerprint_key))).one()
+def measured_state(session: Session, fingerprint_key: str, at_most: int) -> tuple[int, datetime | None]:
+    """Number of the newest search runs of any study that were measured on a fingerprint, and the end of the last one.
+
+    Differs whenever `measured` would; costs the same whatever is stored.
+    """
+    newest = select(RunRow.finished_at).where(*_measured(fingerprint_key)).order_by(*_NEWEST).limit(at_most).subquery()
+    count, until = session.execute(select(func.count(), func.max(newest.c.finished_at))).one()
+    return count, until
 
 
 def measured(session: Session, fingerprint_key: str, at_most: int) -> Sequence[RunRow]:
@@ -86,13 +91,14 @@ def run_with_trial(session: Session, run_id: str) -> RunRow:
     return session.scalars(select(RunRow).where(RunRow.id == run_id).options(joinedload(RunRow.trial))).one()
 
 
-_NEWEST = (RunRow.created_at.desc(), RunRow.id)
+_NEWEST = (RunRow.finished_at.desc(), RunRow.id.desc())
 
 
 def _measured(fingerprint_key: str) -> tuple[ColumnElement[bool], ...]:
     return (
         RunRow.fingerprint_key == fingerprint_key,
         RunRow.purpose == "search",
+        RunRow.finished_at.is_not(None),
         RunRow.state.in_([TrialState.COMPLETE, TrialState.INFEASIBLE]),
         RunRow.measurement.is_not(None),
     )

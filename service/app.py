@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 
 from fastapi import FastAPI
+from opentelemetry.trace import TracerProvider
 from starlette.concurrency import run_in_threadpool
 
 from db.session import Database, is_current, upgrade
@@ -17,6 +18,7 @@ from service.readable import READABLE
 from service.routes import best, fingerprints, health, keys, leases, predictions, retunes, studies, webhooks, workers
 from service.routes import events as event_routes
 from service.settings import Settings
+from service.telemetry import NAMED, config
 from service.webhooks import deliveries
 
 
@@ -24,8 +26,15 @@ class DatabaseNotMigrated(RuntimeError):
     """The database is at another revision than the code, and not ours to migrate unasked."""
 
 
-def create_app(settings: Settings | None = None, context: Context | None = None, migrate: bool = True) -> FastAPI:
-    """The service. `context` replaces database and clock in tests; `migrate` False leaves SQLite as it is, too."""
+def create_app(
+    settings: Settings | None = None,
+    context: Context | None = None,
+    migrate: bool = True,
+    tracer_provider: TracerProvider | None = None,
+) -> FastAPI:
+    """The service. `context` replaces database and clock in tests, and `tracer_provider` the export of spans; `migrate`
+    False leaves SQLite as it is, too.
+    """
     settings = settings or (context.settings if context else Settings())
     context = context or Context(Database(settings.database_url), settings)
 
@@ -60,7 +69,8 @@ def create_app(settings: Settings | None = None, context: Context | None = None,
         summary="Finds the fastest measured training configuration for a model on a cluster.",
         lifespan=lifespan,
         responses={500: {"model": Problem}},
-        dependencies=[READABLE],
+        dependencies=[READABLE, NAMED],
+        telemetry={**config(settings), "tracer_provider": tracer_provider},
     )
     app.state.context = context
     errors.install(app)

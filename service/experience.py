@@ -1,4 +1,4 @@
-"""What the stored runs of a fingerprint teach the predictor, read once for every change of their number.
+"""What the stored runs of a fingerprint teach the predictor, read once for every change.
 
 A row that cannot be read (edited by hand, or of another version) is left out with a line in the log: it belongs to
 another study, and must not keep this one from its next lease.
@@ -22,6 +22,7 @@ from tuner.learning import MeasuredTrials
 
 log = logging.getLogger(__name__)
 
+_LEARN_EVERY_S = 10
 MOST_RUNS = 400
 """The newest ones count; enough to tell the factors apart, and read in a tenth of a second."""
 
@@ -39,7 +40,11 @@ def of(askers: Askers, session: Session, fingerprint_key: str | None) -> Experie
     if fingerprint_key is None:
         return Experience()
     hardware = workers.measured_hardware(session, fingerprint_key)
-    state = f"{trials.measured_count(session, fingerprint_key)}:{hardware.content_key() if hardware else ''}"
+    count, until = trials.measured_state(session, fingerprint_key, MOST_RUNS)
+    if count == MOST_RUNS and until is not None:
+        # One run more changes little then, and learning at each end of one would be most of what a busy service does.
+        until = until.replace(second=until.second // _LEARN_EVERY_S * _LEARN_EVERY_S, microsecond=0)
+    state = f"{count}:{until}:{hardware.content_key() if hardware else ''}"
     return Experience(
         askers.calibrations(
             fingerprint_key, state, lambda: learning.learn(_groups(session, fingerprint_key, hardware))

@@ -55,14 +55,16 @@ def close_lost(
 
 
 async def keep_sweeping(context: Context) -> None:
-    """Sweep until cancelled."""
+    """Catch up with what a killed service left, then sweep until cancelled."""
+    due: Callable[[Context], object] = steps.catch_up
     while True:
-        await asyncio.sleep(context.settings.sweep_s)
         try:
-            await run_in_threadpool(sweep, context)
+            await run_in_threadpool(due, context)
+            due = sweep
         except Exception:
             # Without this loop no lost run is ever retried: it outlives whatever a single sweep meets.
             log.exception("expired leases could not be looked for; trying again")
+        await asyncio.sleep(context.settings.sweep_s)
 
 
 def _is_expired(context: Context, run: RunRow) -> bool:

@@ -11,7 +11,7 @@ from service.codes import problems
 _METHODS = ("get", "post", "put", "patch", "delete")
 _ANYWHERE = ("invalid_request", "internal_error", "database_unreachable")
 _WITH_BODY = ("bad_request", "content_too_large")
-_WITH_NAME = ("invalid_idempotency_key", "idempotency_key_reused")
+_WITH_NAME = ("invalid_idempotency_key", "idempotency_key_reused", "content_too_large")
 _WITH_KEY = ("key_required", "key_invalid", "scope_missing", "local_only", "quota_requests")
 _PROBLEM = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
 

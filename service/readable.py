@@ -11,6 +11,7 @@ from typing import Any
 
 from fastapi import Depends, Request
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 
 from service.errors import invalid
 
@@ -21,6 +22,7 @@ _LONGEST = 80
 """Characters of a wrong value that an error repeats."""
 _MOST_VALUES = 100_000
 """Values of one body: each may be a mistake, and what is said of a mistake takes a kilobyte."""
+_WITH_BODY = ("POST", "PUT", "PATCH")
 _FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 
 
@@ -29,17 +31,28 @@ async def _check(request: Request) -> None:
     for name, value in request.query_params.multi_items():
         check(name, "query")
         check(value, name)
+    if request.method not in _WITH_BODY:
+        return
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind in _FORMS:
-        for name, value in (await request.form()).multi_items():
-            check(name, "form")
-            check(value, name)
+        await _check_form(request)
     elif kind.endswith("json"):
         await _check_json(request)
 
 
 READABLE = Depends(_check)
 """For the whole application; what FastAPI has read of the request is not read again."""
+
+
+async def _check_form(request: Request) -> None:
+    try:
+        form = await request.form()
+    except HTTPException:
+        # FastAPI's to refuse, or nobody's: the route takes no form.
+        return
+    for name, entry in form.multi_items():
+        check(name, "form")
+        check(entry, name)
 
 
 async def _check_json(request: Request) -> None:
@@ -55,7 +68,7 @@ async def _check_json(request: Request) -> None:
         try:
             value = await request.json()
         except (ValueError, RecursionError):
-            # FastAPI's to refuse, or nobody's: the route takes no body.
+            # As above.
             return
         await run_in_threadpool(check, value, "body")
 

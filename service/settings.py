@@ -20,6 +20,8 @@ class Settings(BaseSettings):
     database_url: str = DEFAULT_DATABASE_URL
     """`sqlite:///PATH` or `postgresql://USER@HOST/NAME`."""
     log_level: str = "INFO"
+    telemetry: bool = False
+    """Record a span and a duration for each request by OpenTelemetry, exported by OTLP as `OTEL_*` variables say."""
 
     lease_s: float = Field(default=20, gt=0)
     """A worker that has not been heard of for this long loses its run. Shorter: faster recovery, less patience with networks."""

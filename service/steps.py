@@ -35,6 +35,17 @@ def advance(context: Context, study_id: str) -> None:
                 apply(session, study, step, context.now())
 
 
+def catch_up(context: Context) -> None:
+    """Take the steps that a killed service owes: a report is stored first, and what follows from it after that.
+
+    The next question for work would take them, too, but there may be no worker left to ask.
+    """
+    with context.db.read() as session:
+        running = studies.running_versions(session)
+    for study_id in running:
+        advance(context, study_id)
+
+
 def plan(context: Context, seen: StudyView, may_ask: bool) -> Step:
     """The study's next step; a planner that breaks fails its study.
 

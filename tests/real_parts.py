@@ -12,6 +12,8 @@ from typing import Any
 import httpx
 import psutil
 
+from service.cli.tied import tied
+
 TINY: dict[str, Any] = {
     "model_type": "llama",
     "vocab_size": 512,
@@ -126,6 +128,6 @@ class Stack:
 
     def _start(self, command: list[str], log: str, environment: dict[str, str]) -> subprocess.Popen[bytes]:
         with (self._folder / log).open("ab") as output:
-            process = subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | environment)
+            process = subprocess.Popen(tied(command), stdout=output, stderr=output, env=os.environ | environment)
         self._processes.append(process)
         return process

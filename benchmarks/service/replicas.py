@@ -1,25 +1,21 @@
 """Processes of the service on one database, which can be killed and started again at the same address."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
 import httpx
+import psutil
 
-from service.cli import tied as tied_program
+from service.cli.tied import tied
 
 _START_S = 60.0
-
-
-def tied(command: Sequence[str]) -> list[str]:
-    """The command, killed by the kernel when this process dies."""
-    return [sys.executable, "-I", tied_program.__file__, str(os.getpid()), *command]
 
 
 class Replica:
@@ -75,13 +71,19 @@ class Replica:
         if self._process is not None:
             self._process.wait()
 
-    def memory_mib(self) -> float:
-        """Resident memory of the process."""
+    def memory_mib(self, peak: bool = False) -> float:
+        """Resident memory of the process, now or at its most."""
         assert self._process is not None
-        for line in Path(f"/proc/{self._process.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                return int(line.split()[1]) / 1024
-        return 0.0
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        found = re.search(rf"^{'VmHWM' if peak else 'VmRSS'}:\s+(\d+) kB", status, re.MULTILINE)
+        assert found is not None, status
+        return int(found[1]) / 1024
+
+    def cpu_s(self) -> float:
+        """Processor time of the process so far."""
+        assert self._process is not None
+        times = psutil.Process(self._process.pid).cpu_times()
+        return float(times.user + times.system)
 
     def __enter__(self) -> Self:
         self.start()

@@ -1,13 +1,22 @@
-"""Fill the database with copies of one finished study, by SQL: what a service has after months."""
+"""Fill the database with copies of one finished study, by SQL: what a service has after months.
+
+Copies have trials, runs, attempts, a recommendation and a best configuration under a key of their own; they have no
+events, which a service forgets after 90 days, and no rejections.
+"""
+
+import json
+from typing import Any
 
 import httpx
 from sqlalchemy import Table, text
 
+from db.best_rows import BestRow, RecommendationRow
 from db.rows import AttemptRow, Row, RunRow, StudyRow, TrialRow
 from db.session import Database
 
-_BATCH = 100
+_BATCH = 500
 """Studies per transaction."""
+_CHANGED = "sequence_length"
 
 
 def fill(database: Database, template: str, trials: int) -> int:
@@ -19,33 +28,47 @@ def fill(database: Database, template: str, trials: int) -> int:
     wanted = max(0, -(-(trials - now) // each))
     for start in range(first, first + wanted, _BATCH):
         with database.write() as session:
+            if not database.is_sqlite:
+                # Copies refer to what their template refers to: checking each reference again takes most of the time.
+                session.execute(text("SET LOCAL session_replication_role = replica"))
             scope = {"template": template, "low": start, "high": min(start + _BATCH, first + wanted) - 1}
             for statement in _statements():
                 session.execute(text(statement), scope)
     with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.execute(text("ANALYZE"))
+        connection.execute(text("ANALYZE" if database.is_sqlite else "VACUUM ANALYZE"))
     return int(now + wanted * each)
 
 
-def read_paths(url: str, template: str) -> list[tuple[str, str]]:
-    """What a platform asks for: (kind, URL)."""
-    paths = {"study": f"/v1/studies/{template}", "study_best": f"/v1/studies/{template}/best", "list": "/v1/studies"}
-    described = httpx.get(f"{url}/openapi.json", trust_env=False).json()["paths"]
-    if "/v1/best" in described:
-        study = httpx.get(f"{url}{paths['study']}", trust_env=False).json()
-        if study.get("study_key"):
-            paths["best"] = f"/v1/best?study_key={study['study_key']}"
-    return [(f"GET {kind}", url + path) for kind, path in paths.items()]
+def reads(http: httpx.Client, template: str) -> list[tuple[str, str]]:
+    """What a platform asks for: (kind, path)."""
+    study = http.get(f"/v1/studies/{template}").raise_for_status().json()
+    known = http.get("/v1/recommendations", params={"limit": 500}).raise_for_status().json()["recommendations"]
+    key = next(one["study_key"] for one in known if one["study_id"] == template)
+    case = {"model": study["spec"]["model"], "cluster": study["cluster"], "workload": study["spec"]["workload"]}
+    other = case | {"workload": case["workload"] | {_CHANGED: 2 * case["workload"][_CHANGED]}}
+    return [
+        ("GET best by key", f"/v1/best?study_key={key}"),
+        ("GET best by case", f"/v1/best?{_query(case)}"),
+        ("GET best nearest", f"/v1/best?{_query(other)}"),
+        ("GET study", f"/v1/studies/{template}"),
+        ("GET list", "/v1/studies"),
+    ]
+
+
+def _query(case: dict[str, Any]) -> str:
+    return str(httpx.QueryParams({name: json.dumps(value) for name, value in case.items()}))
 
 
 _NUMBERS = """WITH RECURSIVE n(g) AS (SELECT CAST(:low AS INTEGER) UNION ALL SELECT g + 1 FROM n WHERE g < :high)"""
+_KEY = "('0000000000000000' || (1000000000000000 + n.g))"
+"""32 digits, as every key."""
 
 
 def _statements() -> list[str]:
-    """Copies of the study, its trials, runs and attempts, under new names."""
-    new = "('stored-' || n.g)"
+    """Copies of the study and of what belongs to it, under new names."""
+    new, recommendation = "('stored-' || n.g)", "('rec-stored-' || n.g)"
     return [
-        _copy(StudyRow.__table__, {"id": new, "study_key": "('key-' || n.g)"}, "n", "s.id = :template"),
+        _copy(StudyRow.__table__, {"id": new}, "n", "s.id = :template"),
         _copy(TrialRow.__table__, {"id": None, "study_id": new}, "n", "s.study_id = :template"),
         _copy(
             RunRow.__table__,
@@ -58,6 +81,19 @@ def _statements() -> list[str]:
             {"id": None, "run_id": "('run-' || n.g || '-' || r.position)"},
             "runs r CROSS JOIN n",
             "r.study_id = :template AND s.run_id = r.id",
+        ),
+        _copy(
+            RecommendationRow.__table__,
+            {"id": recommendation, "study_id": new, "study_key": _KEY},
+            "n",
+            "s.study_id = :template",
+        ),
+        _copy(
+            BestRow.__table__,
+            # The same model on the same cluster, for another workload.
+            {"study_key": _KEY, "shape_key": _KEY, "serving_id": recommendation},
+            "recommendations c CROSS JOIN n",
+            "c.study_id = :template AND s.serving_id = c.id",
         ),
     ]
 

@@ -14,8 +14,8 @@ from pydantic import ValidationError
 
 from api_schemas.hardware import Inventory
 from service.cli.errors import InputError, PlatformFailure
+from service.cli.tied import tied
 
-_TIED = Path(__file__).with_name("tied.py")
 _LOG_TAIL_LINES = 15
 MODULE = (sys.executable, "-P", "-m")
 """Runs a module of the installation; -P, since a folder `workers` in the working directory must not be taken for it."""
@@ -34,10 +34,9 @@ class Child:
     def start(self, pass_fds: Sequence[int] = ()) -> None:
         """Start the process; it is killed when this one dies, however that happens."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-I", str(_TIED), str(os.getpid()), *self.command]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                command,
+                tied(self.command),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -7,8 +7,15 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
+
+
+def tied(command: Sequence[str]) -> list[str]:
+    """The command, killed by the kernel when this process dies, however that happens."""
+    return [sys.executable, "-I", str(Path(__file__).resolve()), str(os.getpid()), *command]
 
 
 def main() -> None:

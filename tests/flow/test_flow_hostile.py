@@ -2,10 +2,12 @@
 
 import json
 
+import httpx
 import pytest
 from simulated_worker import CLUSTER, SPEC, SimulatedWorker
 
 from benchmarks.service.history import faults
+from benchmarks.service.replicas import Replica
 
 MEGABYTE = "x" * (1 << 20)
 LLAMA = {
@@ -80,6 +82,19 @@ def test_hostile_study_is_refused(client, body, named):
     content = body if isinstance(body, bytes) else body.encode("utf-8", "surrogatepass")
     refused(client.post("/v1/studies", content=content, headers=JSON | ({"Idempotency-Key": "k"} if named else {})))
     assert client.get("/v1/studies").json()["studies"] == []
+
+
+def test_hostile_studies_cost_a_running_service_little_memory(sqlite_url, tmp_path):
+    with Replica(sqlite_url, tmp_path / "service.log") as replica:
+        replica.wait_until_ready()
+        before = replica.memory_mib()
+        with httpx.Client(base_url=replica.url, timeout=60, trust_env=False) as http:
+            for body in BODIES.values():
+                content = body if isinstance(body, bytes) else body.encode("utf-8", "surrogatepass")
+                refused(http.post("/v1/studies", content=content, headers=JSON))
+            # No worker is here: the last to be refused is a study without fault.
+            assert refused(http.post("/v1/studies", json=STUDY))["code"] == "no_worker"
+        assert replica.memory_mib(peak=True) < before + 400
 
 
 @pytest.mark.parametrize("field", ["num_hidden_layers", "hidden_size", "vocab_size", "intermediate_size"])

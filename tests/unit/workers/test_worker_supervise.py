@@ -10,6 +10,7 @@ import psutil
 import pytest
 from worker_fakes import FAKE_HOST
 
+from service.cli.tied import tied
 from workers.launchers.base import LaunchFailed
 from workers.launchers.processes import MARK, kill_marked, marked
 from workers.launchers.tether import PID_NAMESPACE
@@ -131,7 +132,7 @@ def agent_with(mark, directory):
 
     def start(acts, kind, **environment):
         command = [sys.executable, "-c", _AGENT, kind, mark, str(directory.path), *FAKE_HOST]
-        started.append(subprocess.Popen(command, env={**os.environ, "FAKE_ACTS": acts, **environment}))
+        started.append(subprocess.Popen(tied(command), env={**os.environ, "FAKE_ACTS": acts, **environment}))
         return started[-1]
 
     yield start

@@ -1,0 +1,115 @@
+"""Simulated workers that finish new studies, and a reader beside them."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import httpx
+
+from benchmarks.service.workers import Seen, SimulatedWorker, client
+from tests.simulated_worker import CLUSTER, SPEC
+
+_READ_PAUSE_S = 0.02
+_GIVE_UP_S = 420.0
+
+Read = tuple[str, str]
+"""Kind and path."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is to be done."""
+
+    workers: int
+    studies: int
+    trials: int
+    """Of each study."""
+    run_s: float
+    """How long a simulated run takes."""
+    reads: tuple[Read, ...] = ()
+    study_id: str | None = None
+
+
+@dataclass
+class Done:
+    """What was done, and how long each request took."""
+
+    studies: list[str] = field(default_factory=list)
+    seen: Seen = field(default_factory=Seen)
+    elapsed_s: float = 0.0
+    """From the creation of the first study to the end of the last."""
+
+
+def finish(urls: Sequence[str], plan: Plan) -> Done:
+    """Create studies and work until all have ended.
+
+    Raises:
+        RuntimeError: they took longer than seven minutes.
+    """
+    return asyncio.run(_finish(list(urls), plan))
+
+
+def read_at_rest(http: httpx.Client, reads: Sequence[Read], count: int) -> dict[str, list[float]]:
+    """Seconds of so many requests of each kind, one after the other, while nothing else is asked."""
+    seconds: dict[str, list[float]] = {}
+    for kind, path in reads:
+        for _ in range(count):
+            started_s = time.perf_counter()
+            http.get(path).raise_for_status()
+            seconds.setdefault(kind, []).append(time.perf_counter() - started_s)
+    return seconds
+
+
+async def _finish(urls: list[str], plan: Plan) -> Done:
+    done = Done()
+    over = False
+    async with client() as http:
+        names = [f"bench-{index}" for index in range(plan.workers)]
+        alive = [SimulatedWorker(name, urls, done.seen, lambda: plan.run_s) for name in names]
+        # Registered before the studies, which need a live worker.
+        tasks = [asyncio.create_task(worker.work(http, lambda: over)) for worker in alive]
+        while done.seen.statuses["register 200"] < plan.workers:
+            await asyncio.sleep(0.1)
+        started_s = time.monotonic()
+        await _create(http, urls, plan, done)
+        reader = asyncio.create_task(_read(http, urls[0], plan.reads, done.seen, lambda: over))
+        await _all_ended(http, urls, done.studies, started_s)
+        done.elapsed_s = time.monotonic() - started_s
+        over = True
+        await asyncio.gather(reader, *tasks)
+    return done
+
+
+async def _create(http: httpx.AsyncClient, urls: list[str], plan: Plan, done: Done) -> None:
+    spec = SPEC | {"cluster": CLUSTER.model_dump(), "budget": {"max_trials": plan.trials}}
+    for index in range(plan.studies):
+        params = {"study_id": plan.study_id} if plan.study_id else {}
+        url = f"{urls[index % len(urls)]}/v1/studies"
+        answer = await http.post(url, json=spec | {"seed": index}, params=params)
+        answer.raise_for_status()
+        done.studies.append(answer.json()["study_id"])
+
+
+async def _all_ended(http: httpx.AsyncClient, urls: list[str], studies: list[str], started_s: float) -> None:
+    left = list(studies)
+    while left:
+        if time.monotonic() - started_s > _GIVE_UP_S:
+            raise RuntimeError(f"{len(left)} studies were not finished after {_GIVE_UP_S:g} s")
+        answer = await http.get(f"{urls[0]}/v1/studies/{left[0]}")
+        if answer.is_success and answer.json()["state"] not in ("running", "paused"):
+            left.pop(0)
+        else:
+            await asyncio.sleep(0.25)
+
+
+async def _read(
+    http: httpx.AsyncClient, url: str, reads: Sequence[Read], seen: Seen, stopped: Callable[[], bool]
+) -> None:
+    while reads and not stopped():
+        for kind, path in reads:
+            started_s = time.perf_counter()
+            answer = await http.get(url + path)
+            seen.seconds.setdefault(kind, []).append(time.perf_counter() - started_s)
+            seen.statuses[f"{kind} {answer.status_code}"] += 1
+            await asyncio.sleep(_READ_PAUSE_S)

@@ -1,0 +1,43 @@
+"""OpenTelemetry, by FastAPI's own instrumentation (`fastapi.telemetry`): a span and a duration for each request, exported
+by OTLP as the `OTEL_*` variables say. Off unless SHARDTUNE_TELEMETRY is set.
+"""
+
+import logging
+import os
+from collections.abc import MutableMapping
+from typing import Any
+
+from fastapi import Depends, Request
+from fastapi.telemetry import TelemetryConfig
+from opentelemetry import trace
+
+from service.settings import Settings
+
+log = logging.getLogger(__name__)
+
+_OFF: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
+_ASKED_ALL_THE_TIME = ("/healthz", "/readyz", "/metrics")
+
+
+def config(settings: Settings) -> TelemetryConfig:
+    """What FastAPI is to record. Failures are in the service's own log, so they are not exported a second time."""
+    if not settings.telemetry:
+        return _OFF
+    if not any(name.startswith("OTEL_EXPORTER_OTLP_") and name.endswith("ENDPOINT") for name in os.environ):
+        log.warning("SHARDTUNE_TELEMETRY is set, but OTEL_EXPORTER_OTLP_ENDPOINT is not: nothing is exported")
+    return {"logs": False, "auto_configure": True, "exclude": _is_left_out}
+
+
+def _is_left_out(scope: MutableMapping[str, Any]) -> bool:
+    return scope.get("path") in _ASKED_ALL_THE_TIME
+
+
+async def _name_span(request: Request) -> None:
+    """What the request is about: study, run, worker, as its address names them."""
+    span = trace.get_current_span()
+    for name, value in request.path_params.items():
+        span.set_attribute(f"shardtune.{name}", str(value))
+
+
+NAMED = Depends(_name_span)
+"""For the whole application; without telemetry it sets attributes of nothing."""

@@ -79,9 +79,10 @@ def claim(context: Context, worker_session: str) -> Lease | None:
         running = studies.running(session)
         spent = _spent_projects(context, session, {study.project_id for study in running})
         running = [study for study in running if study.project_id not in spent]
-        able = [study for study in running if matching.may_run(worker, study)]
-        able.sort(key=lambda study: study.purpose != "user")
-        served = [study for study in able if not context.askers.is_idle(study.id, study.version)]
+        # Idle ones first: what a study is about is read and checked only where there may be work.
+        asked = [study for study in running if not context.askers.is_idle(study.id, study.version)]
+        served = [study for study in asked if matching.may_run(worker, study)]
+        served.sort(key=lambda study: study.purpose != "user")
         refused = [study.id for study in running if matching.fingerprint_differs(worker, study)]
     for study_id in refused:
         _note_refusal(context, study_id, worker_session)

@@ -16,5 +16,5 @@ _INSTEAD = {
 @schemathesis.hook
 def before_call(context, case, kwargs):
     for name, (own, other) in _INSTEAD.items():
-        if case.path_parameters.get(name) == own:
+        if own is not None and case.path_parameters.get(name) == own:
             case.path_parameters[name] = other

@@ -11,6 +11,7 @@ STUDY_EVENTS = (
     "study.phase_changed",
     "study.paused",
     "study.resumed",
+    "study.extended",
     "study.best_changed",
     "study.complete",
     "study.cancelled",
@@ -52,5 +53,5 @@ class EventPage(Schema):
     events: tuple[Event, ...]
     next_after: int
     """Ask for events after this one next."""
-    is_last: bool = Field(description="The study has ended and nothing follows this page.")
-    """The study has ended and nothing follows this page."""
+    is_last: bool = Field(description="The study has ended and nothing follows this page, unless it is extended.")
+    """The study has ended and nothing follows this page, unless it is extended."""

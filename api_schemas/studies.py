@@ -65,7 +65,7 @@ class StudySpec(Schema):
 
 
 class StudyState(StrEnum):
-    """`running ⇄ paused → complete | cancelled | failed`."""
+    """`running ⇄ paused → complete | cancelled | failed`; a complete or failed study that is extended runs again."""
 
     RUNNING = "running"
     PAUSED = "paused"
@@ -169,6 +169,7 @@ class Study(Schema):
     best_so_far: Contender | None = None
     """Fastest by search runs; not yet confirmed."""
     result: StudyResult | None = None
+    """Stays while an extended study runs, until the renewed answer takes its place."""
     reason: str | None = None
     """Why the search stopped, or why the study failed."""
     warnings: tuple[str, ...] = ()

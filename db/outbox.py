@@ -90,6 +90,8 @@ def _of_study(row: StudyRow) -> Iterator[_Happened]:
     if inspect(row).pending:
         yield _Happened(0, row.id, "study.created", {"model": row.spec.model.name})
         return
+    if _changed(row, "spec"):
+        yield _Happened(4, row.id, "study.extended", {"budget": row.spec.budget.model_dump(mode="json")})
     if _changed(row, "best_so_far") and row.best_so_far is not None:
         best = row.best_so_far
         figures = {"trial_number": best.trial_number, "tokens_per_s_per_gpu": best.tokens_per_s_per_gpu}

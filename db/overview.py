@@ -41,7 +41,9 @@ def best_ids(
         type_coerce(StudyRow.cluster, JSON)["nodes"].as_integer(),
         type_coerce(StudyRow.cluster, JSON)["gpus_per_node"].as_integer(),
     )
-    position = func.row_number().over(partition_by=subject, order_by=(StudyRow.finished_at.desc(), StudyRow.id))
+    # A study that is being extended has no end for now.
+    ended = func.coalesce(StudyRow.finished_at, StudyRow.created_at)
+    position = func.row_number().over(partition_by=subject, order_by=(ended.desc(), StudyRow.id))
     ranked = select(StudyRow.id, position.label("position")).where(StudyRow.result.is_not(None), *_of(project_id))
     newest = ranked.subquery()
     query = select(StudyRow.id).join(newest, newest.c.id == StudyRow.id).where(newest.c.position == 1)

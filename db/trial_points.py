@@ -63,6 +63,11 @@ class TrialPoint:
     gpu_seconds: float | None
     finished_at: datetime | None
 
+    @property
+    def measured_peak_gib(self) -> float | None:
+        """What the memory limit is about: reserved on a GPU, allocated on CPU ranks."""
+        return self.peak_allocated_gib if self.peak_reserved_gib is None else self.peak_reserved_gib
+
 
 def of_study(session: Session, study_id: str, chosen: TrialFilter, page: Page) -> list[TrialPoint]:
     """Trials of a study with their figures; those without the figure that sorts come last."""

@@ -18,7 +18,9 @@ from api_schemas import credentials
 from api_schemas.best import BestConfig, Recommendation, Resolved
 from api_schemas.exports import Export
 from api_schemas.fingerprints import FingerprintDetail, FingerprintRecord
+from api_schemas.insights import Importance, ParetoFront
 from api_schemas.studies import Study, StudyResult, StudySpec
+from api_schemas.study_changes import CloneRequest, Extension
 from api_schemas.trials import Rejection, Trial
 
 _TRIALS = TypeAdapter(list[Trial])
@@ -141,6 +143,21 @@ class ServiceClient:
         action = "pause" if paused else "resume"
         return Study.model_validate(self._call("POST", f"/v1/studies/{study_id}:{action}"))
 
+    def cancel(self, study_id: str) -> Study:
+        """End a study; what was measured is kept."""
+        return Study.model_validate(self._call("POST", f"/v1/studies/{study_id}:cancel"))
+
+    def extend(self, study_id: str, more: Extension) -> Study:
+        """Raise a study's budget, also when it has ended."""
+        body = more.model_dump(mode="json", exclude_none=True)
+        return Study.model_validate(self._call("POST", f"/v1/studies/{study_id}:extend", body))
+
+    def clone(self, study_id: str, changes: CloneRequest = CloneRequest(), new_id: str | None = None) -> Study:
+        """Create a study from another one's spec, with some of its fields replaced."""
+        params = {"new_id": new_id} if new_id else None
+        body = changes.model_dump(mode="json", exclude_unset=True)
+        return Study.model_validate(self._call("POST", f"/v1/studies/{study_id}:clone", body, params))
+
     def trials(self, study_id: str) -> list[Trial]:
         """The study's trials by number."""
         return _TRIALS.validate_python(self._all(f"/v1/studies/{study_id}/trials", "trials"))
@@ -152,6 +169,14 @@ class ServiceClient:
     def best(self, study_id: str) -> StudyResult:
         """The answer of a finished study; refused with 409 before."""
         return StudyResult.model_validate(self._call("GET", f"/v1/studies/{study_id}/best"))
+
+    def pareto(self, study_id: str) -> ParetoFront:
+        """The fastest trial for each amount of memory."""
+        return ParetoFront.model_validate(self._call("GET", f"/v1/studies/{study_id}/pareto"))
+
+    def importance(self, study_id: str) -> Importance:
+        """Which knobs mattered for speed."""
+        return Importance.model_validate(self._call("GET", f"/v1/studies/{study_id}/importance"))
 
     def export(self, study_id: str, which: str = "best", form: str = "standard") -> Export:
         """Files of a contender."""

@@ -60,3 +60,10 @@ def end_study(session: Session, study: StudyRow, state: StudyState, reason: str 
     study.state, study.phase, study.finished_at = state, StudyPhase.DONE, now
     study.reason = reason or study.reason
     study.version += 1
+
+
+def reopen_study(study: StudyRow) -> None:
+    """Let an ended study run again, in the phase that the caller has set."""
+    assert study.state not in _UNFINISHED and study.phase is not StudyPhase.DONE, study.state.value
+    study.state, study.finished_at = StudyState.RUNNING, None
+    study.version += 1

@@ -232,7 +232,7 @@ def _ask(seen: StudyView, profile: ModelProfile, askers: Askers) -> Step:
         assert suggestion.origin is not None
         prediction = learning.predict_trial(shape, spec.workload, seen.cluster, suggestion.config, known, seen.hardware)
         return NewTrial(suggestion.config, suggestion.origin, suggestion.rejections, prediction)
-    return _end_of_search(seen, "every configuration that may fit has been tried", suggestion.rejections)
+    return _end_of_search(seen, stopping.EXHAUSTED, suggestion.rejections)
 
 
 def _end_of_search(seen: StudyView, reason: str | None, rejections: tuple[Rejection, ...]) -> Step:

@@ -86,6 +86,8 @@ def apply(session: Session, study: StudyRow, step: Step, now: datetime) -> None:
             recommendations.propose(session, study, now)
             log.info("study complete: %s", step.result.verdict.value, extra=extra)
         case Fail():
+            # Of a study that was extended: what it found since contradicts it.
+            study.result = None
             moves.end_study(session, study, StudyState.FAILED, step.reason, now)
             log.warning("study failed: %s", step.reason, extra=extra)
     study.version += 1

@@ -1,10 +1,12 @@
-"""What a person does to a study: pause, resume, cancel."""
+"""What a person does to a study: pause, resume, cancel, clone. More budget for it is service.extension."""
 
 import logging
 
 from api_schemas.studies import Study, StudyState
+from api_schemas.study_changes import CloneRequest
 from db import studies
 from service import etags, moves, quotas, steps
+from service import studies as rules
 from service.context import Context
 from service.errors import Conflict
 from service.idempotency import ALWAYS, Once
@@ -58,3 +60,25 @@ def pause(context: Context, study_id: str, paused: bool, once: Once = ALWAYS, if
     if not paused:
         steps.advance(context, study_id)
     return study
+
+
+def clone(
+    context: Context,
+    study_id: str,
+    request: CloneRequest,
+    once: Once = ALWAYS,
+    new_id: str | None = None,
+    project_id: str | None = None,
+) -> Study:
+    """A new study with another one's spec, changed as asked for, in the same project unless another is named.
+
+    Nothing but the spec is taken over: the trials are run anew.
+
+    Raises:
+        NotFound: there is no such study.
+        ServiceError: as a creation.
+    """
+    with context.db.read() as session:
+        row = must_exist(context, session, study_id)
+        spec, project_id = request.applied_to(row.spec), project_id or row.project_id
+    return rules.create(context, spec, once, new_id, project_id)

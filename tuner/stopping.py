@@ -1,8 +1,10 @@
-"""When a search ends: a limit of the budget, or, with the default budget, when further gain is unlikely."""
+"""When a search ends: a limit of the budget, or, with the default budget, when further gain is unlikely. And how a
+budget grows when a study is extended."""
 
 from collections.abc import Iterable, Sequence
 
-from api_schemas.studies import Budget
+from api_schemas.studies import MOST_PAIRS, Budget
+from api_schemas.study_changes import Extension
 from api_schemas.trials import TrialState
 from tuner.history import Observation
 
@@ -10,6 +12,11 @@ DEFAULT_MAX_TRIALS = 40
 MIN_TRIALS = 12
 PATIENCE = 8
 MIN_GAIN = 0.01
+
+EXHAUSTED = "every configuration that may fit has been tried"
+"""Why a search ended that more trials or time would not take further."""
+_MOST_TRIALS = 10_000
+"""As `Budget.max_trials` allows."""
 
 _FINISHED = (TrialState.COMPLETE, TrialState.INFEASIBLE, TrialState.PRUNED)
 
@@ -48,3 +55,36 @@ def _best(observations: Iterable[Observation]) -> float:
         if obs.state is TrialState.COMPLETE and obs.measurement is not None
     ]
     return max(values, default=0.0)
+
+
+def extended(budget: Budget, more: Extension, trials: int, gpu_seconds: float, wall_seconds: float) -> Budget:
+    """The budget with more of it: on top of the limit, or of what is spent where that is more.
+
+    A budget without a number of trials allows exactly `trials` + `add_trials` from then on, but no fewer than before.
+
+    Raises:
+        ValueError: there is no such limit to raise, or none so high; names field, value and remedy.
+    """
+    values = budget.model_dump()
+    if more.add_trials is not None:
+        values["max_trials"] = max(budget.max_trials or 0, trials) + more.add_trials
+        _at_most("add_trials", more.add_trials, values["max_trials"], _MOST_TRIALS)
+    if more.add_pairs is not None:
+        values["max_pairs"] = budget.max_pairs + more.add_pairs
+        _at_most("add_pairs", more.add_pairs, values["max_pairs"], MOST_PAIRS)
+    spent = {"gpu_seconds": gpu_seconds, "wall_seconds": wall_seconds}
+    for unit, used in spent.items():
+        added, limit = getattr(more, f"add_{unit}"), values[f"max_{unit}"]
+        if added is None:
+            continue
+        if limit is None:
+            raise ValueError(f"add_{unit} ({added:g}): the study's budget has no max_{unit} to raise; leave it out")
+        values[f"max_{unit}"] = max(limit, used) + added
+    return Budget(**values)
+
+
+def _at_most(field: str, added: int, total: int, most: int) -> None:
+    if total > most:
+        raise ValueError(
+            f"{field} ({added}) makes {total} in all, and there may be {most}; add {added - total + most} at most"
+        )

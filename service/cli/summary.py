@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from api_schemas.studies import Contender, Promotion, Study, StudyResult, Verdict
+from api_schemas.studies import Contender, Promotion, Study, StudyResult, StudyState, Verdict
 from service import wording
 
 
@@ -59,6 +59,8 @@ def as_text(
     rows.append(("trials", _counts(study)))
     rows += why_not
     rows += [("note", note) for note in result.notes]
+    if study.state in (StudyState.RUNNING, StudyState.PAUSED):
+        rows.append(("note", f"the study is being extended ({study.state.value}); this is its answer so far"))
     if exports:
         rows.append(("files", ", ".join(exports)))
     if how:

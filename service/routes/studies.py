@@ -5,11 +5,13 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from api_schemas.exports import Export, ExportFormat
+from api_schemas.insights import Importance, ParetoFront
 from api_schemas.keys import PROJECT_PATTERN, Scope
 from api_schemas.studies import Study, StudyPage, StudyResult, StudySpec, StudyState
+from api_schemas.study_changes import CloneRequest, Extension
 from api_schemas.trials import RejectionPage, TrialPage, TrialState
 from db.studies import Filter
-from service import etags, studies, study_actions
+from service import etags, extension, insights, studies, study_actions
 from service.auth import requires
 from service.codes import problems
 from service.context import InContext
@@ -25,26 +27,23 @@ STUDY_ID_PATTERN = r"^[a-z0-9][a-z0-9-]{1,30}[a-z0-9]$"
 _UNKNOWN = problems("unknown_study")
 _CHANGED = problems("unknown_study", "study_ended", "precondition_failed")
 
+_CREATED = (
+    "unknown_project",
+    "study_exists",
+    "no_worker",
+    "unknown_model_type",
+    "model_not_allowed",
+    "quota_running_studies",
+    "quota_gpu_seconds",
+)
+
 InStudyId = Annotated[str, Path(description="A study's id.")]
 InProject = Annotated[
     str | None, Query(alias="project", pattern=PROJECT_PATTERN, description="For keys that see every project.")
 ]
 
 
-@router.post(
-    "",
-    status_code=201,
-    dependencies=WRITE,
-    responses=problems(
-        "unknown_project",
-        "study_exists",
-        "no_worker",
-        "unknown_model_type",
-        "model_not_allowed",
-        "quota_running_studies",
-        "quota_gpu_seconds",
-    ),
-)
+@router.post("", status_code=201, dependencies=WRITE, responses=problems(*_CREATED))
 def create_study(
     context: InContext,
     spec: StudySpec,
@@ -107,6 +106,45 @@ def resume_study(context: InContext, study_id: InStudyId, once: InOnce, if_match
     return study_actions.pause(context, study_id, False, once, if_match)
 
 
+@router.post(
+    "/{study_id}:extend",
+    dependencies=WRITE,
+    responses=problems(
+        "unknown_study",
+        "study_ended",
+        "nothing_to_extend",
+        "precondition_failed",
+        "no_worker",
+        "quota_running_studies",
+        "quota_gpu_seconds",
+    ),
+)
+def extend_study(
+    context: InContext, study_id: InStudyId, body: Extension, once: InOnce, if_match: InIfMatch = None
+) -> Study:
+    """Raise a study's budget, also when it has ended: it goes on from its trials, and its verdict is renewed."""
+    return extension.extend(context, study_id, body, once, if_match)
+
+
+@router.post("/{study_id}:clone", status_code=201, dependencies=WRITE, responses=problems("unknown_study", *_CREATED))
+def clone_study(
+    context: InContext,
+    study_id: InStudyId,
+    once: InOnce,
+    response: Response,
+    body: CloneRequest = CloneRequest(),
+    new_id: Annotated[
+        str | None, Query(pattern=STUDY_ID_PATTERN, description="Of the new study; made up without one.")
+    ] = None,
+    project: InProject = None,
+) -> Study:
+    """A new study from another one's spec, with some of its fields replaced; nothing else is taken over."""
+    study = study_actions.clone(context, study_id, body, once, new_id, project)
+    response.headers["Location"] = f"/v1/studies/{study.study_id}"
+    response.headers["ETag"] = etags.of(study)
+    return study
+
+
 @router.get("/{study_id}/trials", dependencies=READ, responses=_UNKNOWN | problems("invalid_page_token"))
 def list_trials(
     context: InContext,
@@ -125,6 +163,18 @@ def list_rejections(
 ) -> RejectionPage:
     """Configurations the memory gate refused, with the reason of each."""
     return studies.rejection_page(context, study_id, page_token, limit)
+
+
+@router.get("/{study_id}/pareto", dependencies=READ, responses=_UNKNOWN)
+def read_pareto_front(context: InContext, study_id: InStudyId) -> ParetoFront:
+    """The fastest trial for each amount of memory."""
+    return insights.pareto_front(context, study_id)
+
+
+@router.get("/{study_id}/importance", dependencies=READ, responses=_UNKNOWN)
+def read_importance(context: InContext, study_id: InStudyId) -> Importance:
+    """Which knobs mattered for speed (PED-ANOVA); `reason` where too few trials tell."""
+    return insights.knob_importance(context, study_id)
 
 
 @router.get("/{study_id}/best", dependencies=READ, responses=problems("unknown_study", "study_unfinished"))

@@ -2,7 +2,14 @@
 
 import asyncio
 import json
+import os
+import socket
+import subprocess
+import sys
 import threading
+import time
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -18,6 +25,8 @@ from service.app import create_app
 from service.context import Context
 from service.settings import Settings
 from service.webhooks import addresses, deliveries
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "receive_webhooks.py"
 
 
 class Receiver:
@@ -223,3 +232,50 @@ def test_a_stale_recommendation_is_told_once_with_what_changed(service, receiver
     message = json.loads(body)
     assert (message["type"], message["data"]["study_id"]) == ("best.stale", study_id)
     assert message["data"]["changes"] == [{"field": "kernel", "was": "6.1", "now": "6.6", "effect": "stale"}]
+
+
+def test_the_documented_receiver_takes_what_is_genuine_and_nothing_else(sqlite_url):
+    settings = Settings(database_url=sqlite_url, webhook_allow_private=True)
+    with TestClient(create_app(settings), base_url="http://127.0.0.1", client=("127.0.0.1", 1)) as client:
+        port = free_port()
+        created = client.post("/v1/webhooks", json={"url": f"http://127.0.0.1:{port}/"}).json()
+        test = f"/v1/webhooks/{created['webhook_id']}:test"
+        with documented_receiver(created["secret"], port) as process:
+            assert client.post(test).json()["status"] == 204
+            assert json.loads(process.stdout.readline())["type"] == "webhook.test"
+            client.post(f"/v1/webhooks/{created['webhook_id']}:rotate").raise_for_status()
+            assert client.post(test).json()["status"] == 204, "the former secret signs, too"
+            now = datetime.now(UTC)
+            fresh, old = signed(created["secret"], now), signed(created["secret"], now - timedelta(minutes=6))
+            forged = [old, signed("whsec_b3RoZXI=", now), fresh | {"webhook-id": "other"}, {}]
+            answers = [httpx.post(created["url"], content="{}", headers=given) for given in [*forged, fresh, fresh]]
+            assert [answer.status_code for answer in answers] == [400, 400, 400, 400, 204, 204]
+
+
+def signed(secret, at):
+    """The headers of an empty message."""
+    signature = Webhook(secret).sign("msg_1", at, "{}")
+    return {"webhook-id": "msg_1", "webhook-timestamp": str(int(at.timestamp())), "webhook-signature": signature}
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@contextmanager
+def documented_receiver(secret, port):
+    """The example as a process that listens."""
+    environment = {**os.environ, "SHARDTUNE_WEBHOOK_SECRET": secret}
+    command = [sys.executable, str(EXAMPLE), str(port)]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            for _ in range(300):
+                with socket.socket() as probe:
+                    if probe.connect_ex(("127.0.0.1", port)) == 0:
+                        break
+                time.sleep(0.1)
+            yield process
+        finally:
+            process.kill()

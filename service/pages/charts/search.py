@@ -20,6 +20,7 @@ from service.pages.charts.plot import (
 )
 from service.pages.charts.scale import Scale, for_sizes, spanning
 from service.pages.figures import backend_name, gib, rate
+from tuner import pareto
 
 SHAPES = {"ddp": "circle", "zero": "square", "fsdp2": "triangle", "fsdp1": "diamond"}
 _MOST_MARKS = 400
@@ -28,8 +29,7 @@ _MOST_MARKS = 400
 
 def peak(point: TrialPoint) -> float | None:
     """What the memory limit is about: reserved on a GPU, allocated on CPU ranks; of a failed trial, where it is known."""
-    measured = point.peak_allocated_gib if point.peak_reserved_gib is None else point.peak_reserved_gib
-    return point.failure_peak_gib if measured is None else measured
+    return point.failure_peak_gib if point.measured_peak_gib is None else point.measured_peak_gib
 
 
 def best_so_far(points: Sequence[TrialPoint], link: str) -> Plot | None:
@@ -102,11 +102,8 @@ def speed_against_memory(points: Sequence[TrialPoint], limit_gib: float, link: s
 
 def pareto_front(measured: Sequence[tuple[float, TrialPoint]]) -> list[tuple[float, TrialPoint]]:
     """Feasible trials that no other beats in both speed and memory, by rising memory."""
-    front: list[tuple[float, TrialPoint]] = []
-    for memory, point in sorted(measured, key=lambda entry: (entry[0], -_speed(entry[1]))):
-        if point.state == "complete" and (not front or _speed(point) > _speed(front[-1][1])):
-            front.append((memory, point))
-    return front
+    feasible = [entry for entry in measured if entry[1].state == "complete"]
+    return pareto.front(feasible, lambda entry: entry[0], lambda entry: _speed(entry[1]))
 
 
 def _speed(point: TrialPoint) -> float:

@@ -3,17 +3,18 @@
 from collections.abc import Callable
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Form, Query, Request
 from starlette.responses import PlainTextResponse, Response
 
 from api_schemas.best import DecisionRequest
 from api_schemas.keys import Scope
 from api_schemas.studies import Study, StudyState
+from api_schemas.study_changes import Extension
 from api_schemas.trials import TrialState
 from db import overview
 from db.listing import Page
 from db.trial_points import TRIAL_SORTS, TrialFilter
-from service import recommendations, study_actions
+from service import extension, recommendations, study_actions
 from service import studies as rules
 from service.context import Context, InContext
 from service.errors import NotFound
@@ -112,6 +113,13 @@ def retune(context: InContext, study_id: str) -> Response:
     """The same study once more, on the machines as they are now."""
     again = rules.create(context, rules.read(context, study_id).spec)
     return see_other(f"/studies/{again.study_id}")
+
+
+@router.post("/{study_id}/extend", dependencies=[Checked, WRITES])
+def extend(context: InContext, study_id: str, add_trials: Annotated[int, Form(ge=1, le=10_000)]) -> Response:
+    """More trials for the study."""
+    extension.extend(context, study_id, Extension(add_trials=add_trials))
+    return see_other(f"/studies/{study_id}")
 
 
 @router.post("/{study_id}/recommendation/{action}", dependencies=[Checked, WRITES])

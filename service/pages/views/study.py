@@ -7,6 +7,7 @@ from statistics import fmean, stdev
 
 from sqlalchemy.orm import Session
 
+from api_schemas.insights import Importance, ParetoPoint
 from api_schemas.strategies import TrialConfig
 from api_schemas.studies import Study, StudyPhase, StudyState
 from api_schemas.trials import TrialState
@@ -14,7 +15,7 @@ from db import leases, overview, trial_points, trials, workers
 from db.listing import Page
 from db.rows import StudyRow
 from db.trial_points import TrialFilter, TrialPoint
-from service import wording
+from service import insights, wording
 from service.pages.charts.interval import Interval, interval
 from service.pages.charts.parallel import Parallel, parallel
 from service.pages.charts.plot import Plot
@@ -25,7 +26,7 @@ from service.pages.views.freshness import Freshness
 from service.pages.views.predicted import Predicted, predicted
 from service.pages.views.recommended import Recommended, of_study
 from tuner.objective import available_gib
-from tuner.space.flat import flatten
+from tuner.space.flat import Flat, flatten
 
 PAGE = 50
 _NOISY = 0.1
@@ -88,6 +89,9 @@ class StudyPage:
     plots: tuple[Plot, ...]
     parallel: Parallel | None
     predicted: Predicted | None
+    front: tuple[ParetoPoint, ...]
+    """The Pareto front, for those who would rather read it."""
+    importance: Importance
     lines: tuple[TrialLine, ...]
     matching: int
     failures: tuple[tuple[str, str, str, int], ...]
@@ -134,6 +138,8 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
         plots=tuple(plot for plot in plots if plot is not None),
         parallel=parallel(points, flat, link, best_number),
         predicted=predicted(points, link),
+        front=tuple(insights.front_of([p for p in points if p.state == TrialState.COMPLETE])),
+        importance=_importance(points, flat),
         lines=tuple(_line(point, fastest) for point in shown),
         matching=trial_points.count_trials(session, row.id, chosen),
         failures=tuple(_failure(*entry) for entry in trial_points.failure_counts(session, row.id)),
@@ -209,6 +215,11 @@ def _repeatability(ratios: Sequence[float]) -> Trust:
         text += f"; the ratio varied by {percent(spread)} from pair to pair: other programs may have used the machine"
         return Trust("warn", text)
     return Trust("good", text + (f"; the ratio varied by {percent(spread, 1)} from pair to pair" if spread else ""))
+
+
+def _importance(points: Sequence[TrialPoint], flat: Sequence[Flat]) -> Importance:
+    complete = [(p, table) for p, table in zip(points, flat, strict=True) if p.state == TrialState.COMPLETE]
+    return insights.importance_of([p for p, _ in complete], [table for _, table in complete])
 
 
 def _failure(state: str, kind: str, number: int) -> tuple[str, str, str, int]:

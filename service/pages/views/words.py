@@ -1,7 +1,7 @@
 """Clusters, workloads and outcomes in words."""
 
 from api_schemas.hardware import Cluster
-from api_schemas.studies import Study, StudyPhase, StudyState, Verdict
+from api_schemas.studies import Study, StudyPhase, StudyResult, StudyState, Verdict
 from api_schemas.trials import TrialState
 from api_schemas.workload import Workload
 from service.pages.figures import gib, percent
@@ -67,6 +67,13 @@ def verdict(study: Study) -> tuple[str, str]:
     result = study.result
     if result is None:
         return _unfinished(study)
+    tone, sentence = _answer(result)
+    if study.state in (StudyState.RUNNING, StudyState.PAUSED):
+        return "busy", f"Being extended; so far: {sentence}"
+    return tone, sentence
+
+
+def _answer(result: StudyResult) -> tuple[str, str]:
     if result.verdict is Verdict.CONFIRMED and result.speedup is not None:
         low, high = result.speedup.ci95
         if result.speedup.value >= _TIMES:

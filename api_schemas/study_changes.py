@@ -1,0 +1,63 @@
+"""What a user changes about a stored study: more budget for it, or another study made from its spec."""
+
+from typing import Literal
+
+from pydantic import Field, JsonValue, model_validator
+
+from api_schemas.base import Schema
+from api_schemas.hardware import Cluster
+from api_schemas.models import ModelSpec
+from api_schemas.search_space import SpaceLimits
+from api_schemas.strategies import TrialConfig
+from api_schemas.studies import MOST_PAIRS, Budget, Objective, StudySpec
+from api_schemas.workload import Workload
+
+
+class Extension(Schema):
+    """What a study may spend on top of what it has spent, or of what is left of its budget; at least one field.
+
+    More trials or time: the search goes on, and a new promotion renews the verdict. More pairs alone: the last promotion
+    goes on.
+    """
+
+    add_trials: int | None = Field(default=None, ge=1, le=10_000)
+    add_gpu_seconds: float | None = Field(default=None, gt=0, le=1e12)
+    """Seconds × ranks of all runs; for a study that has such a limit."""
+    add_wall_seconds: float | None = Field(default=None, gt=0, le=1e12)
+    """For a study that has such a limit; the time since it ended does not count."""
+    add_pairs: int | None = Field(default=None, ge=1, le=MOST_PAIRS)
+    """Pairs of fresh runs before the verdict is `no_significant_improvement`."""
+
+    @model_validator(mode="after")
+    def _something(self) -> "Extension":
+        if all(
+            value is None for value in (self.add_trials, self.add_gpu_seconds, self.add_wall_seconds, self.add_pairs)
+        ):
+            raise ValueError("extension (empty): give add_trials, add_gpu_seconds, add_wall_seconds or add_pairs")
+        return self
+
+    @property
+    def searches(self) -> bool:
+        """Whether it is for the search; else it is for the promotion alone."""
+        return any(value is not None for value in (self.add_trials, self.add_gpu_seconds, self.add_wall_seconds))
+
+
+class CloneRequest(Schema):
+    """Fields of the new study's spec; each given one takes the old one's place as a whole, the others are taken over."""
+
+    model: ModelSpec | None = None
+    workload: Workload | None = None
+    cluster: Cluster | Literal["local"] | None = None
+    objective: Objective | None = None
+    budget: Budget | None = None
+    baseline: TrialConfig | dict[str, JsonValue] | None = None
+    """null: without one, even where the old study has one."""
+    space: SpaceLimits | None = None
+    seed: int | None = Field(default=None, ge=0, lt=2**31)
+
+    def applied_to(self, spec: StudySpec) -> StudySpec:
+        """The spec of the new study."""
+        given = {name: getattr(self, name) for name in self.model_fields_set}
+        return spec.model_copy(
+            update={name: value for name, value in given.items() if value is not None or name == "baseline"}
+        )

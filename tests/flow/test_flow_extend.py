@@ -28,9 +28,10 @@ def finished(client, **changes):
     return worker, study_id
 
 
-def test_complete_study_searches_on_and_renews_its_verdict(client):
+def test_complete_study_searches_on_and_renews_its_verdict(client, clock):
     worker, study_id = finished(client, **THREE_BACKENDS)
     before, trials = read(client, study_id), trials_of(client, study_id)
+    clock.turn(60)
     extended = extend(client, study_id, add_trials=6).json()
     assert (extended["state"], extended["phase"], extended["reason"]) == ("running", "search", None)
     assert extended["spec"]["budget"]["max_trials"] == 14 and extended["finished_at"] is None

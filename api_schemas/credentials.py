@@ -1,7 +1,7 @@
 """Where a client finds its API key: never on a command line, which every user of the machine can read."""
 
 import os
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
 KEY_VARIABLE = "SHARDTUNE_API_KEY"
@@ -9,33 +9,60 @@ FILE_VARIABLE = "SHARDTUNE_API_KEY_FILE"
 """Names a file that has the key, which another user cannot read out of the process's environment."""
 
 
-def api_key(environment: MutableMapping[str, str] = os.environ) -> str | None:
-    """The key of the environment, or of the file it names.
+class KeySource:
+    """An API key, and the file it comes from, which has another one once the key was rotated."""
 
-    Raises:
-        ValueError: the file cannot be read, or is empty.
-    """
-    if key := environment.get(KEY_VARIABLE, "").strip():
-        return key
-    path = environment.get(FILE_VARIABLE)
-    if not path:
-        return None
+    def __init__(self, key: str | None = None, file: Path | None = None) -> None:
+        """Exactly one of them, or neither: there may be no keys.
+
+        Raises:
+            ValueError: the file cannot be read, or is empty.
+        """
+        assert key is None or file is None
+        self.file = file
+        self.key = key if file is None else _key_of(file)
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str] = os.environ) -> "KeySource":
+        """The key of the environment, or of the file it names.
+
+        Raises:
+            ValueError: the file cannot be read, or is empty.
+        """
+        if key := environment.get(KEY_VARIABLE, "").strip():
+            return cls(key)
+        path = environment.get(FILE_VARIABLE)
+        return cls(file=Path(path)) if path else cls()
+
+    @classmethod
+    def taken(cls, environment: MutableMapping[str, str] = os.environ) -> "KeySource":
+        """The same, and removed from the environment, so that processes started later do not have it.
+
+        Raises:
+            ValueError: the file cannot be read, or is empty.
+        """
+        found = cls.of(environment)
+        environment.pop(KEY_VARIABLE, None)
+        environment.pop(FILE_VARIABLE, None)
+        return found
+
+    def reread(self) -> bool:
+        """Read the file again; whether it has another key now. A file that is just being written has none."""
+        if self.file is None:
+            return False
+        try:
+            key = _key_of(self.file)
+        except ValueError:
+            return False
+        is_new, self.key = key != self.key, key
+        return is_new
+
+
+def _key_of(file: Path) -> str:
     try:
-        key = Path(path).read_text().strip()
+        key = file.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{FILE_VARIABLE} ({path}) cannot be read: {error}; name a readable file") from None
+        raise ValueError(f"{FILE_VARIABLE} ({file}) cannot be read: {error}; name a readable file") from None
     if not key:
-        raise ValueError(f"{FILE_VARIABLE} ({path}) is empty; write the key into it")
-    return key
-
-
-def take_api_key(environment: MutableMapping[str, str] = os.environ) -> str | None:
-    """The key, removed from the environment, so that processes started later do not have it.
-
-    Raises:
-        ValueError: as `api_key`.
-    """
-    key = api_key(environment)
-    environment.pop(KEY_VARIABLE, None)
-    environment.pop(FILE_VARIABLE, None)
+        raise ValueError(f"{FILE_VARIABLE} ({file}) is empty; write the key into it")
     return key

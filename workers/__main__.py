@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from api_schemas.credentials import take_api_key
+from api_schemas.credentials import KeySource
 from api_schemas.failures import Failure
 from api_schemas.leases import Task
 from workers import device_lock, hardware_speed, machine
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
         # Before any child is started: ranks run other people's models, and have no business with the key.
-        options.api_key = take_api_key()
+        options.keys = KeySource.taken()
         settings = _settings(options)
         code: int = options.command(settings, options)
     except (ValueError, FileNotFoundError, IsADirectoryError, PermissionError) as error:
@@ -138,7 +138,7 @@ def run_agent(settings: WorkerSettings, options: argparse.Namespace) -> int:
             devices=watch,
             allowed=allowed,
         )
-        client = ServiceClient(settings.service, api_key=options.api_key)
+        client = ServiceClient(settings.service, keys=options.keys)
         try:
             look = partial(look_again, settings, libraries)
             Agent(settings, client, place, offered, interrupt, look).run()

@@ -1,20 +1,21 @@
 """The worker's side of the protocol, over HTTP. One method per call; `patiently` repeats what may be repeated.
 
 ClientError
-├── Unreachable   no answer, or one that says "later" (408, 425, 429, 5xx): try again
+├── Unreachable   no answer, or one that says "later" (408, 425, 429, 5xx, a key that is being rotated): try again
 ├── LeaseLost     the run is no longer ours (404, 409, 410): kill the ranks, report nothing
 └── Refused       any other 4xx: the same request would be refused again
 """
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import TypeVar
 
 import httpx
 from pydantic import ValidationError
 
 from api_schemas.base import Schema
+from api_schemas.credentials import KeySource
 from api_schemas.leases import (
     Heartbeat,
     HeartbeatAnswer,
@@ -26,6 +27,7 @@ from api_schemas.leases import (
     ReportAnswer,
 )
 
+_UNAUTHORIZED = 401
 _LATER = {408, 425, 429}
 _LOST = {404, 409, 410}
 
@@ -49,13 +51,34 @@ class Refused(ClientError):
     """The service understood and said no."""
 
 
+class _Bearer(httpx.Auth):
+    """Sends the key; where it is refused, sends the one that its file has by now."""
+
+    def __init__(self, keys: KeySource) -> None:
+        self._keys = keys
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        """The request with the key, once more with another one."""
+        if self._keys.key is None:
+            yield request
+            return
+        sent = self._keys.key
+        request.headers["authorization"] = f"Bearer {sent}"
+        response = yield request
+        # Another thread may have read the new key meanwhile.
+        if response.status_code == _UNAUTHORIZED and (self._keys.reread() or self._keys.key != sent):
+            request.headers["authorization"] = f"Bearer {self._keys.key}"
+            yield request
+
+
 class ServiceClient:
     """Calls of one worker session. May be shared between threads (httpx clients may)."""
 
-    def __init__(self, base_url: str, timeout_s: float = 5.0, api_key: str | None = None):
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._http = httpx.Client(base_url=base_url.rstrip("/"), timeout=timeout_s, headers=headers)
+    def __init__(self, base_url: str, timeout_s: float = 5.0, keys: KeySource | None = None):
+        self._keys = keys or KeySource()
+        self._http = httpx.Client(base_url=base_url.rstrip("/"), timeout=timeout_s, auth=_Bearer(self._keys))
         self._timeout_s = timeout_s
+        self._was_accepted = False
 
     def close(self) -> None:
         """Close the connections."""
@@ -97,10 +120,13 @@ class ServiceClient:
         except httpx.TransportError as error:
             raise Unreachable(f"{method} {path}: {type(error).__name__}: {error}") from error
         if response.is_success:
+            self._was_accepted = True
             return response
         text = f"{method} {path}: {response.status_code} {_detail(response)}"
         if response.status_code >= 500 or response.status_code in _LATER:
             raise Unreachable(text)
+        if response.status_code == _UNAUTHORIZED and self._was_accepted and self._keys.file is not None:
+            raise Unreachable(f"{text}; waiting for another key in {self._keys.file}")
         raise LeaseLost(text) if response.status_code in _LOST else Refused(text)
 
 

@@ -17,11 +17,11 @@ from db.session import Database, parse_url, upgrade
 from service import logs, wording
 from service.app import create_app
 from service.cli import export as exporting
-from service.cli import fingerprints, keys, study_file, summary
+from service.cli import fingerprints, keys, studies, study_file, summary, workers
 from service.cli import predict as predicting
 from service.cli.connection import connected, study_named
 from service.cli.errors import PLATFORM_FAILURE, InputError
-from service.cli.options import AsJson, Service, StateDir
+from service.cli.options import AsJson, Service, StateDir, StudyId
 from service.cli.processes import MODULE, listening_socket
 from service.cli.stack import database_errors, database_url, prepare
 from service.cli.tune import TuneOptions
@@ -42,6 +42,8 @@ app.add_typer(db_app, name="db")
 app.add_typer(keys.app, name="keys")
 app.add_typer(keys.projects_app, name="projects")
 app.add_typer(fingerprints.app, name="fingerprints")
+app.add_typer(studies.app, name="studies")
+app.add_typer(workers.app, name="workers")
 
 AllowModel = Annotated[
     list[str] | None, typer.Option("--allow-model", metavar="NAME", help="An installed model that a study may name.")
@@ -50,7 +52,6 @@ AllowScript = Annotated[
     list[str] | None,
     typer.Option("--allow-script", metavar="NAME=COMMAND", help="A training script that a study may name."),
 ]
-StudyId = Annotated[str, typer.Argument(help="A study's id, or `last` for the newest.")]
 
 
 @app.command()

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from api_schemas.credentials import KeySource
 from api_schemas.studies import Study
 from service.cli.errors import InputError, PlatformFailure
 from service.cli.stack import local_service, state_directory
@@ -13,15 +14,28 @@ from service.client import ServiceClient, ServiceRefused, ServiceUnreachable
 @contextmanager
 def connected(service: str | None, state_dir: Path) -> Iterator[ServiceClient]:
     """The service at a URL, or one over the state directory for the length of the command."""
-    try:
-        if service is not None:
-            with _client(service) as client:
-                yield client
-            return
-        if not state_dir.is_dir():
-            raise InputError(f"--state-dir ({state_dir}) does not exist; run `shardtune tune` first, or give --service")
-        with state_directory(state_dir) as path, local_service(path) as client:
+    if service is not None:
+        with running(service) as client:
             yield client
+        return
+    if not state_dir.is_dir():
+        raise InputError(f"--state-dir ({state_dir}) does not exist; run `shardtune tune` first, or give --service")
+    with _errors(), state_directory(state_dir) as path, local_service(path) as client:
+        yield client
+
+
+@contextmanager
+def running(service: str, key_file: Path | None = None) -> Iterator[ServiceClient]:
+    """The service at a URL."""
+    with _errors(), _client(service, key_file) as client:
+        yield client
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """What the service refuses is bad input; what it cannot do is the platform's failure."""
+    try:
+        yield
     except ServiceRefused as refused:
         if refused.is_input_error:
             raise InputError(*refused.lines()) from None
@@ -30,9 +44,9 @@ def connected(service: str | None, state_dir: Path) -> Iterator[ServiceClient]:
         raise PlatformFailure(str(error)) from None
 
 
-def _client(url: str) -> ServiceClient:
+def _client(url: str, key_file: Path | None) -> ServiceClient:
     try:
-        return ServiceClient(url)
+        return ServiceClient(url, api_key=KeySource(file=key_file) if key_file else None)
     except ValueError as error:
         raise InputError(str(error)) from None
 
@@ -45,10 +59,10 @@ def study_named(client: ServiceClient, name: str) -> Study:
     """
     if name != "last":
         return _named(client, name)
-    studies = client.studies()
-    if not studies:
+    newest = client.studies(at_most=1)
+    if not newest:
         raise InputError("study ('last'): none is stored here; run `shardtune tune` first")
-    return max(studies, key=lambda study: study.created_at)
+    return newest[0]
 
 
 def _named(client: ServiceClient, name: str) -> Study:
@@ -58,7 +72,7 @@ def _named(client: ServiceClient, name: str) -> Study:
     except ServiceRefused as refused:
         if refused.status != 404:
             raise
-    ids = [study.study_id for study in client.studies()]
+    ids = [study.study_id for study in client.studies(at_most=6)]
     hint = f"; for trial {name} of the last study: --which {name}" if name.isdecimal() else ""
     stored = f"it has {', '.join(ids[:5])}" + (", …" if len(ids) > 5 else "") if ids else "it has none"
     raise InputError(f"study ({name!r}) is not stored here; {stored}; `last` is the newest{hint}")

@@ -13,3 +13,13 @@ Service = Annotated[
         "--service", envvar="SHARDTUNE_SERVICE_URL", help="A running service; without it, the state directory."
     ),
 ]
+RunningService = Annotated[
+    str, typer.Option("--service", "--url", envvar="SHARDTUNE_SERVICE_URL", help="Address of a running service.")
+]
+DEFAULT_SERVICE = "http://127.0.0.1:8470"
+"""Where `shardtune serve` listens by default."""
+KeyFile = Annotated[
+    Path | None,
+    typer.Option(help="File with the API key; SHARDTUNE_API_KEY or SHARDTUNE_API_KEY_FILE without it."),
+]
+StudyId = Annotated[str, typer.Argument(help="A study's id, or `last` for the newest.")]

@@ -180,4 +180,4 @@ class LocalWorker:
 
     def _sessions(self) -> set[str]:
         """Sessions of workers of this name; a new one appears when ours has registered."""
-        return {str(worker.get("session")) for worker in self._client.workers() if worker.get("name") == self.name}
+        return {worker.session for worker in self._client.workers() if worker.name == self.name}

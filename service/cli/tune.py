@@ -3,14 +3,11 @@
 import json
 import os
 import shutil
-import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from rich.console import Console
 
@@ -24,6 +21,7 @@ from service.cli.files import write_files
 from service.cli.lines import LineView
 from service.cli.live import LiveView
 from service.cli.processes import detect_inventory
+from service.cli.signals import signals_interrupt
 from service.cli.stack import DATABASE_VARIABLE, LocalWorker, local_service, state_directory
 from service.client import ServiceClient, ServiceRefused, ServiceUnreachable
 
@@ -66,7 +64,7 @@ def tune(options: TuneOptions) -> None:
     else:
         spec = _read(options)
     _check_out(options.out)
-    with state_directory(options.state_dir) as state_dir, _signals_interrupt():
+    with state_directory(options.state_dir) as state_dir, signals_interrupt():
         try:
             with local_service(state_dir) as client:
                 _run(client, state_dir, spec, options)
@@ -233,18 +231,3 @@ def without_result(study: Study, trials: Sequence[Trial]) -> NothingFeasible | P
 def _how_to_resume(options: TuneOptions) -> str:
     flags = "" if options.state_dir == Path(".shardtune") else f" --state-dir {options.state_dir}"
     return f"go on with: shardtune tune --resume{flags}"
-
-
-@contextmanager
-def _signals_interrupt() -> Iterator[None]:
-    """SIGTERM ends the command as Ctrl-C does: ranks stopped, results kept. Also where a shell ignores Ctrl-C for us."""
-
-    def interrupt(_signal: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -5,6 +5,7 @@ import random
 import pytest
 from worker_fakes import FakeService
 
+from api_schemas.credentials import KeySource
 from api_schemas.leases import Heartbeat, LeaseRequest, Report
 from workers.client import LeaseLost, Refused, ServiceClient, Unreachable, backoff_s, patiently
 
@@ -69,6 +70,47 @@ def test_what_is_finished_is_sent_once_even_when_asked_to_stop(serve):
 def test_giving_up_ends_the_repeating():
     client = ServiceClient("http://127.0.0.1:9")
     assert patiently(lambda: client.report("r1", REPORT), give_up=lambda: True) is None
+
+
+def test_a_rotated_key_is_read_from_its_file_again(tmp_path):
+    def answer(*_):
+        return (200, {"applied": True}) if service.keys[-1] == f"Bearer {valid[-1]}" else (401, {"detail": "revoked"})
+
+    file, valid = tmp_path / "key", ["old"]
+    file.write_text("old\n")
+    service = FakeService(answer)
+    try:
+        client = ServiceClient(service.url, keys=KeySource(file=file))
+        client.report("r1", REPORT)
+        valid.append("new")
+        with pytest.raises(Unreachable, match="revoked; waiting for another key in"):
+            client.report("r1", REPORT)
+        file.write_text("")
+        with pytest.raises(Unreachable):
+            client.report("r1", REPORT)
+        file.write_text("new")
+        assert client.report("r1", REPORT).applied
+        assert service.keys[-2:] == ["Bearer old", "Bearer new"]
+    finally:
+        service.close()
+
+
+def test_a_key_that_was_never_accepted_is_refused_at_once(serve, tmp_path):
+    file = tmp_path / "key"
+    file.write_text("wrong")
+    service = serve((401, {"detail": "unknown"}))
+    for keys in (KeySource(file=file), KeySource("wrong"), None):
+        with pytest.raises(Refused, match="unknown"):
+            ServiceClient(service.url, keys=keys).report("r1", REPORT)
+    assert service.keys == ["Bearer wrong", "Bearer wrong", ""]
+
+
+def test_the_key_is_taken_out_of_the_environment():
+    environment = {"SHARDTUNE_API_KEY": " secret ", "SHARDTUNE_API_KEY_FILE": "/nowhere", "HOME": "/"}
+    assert KeySource.taken(environment).key == "secret"
+    assert environment == {"HOME": "/"}
+    with pytest.raises(ValueError, match="cannot be read"):
+        KeySource.taken({"SHARDTUNE_API_KEY_FILE": "/nowhere"})
 
 
 def test_no_work_is_none(serve):

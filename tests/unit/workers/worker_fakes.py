@@ -35,12 +35,15 @@ class FakeService:
 
     def __init__(self, answer: Callable[[str, Any], tuple[int, Any]], port: int = 0):
         self.requests: list[tuple[str, Any]] = []
+        self.keys: list[str] = []
+        """What `Authorization` said, request by request."""
         service = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers.get("content-length", 0))) or "null")
                 service.requests.append((self.path, body))
+                service.keys.append(self.headers.get("authorization", ""))
                 status, content = answer(self.path, body)
                 payload = b"" if content is None else json.dumps(content).encode()
                 self.send_response(status)

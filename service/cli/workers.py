@@ -1,0 +1,66 @@
+"""`shardtune workers`: who works for a running service."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from api_schemas.leases import Worker
+from service.cli.connection import running
+from service.cli.errors import InputError
+from service.cli.options import DEFAULT_SERVICE, AsJson, KeyFile, RunningService
+from service.client import ServiceClient
+
+app = typer.Typer(help="Workers of a running service. `shardtune worker` runs one.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(help="A worker's name or id.")]
+
+
+@app.command("list")
+def list_workers(service: RunningService = DEFAULT_SERVICE, key_file: KeyFile = None, as_json: AsJson = False) -> None:
+    """Print the workers ever registered, by name."""
+    with running(service, key_file) as client:
+        found = client.workers()
+    if as_json:
+        print(json.dumps({"workers": [worker.model_dump(mode="json") for worker in found]}))
+    else:
+        print("\n".join(map(_line, found)) or "no workers; start one with `shardtune worker`")
+
+
+@app.command()
+def drain(
+    name: Name, service: RunningService = DEFAULT_SERVICE, key_file: KeyFile = None, as_json: AsJson = False
+) -> None:
+    """Give a worker no more work, also after a restart; what it runs may finish."""
+    _set(name, service, key_file, as_json, draining=True)
+
+
+@app.command()
+def resume(
+    name: Name, service: RunningService = DEFAULT_SERVICE, key_file: KeyFile = None, as_json: AsJson = False
+) -> None:
+    """Give a drained worker work again."""
+    _set(name, service, key_file, as_json, draining=False)
+
+
+def _set(name: str, service: str, key_file: KeyFile, as_json: bool, draining: bool) -> None:
+    with running(service, key_file) as client:
+        worker = client.drain(_named(client, name).worker_id, draining)
+    print(worker.model_dump_json() if as_json else _line(worker))
+
+
+def _named(client: ServiceClient, name: str) -> Worker:
+    known = client.workers()
+    found = next((worker for worker in known if name in (worker.name, worker.worker_id)), None)
+    if found is None:
+        listed = ", ".join(worker.name for worker in known) or "none"
+        raise InputError(f"worker ({name!r}) is not known here; registered: {listed}")
+    return found
+
+
+def _line(worker: Worker) -> str:
+    cluster = worker.inventory.cluster
+    unit = "CPU ranks" if cluster.device == "cpu" else f"× {cluster.gpu}"
+    state = "live" if worker.is_live else f"last seen {worker.seen_at:%Y-%m-%d %H:%M}"
+    doing = f", runs {worker.run_id}" if worker.run_id else ", draining" if worker.is_draining else ""
+    return f"{worker.worker_id}  {worker.name}  {cluster.nodes} × {cluster.gpus_per_node} {unit}  {state}{doing}"

@@ -1,0 +1,99 @@
+"""The Python client: what it repeats, how long, and with which key."""
+
+import httpx
+import pytest
+
+from api_schemas.credentials import KeySource
+from api_schemas.studies import StudySpec
+from service.client import ServiceClient, ServiceRefused, ServiceUnreachable
+
+SPEC = StudySpec.model_validate({"model": "llama-tiny", "workload": {"sequence_length": 64, "global_batch": 8}})
+BUSY = {"code": "quota_requests", "detail": "come again"}
+
+
+class Answers(httpx.BaseTransport):
+    """Gives one answer after the other, the last one again and again."""
+
+    def __init__(self, *answers):
+        self.left, self.got = list(answers), []
+
+    def handle_request(self, request):
+        self.got.append(request)
+        answer = self.left.pop(0) if len(self.left) > 1 else self.left[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def client(self, **options):
+        return ServiceClient("http://service", transport=self, **options)
+
+
+def later(status=429, **headers):
+    return httpx.Response(status, json=BUSY, headers=headers)
+
+
+def events(*numbers, is_last=False):
+    found = [
+        {"study_id": "s", "number": n, "type": "trial.created", "created_at": "2026-01-01T00:00:00Z", "data": {}}
+        for n in numbers
+    ]
+    return httpx.Response(200, json={"events": found, "next_after": max(numbers, default=0), "is_last": is_last})
+
+
+def test_later_is_repeated_under_the_same_name():
+    answers = Answers(later(**{"retry-after": "0"}), later(503, **{"retry-after": "0"}), httpx.Response(200, json={}))
+    with pytest.raises(ValueError, match="Study"):
+        answers.client().create_study(SPEC)
+    names = {request.headers["idempotency-key"] for request in answers.got}
+    assert len(answers.got) == 3 and len(names) == 1 and len({request.content for request in answers.got}) == 1
+
+
+@pytest.mark.parametrize(("status", "headers"), [(429, {"retry-after": "3600"}), (503, {})])
+def test_patience_has_an_end(status, headers):
+    answers = Answers(later(status, **headers))
+    with pytest.raises(ServiceRefused, match="come again") as refused:
+        answers.client(patience_s=0.1).study("s")
+    assert refused.value.status == status and len(answers.got) == 1
+
+
+def test_other_refusals_are_not_repeated():
+    for status in (400, 409, 422, 500):
+        answers = Answers(later(status, **{"retry-after": "0"}))
+        with pytest.raises(ServiceRefused):
+            answers.client().study("s")
+        assert len(answers.got) == 1
+
+
+def test_a_rotated_key_is_read_from_its_file_again(tmp_path):
+    file = tmp_path / "key"
+    file.write_text("old\n")
+    answers = Answers(httpx.Response(200, json={}), httpx.Response(401, json={}), httpx.Response(200, json={}))
+    client = answers.client(api_key=KeySource(file=file))
+    client._calls.send("GET", "/v1/studies/s")
+    file.write_text("new\n")
+    client._calls.send("GET", "/v1/studies/s")
+    assert [request.headers["authorization"] for request in answers.got] == ["Bearer old", "Bearer old", "Bearer new"]
+
+
+def test_a_key_that_stays_wrong_is_refused(tmp_path):
+    (tmp_path / "key").write_text("wrong")
+    answers = Answers(httpx.Response(401, json={"code": "key_invalid"}))
+    for source in (KeySource("wrong"), KeySource(file=tmp_path / "key")):
+        with pytest.raises(ServiceRefused):
+            answers.client(api_key=source).study("s")
+    assert len(answers.got) == 2
+
+
+def test_waiting_survives_a_restart_and_ends_with_its_time():
+    away = httpx.ConnectError("refused")
+    answers = Answers(events(1), httpx.Response(404, json={"code": "unknown_study"}))
+    with pytest.raises(ServiceRefused):
+        answers.client().wait("s", poll_s=0)
+    with pytest.raises(TimeoutError, match="had not ended"):
+        Answers(events()).client().wait("s", timeout_s=0.05, poll_s=0.01)
+    with pytest.raises(ServiceUnreachable):
+        Answers(away).client(patience_s=0.05).wait("s", poll_s=0.01)
+    back = Answers(away, away, httpx.Response(404, json={"code": "unknown_study"}))
+    with pytest.raises(ServiceRefused):
+        back.client(patience_s=60).wait("s", poll_s=0)
+    assert len(back.got) == 3

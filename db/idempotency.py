@@ -39,9 +39,7 @@ def is_answered(session: Session, scope: str, key: str) -> bool:
     return get(session, scope, key).status is not None
 
 
-def forget(session: Session, before: datetime, scope: str | None = None, key: str | None = None) -> None:
-    """Drop answers older than a moment: one, or all."""
-    statement = delete(IdempotentRow).where(IdempotentRow.created_at < before)
-    if key is not None:
-        statement = statement.where(IdempotentRow.scope == scope, IdempotentRow.key == key)
-    session.execute(statement.execution_options(synchronize_session=False))
+def forget(session: Session, before: datetime, scope: str, key: str) -> None:
+    """Drop an answer older than a moment, so that its key is free again."""
+    old = (IdempotentRow.scope == scope, IdempotentRow.key == key, IdempotentRow.created_at < before)
+    session.execute(delete(IdempotentRow).where(*old).execution_options(synchronize_session=False))

@@ -3,9 +3,10 @@
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import CursorResult, delete, select, update
+from sqlalchemy import CursorResult, delete, select, tuple_, update
 from sqlalchemy.orm import Session
 
+from db.access_rows import IdempotentRow
 from db.rows import DeliveryRow, EventRow, RunRow, StudyRow
 
 _BATCH = 1000
@@ -22,6 +23,13 @@ def delete_deliveries(session: Session, before: datetime) -> int:
     """Webhook messages that were delivered or given up before a moment."""
     old = select(DeliveryRow.id).where(DeliveryRow.finished_at < before).limit(_BATCH)
     return _count(session.execute(delete(DeliveryRow).where(DeliveryRow.id.in_(old)).execution_options(**_PLAIN)))
+
+
+def delete_idempotent(session: Session, before: datetime) -> int:
+    """Answers to requests with an idempotency key that were made before a moment."""
+    name = tuple_(IdempotentRow.scope, IdempotentRow.key)
+    old = select(IdempotentRow.scope, IdempotentRow.key).where(IdempotentRow.created_at < before).limit(_BATCH)
+    return _count(session.execute(delete(IdempotentRow).where(name.in_(old)).execution_options(**_PLAIN)))
 
 
 def clear_log_tails(session: Session, before: datetime) -> int:

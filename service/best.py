@@ -11,11 +11,12 @@ from api_schemas.best import BestConfig, Confidence, Difference, Resolved, Resol
 from api_schemas.studies import StudyState, Verdict
 from db import best
 from db.best_rows import BestRow
-from service import matching, studies, workers
+from service import etags, matching, studies, workers
 from service.context import Context
 from service.errors import Conflict, NotFound
 from service.idempotency import ALWAYS, Once
 from service.recommendations import project_of, unknown_key
+from service.recommendations import tag_of as tag_of_case
 from service.subjects import Subject, differences
 from tuner import export
 
@@ -51,6 +52,21 @@ def by_subject(context: Context, subject: Subject, exact: bool, project_id: str 
         name = subject.model.name
         raise NotFound("unknown_best", f"nothing is known of {name} here; POST /v1/best:resolve starts a study")
     return found
+
+
+def tag_of(found: BestConfig) -> str:
+    """The entity tag of an answer, however old."""
+    return etags.of(found.model_copy(update={"age_s": 0.0}))
+
+
+def check_unchanged(context: Context, row: BestRow, if_match: str | None) -> None:
+    """Refuse a decision about a case that is not what its sender saw: its answer by key, or its history.
+
+    Raises:
+        PreconditionFailed: it has changed.
+    """
+    served = () if row.serving is None else (tag_of(_view(row, (), context.now())),)
+    etags.check_tags(if_match, *served, tag_of_case(row))
 
 
 def resolve(

@@ -105,9 +105,12 @@ class ServiceClient:
         body = {"study": spec.model_dump(mode="json"), "accept_nearest": accept_nearest}
         return Resolved.model_validate(self._calls.send("POST", "/v1/best:resolve", body))
 
-    def decide(self, study_key: str, action: str, note: str | None = None) -> Recommendation:
+    def decide(
+        self, study_key: str, action: str, note: str | None = None, recommendation_id: str | None = None
+    ) -> Recommendation:
         """`pin`, `unpin`, `approve`, `reject` or `rollback` what is served under a key."""
-        answer = self._calls.send("POST", f"/v1/best:{action}", {"note": note}, {"study_key": study_key})
+        body = {"note": note, "recommendation_id": recommendation_id}
+        answer = self._calls.send("POST", f"/v1/best:{action}", body, {"study_key": study_key})
         return Recommendation.model_validate(answer)
 
     def study(self, study_id: str) -> Study:

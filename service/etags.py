@@ -25,12 +25,21 @@ def check(if_match: str | None, value: BaseModel) -> None:
     Raises:
         PreconditionFailed: it has another tag.
     """
+    check_tags(if_match, of(value))
+
+
+def check_tags(if_match: str | None, *present: str) -> None:
+    """The same where what is changed is seen in several resources, each of which would do.
+
+    Raises:
+        PreconditionFailed: it has other tags.
+    """
     if if_match is None or if_match.strip() == "*":
         return
-    present = of(value)
-    if present not in _listed(if_match):
+    if not set(present) & set(_listed(if_match)):
+        shown = " or ".join(present)
         raise PreconditionFailed(
-            "precondition_failed", f"If-Match ({if_match}) is not the present ETag ({present}); read again, then decide"
+            "precondition_failed", f"If-Match ({if_match}) is not the present ETag ({shown}); read again, then decide"
         )
 
 

@@ -205,7 +205,7 @@ def _claim(context: Context, study_id: str, worker_session: str, is_background: 
                 if live is not None:
                     return live
                 if study.version == seen.version:
-                    steps.apply(session, study, planned, context.now())
+                    steps.apply(context, session, study, planned)
                 run = leases.next_waiting(session, study_id)
                 worker = _worker(context, session, worker_session)
                 if run is not None:

@@ -1,11 +1,12 @@
 """What finished studies recommend, which of it is served, and what people decide about that.
 
 A new answer is served at once where nothing is served yet or it is faster than what is (both measured on one fingerprint),
-unless the project demands approval or somebody pinned the present one: then it waits as a proposal.
+unless the project (or the operator, for all) demands approval or somebody pinned the present one: then it waits as a proposal.
 """
 
 import logging
 import secrets
+from collections.abc import Callable
 from datetime import datetime
 
 from sqlalchemy.orm import Session
@@ -33,8 +34,8 @@ log = logging.getLogger(__name__)
 _SERVICE = "service"
 
 
-def propose(session: Session, study: StudyRow, now: datetime) -> None:
-    """Take in the answer of a study that has just ended. The caller holds the study."""
+def propose(context: Context, session: Session, study: StudyRow, now: datetime) -> None:
+    """Take in the answer of a study that has ended by `now`. The caller holds the study."""
     assert study.result is not None and study.fingerprint is not None
     subject = Subject(study.spec.model, study.spec.workload, study.cluster)
     fingerprint = study.fingerprint.value
@@ -66,7 +67,8 @@ def propose(session: Session, study: StudyRow, now: datetime) -> None:
     session.add(found)
     session.flush()
     _decide(session, row, found, "proposed", _SERVICE, None, now)
-    if study.project.requires_approval or row.is_pinned:
+    row.version += 1
+    if context.settings.requires_approval or study.project.requires_approval or row.is_pinned:
         return
     if row.serving is None or row.serving.study_id == study.id or _speed(found) > _speed(row.serving):
         _serve(session, row, found, now)
@@ -83,8 +85,11 @@ def decide(
     request: DecisionRequest,
     once: Once = ALWAYS,
     project_id: str | None = None,
+    check: Callable[[BestRow], None] = lambda _: None,
 ) -> Recommendation:
     """Pin, unpin, approve, reject or roll back; returns the recommendation it is about.
+
+    `check` sees the case under its lock and may raise.
 
     Raises:
         NotFound: nothing is known under the key, or no such recommendation.
@@ -95,6 +100,7 @@ def decide(
         row = best.lock(session, project_of(context, project_id), study_key)
         if row is None:
             raise unknown_key(study_key)
+        check(row)
         chosen = _chosen(session, row, action, request)
         match action:
             case "unpin":
@@ -136,17 +142,25 @@ def page(
         return RecommendationPage(recommendations=tuple(map(view, shown)), next_page_token=following)
 
 
-def history(context: Context, study_key: str, token: str | None, limit: int, project_id: str | None) -> DecisionPage:
-    """Every decision about a case, newest first."""
+def history(
+    context: Context, study_key: str, token: str | None, limit: int, project_id: str | None
+) -> tuple[DecisionPage, str]:
+    """Every decision about a case, newest first, and the case's tag."""
     project_id = project_of(context, project_id)
     filters = (project_id, study_key)
     after = paging.start(token, filters, paging.whole_number)
     with context.db.read() as session:
-        if best.served(session, project_id, study_key) is None:
+        case = best.served(session, project_id, study_key)
+        if case is None:
             raise unknown_key(study_key)
         rows = best.decisions(session, project_id, study_key, after, limit + 1)
         shown, following = paging.cut(rows, limit, filters, lambda row: row.id)
-        return DecisionPage(decisions=tuple(map(_decision, shown)), next_page_token=following)
+        return DecisionPage(decisions=tuple(map(_decision, shown)), next_page_token=following), tag_of(case)
+
+
+def tag_of(row: BestRow) -> str:
+    """An entity tag that changes with everything that is decided about a case."""
+    return f'"{row.study_key}-{row.version}"'
 
 
 def adopt_earlier(context: Context) -> None:
@@ -154,7 +168,7 @@ def adopt_earlier(context: Context) -> None:
     with context.db.write() as session:
         for study in best.unrecommended(session):
             if study.result is not None and study.fingerprint is not None:
-                propose(session, study, study.finished_at or context.now())
+                propose(context, session, study, study.finished_at or context.now())
 
 
 def project_of(context: Context, named: str | None) -> str:

@@ -1,4 +1,4 @@
-"""Forget old events, webhook messages and log tails. Never measurements, attempts or results."""
+"""Forget old events, webhook messages, log tails and answers to named requests. Never measurements, attempts or results."""
 
 import asyncio
 import logging
@@ -7,6 +7,7 @@ from datetime import timedelta
 from starlette.concurrency import run_in_threadpool
 
 from db import retention
+from service import idempotency
 from service.context import Context
 
 log = logging.getLogger(__name__)
@@ -19,13 +20,15 @@ def forget(context: Context) -> dict[str, int]:
     now, settings = context.now(), context.settings
     events_before = now - timedelta(days=settings.keep_events_days)
     logs_before = now - timedelta(days=settings.keep_logs_days)
-    forgotten = {"events": 0, "deliveries": 0, "log_tails": 0}
+    answers_before = now - idempotency.KEPT
+    forgotten = {"events": 0, "deliveries": 0, "log_tails": 0, "idempotent_requests": 0}
     while True:
         with context.db.write() as session:
             now_gone = {
                 "events": retention.delete_events(session, events_before),
                 "deliveries": retention.delete_deliveries(session, events_before),
                 "log_tails": retention.clear_log_tails(session, logs_before),
+                "idempotent_requests": retention.delete_idempotent(session, answers_before),
             }
         for kind, count in now_gone.items():
             forgotten[kind] += count

@@ -56,6 +56,8 @@ class Settings(BaseSettings):
     """Events and finished webhook messages older than this are forgotten, once their study has ended."""
     keep_logs_days: float = Field(default=90, gt=0)
     """Ends of ranks' output older than this are forgotten. Measurements, attempts and results never are."""
+    requires_approval: bool = False
+    """In every project a new best configuration is served only after a person has approved it, whatever the project says."""
     max_webhooks: int = Field(default=100, ge=1)
     """Webhooks that may exist."""
     retune_gpu_seconds_per_day: float = Field(default=86_400, ge=0)

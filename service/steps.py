@@ -2,7 +2,6 @@
 
 import logging
 from dataclasses import asdict
-from datetime import datetime
 
 from sqlalchemy.orm import Session
 
@@ -32,7 +31,7 @@ def advance(context: Context, study_id: str) -> None:
         with context.db.write() as session:
             study = studies.lock(session, study_id)
             if study.version == seen.version and study.state is StudyState.RUNNING:
-                apply(session, study, step, context.now())
+                apply(context, session, study, step)
 
 
 def catch_up(context: Context) -> None:
@@ -58,9 +57,9 @@ def plan(context: Context, seen: StudyView, may_ask: bool) -> Step:
         return Fail(f"the search broke with {type(error).__name__}: {error}; the service's log has the traceback")
 
 
-def apply(session: Session, study: StudyRow, step: Step, now: datetime) -> None:
+def apply(context: Context, session: Session, study: StudyRow, step: Step) -> None:
     """Do one step. The caller holds the study, at the version the step was planned for."""
-    extra = {"study": study.id}
+    now, extra = context.now(), {"study": study.id}
     if not isinstance(step, NewConfirmation) and step.rejections:
         trials.reject(session, study.id, step.rejections, now)
         study.version += 1
@@ -83,7 +82,7 @@ def apply(session: Session, study: StudyRow, step: Step, now: datetime) -> None:
         case Complete():
             study.result = step.result
             moves.end_study(session, study, StudyState.COMPLETE, step.reason, now)
-            recommendations.propose(session, study, now)
+            recommendations.propose(context, session, study, now)
             log.info("study complete: %s", step.result.verdict.value, extra=extra)
         case Fail():
             # Of a study that was extended: what it found since contradicts it.

@@ -22,11 +22,13 @@ from api_schemas.hardware import Cluster
 from api_schemas.keys import Scope
 from api_schemas.models import ModelSpec
 from api_schemas.workload import Workload
+from db.best_rows import BestRow
 from service import best, etags, recommendations
 from service.auth import requires
 from service.codes import FieldError, problems
 from service.context import InContext
 from service.errors import Invalid, NotAcceptable, invalid
+from service.etags import InIfMatch
 from service.idempotency import InOnce
 from service.mistakes import field_error
 from service.paging import InLimit, InPageToken
@@ -86,7 +88,7 @@ def read_best_config(
     context.uses.add(recommendations.project_of(context, project), found.study_key)
     response.headers["Vary"] = "Accept"
     wanted = format or _accepted(request.headers.get("accept", "*/*"))
-    tag = etags.of(found.model_copy(update={"age_s": 0.0}))
+    tag = best.tag_of(found)
     if wanted == "json":
         return etags.respond(request, response, found, tag) or found
     files = best.export_files(context, found)
@@ -141,18 +143,22 @@ def list_recommendations(
 def list_decisions(
     context: InContext,
     study_key: InStudyKey,
+    response: Response,
     limit: InLimit = 50,
     page_token: InPageToken = None,
     project: InProject = None,
 ) -> DecisionPage:
-    """Every decision about a case, by the service and by people, newest first."""
-    return recommendations.history(context, study_key, page_token, limit, project)
+    """Every decision about a case, by the service and by people, newest first; the ETag changes with each."""
+    page, response.headers["ETag"] = recommendations.history(context, study_key, page_token, limit, project)
+    return page
 
 
 @router.post(
     "/best:{action:decision}",
     dependencies=[requires(Scope.ADMIN)],
-    responses=problems("unknown_best", "unknown_project", "unknown_recommendation", "nothing_to_decide"),
+    responses=problems(
+        "unknown_best", "unknown_project", "unknown_recommendation", "nothing_to_decide", "precondition_failed"
+    ),
 )
 def decide_on_best(
     context: InContext,
@@ -161,9 +167,17 @@ def decide_on_best(
     once: InOnce,
     body: DecisionRequest = DecisionRequest(),
     project: InProject = None,
+    if_match: InIfMatch = None,
 ) -> Recommendation:
-    """Pin or unpin what is served, approve or reject a proposal, or serve again what was served before (and pin it)."""
-    return recommendations.decide(context, study_key, action, body, once, project)
+    """Pin or unpin what is served, approve or reject a proposal, or serve again what was served before (and pin it).
+
+    `If-Match`: the ETag of `GET /v1/best?study_key=` or of `GET /v1/best:history`.
+    """
+
+    def is_unchanged(row: BestRow) -> None:
+        best.check_unchanged(context, row, if_match)
+
+    return recommendations.decide(context, study_key, action, body, once, project, is_unchanged)
 
 
 def _subject(model: str | None, cluster: str | None, workload: str | None) -> Subject:

@@ -130,6 +130,40 @@ def test_project_that_demands_approval_serves_nothing_unapproved(client):
     assert decide(client, "0" * 32, "pin").json()["code"] == "unknown_best"
 
 
+def test_operator_demands_approval_in_every_project(open_service, sqlite_url, monkeypatch):
+    monkeypatch.setenv("SHARDTUNE_REQUIRES_APPROVAL", "true")
+    client = open_service(sqlite_url)
+    tune(client)
+    assert client.get("/v1/best", params=ASK).json()["code"] == "unknown_best"
+    (proposal,) = client.get("/v1/recommendations?state=proposed").json()["recommendations"]
+    decide(client, proposal["study_key"], "approve").raise_for_status()
+    assert best(client)["study_id"] == proposal["study_id"]
+
+
+def test_decision_about_something_else_than_was_seen_is_refused(client):
+    tune(client)
+    key = best(client)["study_key"]
+
+    def tags():
+        named = {"study_key": key}
+        return [client.get(path, params=named).headers["etag"] for path in ("/v1/best", "/v1/best:history")]
+
+    def pin(tag):
+        return client.post("/v1/best:pin", params={"study_key": key}, headers={"If-Match": tag})
+
+    seen = tags()
+    assert pin(seen[0]).status_code == 200
+    refused = [pin(tag) for tag in [*seen, '"other"']]
+    assert [(answer.status_code, answer.json()["code"]) for answer in refused] == [(412, "precondition_failed")] * 3
+    assert [pin(tags()[place]).status_code for place in (0, 1)] == [200, 200]
+    assert pin(f"{seen[0]}, {tags()[1]}").status_code == 200
+    before = tags()
+    tune(client, speed=2.0)
+    assert pin(before[1]).status_code == 412, "a proposal came meanwhile"
+    assert pin(before[0]).status_code == 200, "what is served is the same"
+    assert pin("*").status_code == 200
+
+
 def test_resolve_starts_one_study_however_many_ask(client):
     worker = SimulatedWorker(client).register()
     body = {"study": SPEC}

@@ -1,4 +1,4 @@
-"""Any order of lease, heartbeat, report, restart and expiry, with holders that do not know they are stale.
+"""Any order of lease, heartbeat, report, restart, expiry and extension, with holders that do not know they are stale.
 
 Hypothesis chooses the order; a small model says who holds what. At the end of each, a worker finishes the study and the
 whole history must be right. More of it with SHARDTUNE_TEST_LONG=1.
@@ -81,6 +81,11 @@ def machine(client, clock):
             assert worker.heartbeat(lease)["action"] == "stop"
             assert worker.report(lease, outcome_of(lease, kind)).status_code == 409
 
+        @rule()
+        def extend(self):
+            answer = client.post(f"/v1/studies/{self.study_id}:extend", json={"add_trials": 1})
+            assert answer.status_code in (200, 409, 422), answer.text
+
         @rule(index=WORKERS)
         def restart(self, index):
             self.lose(index)
@@ -105,7 +110,7 @@ def machine(client, clock):
         def teardown(self):
             for index in range(3):
                 self.restart(index)
-            self.workers[0].work()
+            self.workers[0].work(at_most=400)
             assert history.faults(context.db, only=[self.study_id]) == []
 
     return Leases

@@ -11,13 +11,13 @@ from sqlalchemy.orm import Session
 from api_schemas.studies import Study, StudyPhase, StudyState, Verdict
 from api_schemas.study_changes import Extension
 from api_schemas.trials import TrialState
-from db import best, leases, studies
+from db import leases, studies
 from db.rows import StudyRow
 from service import etags, matching, moves, quotas, search, steps, workers
 from service.context import Context
 from service.errors import Conflict, from_value_error, invalid
 from service.idempotency import ALWAYS, Once
-from service.studies import UNFINISHED, must_exist, read_models
+from service.studies import must_exist, read_models
 from tuner import stopping
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,8 @@ def extend(context: Context, study_id: str, more: Extension, once: Once = ALWAYS
             _check_worker(context, session, row)
         _grow(session, row, more, now)
         if has_ended:
-            _reopen(session, row)
+            row.phase = StudyPhase.CONFIRM if row.phase is StudyPhase.DONE else row.phase
+            moves.reopen_study(row)
         log.info("study extended: %s", row.spec.budget, extra={"study": study_id})
         session.flush()
         study = once.answer(session, read_models(session, [row])[0])
@@ -120,15 +121,3 @@ def _search_on(session: Session, row: StudyRow, now: datetime) -> None:
             moves.run(run, TrialState.CANCELLED, now)
     row.phase, row.match, row.reason = StudyPhase.SEARCH, None, None
     row.match_round += 1
-
-
-def _reopen(session: Session, row: StudyRow) -> None:
-    """Run again."""
-    if row.phase is StudyPhase.DONE:
-        row.phase = StudyPhase.CONFIRM
-    if row.resolve_key is not None:
-        other = best.last_resolving(session, row.project_id, row.resolve_key)
-        if other is not None and other.id != row.id and other.state in UNFINISHED:
-            # That one answers those who ask for the case; there may be only one.
-            row.resolve_key = None
-    moves.reopen_study(row)

@@ -1,7 +1,7 @@
 """More budget for a study: it goes on from its trials, and its verdict is renewed. And another study from its spec."""
 
 import pytest
-from simulated_worker import CLUSTER, FINGERPRINT, SimulatedWorker, measurement, speed_of
+from simulated_worker import CLUSTER, FINGERPRINT, SPEC, SimulatedWorker, measurement, speed_of
 from test_flow_keys import bearer, make_key
 from test_flow_study import THREE_BACKENDS, create
 
@@ -136,6 +136,19 @@ def test_failed_study_that_lacked_a_second_backend_goes_on(quick_client):
     extend(quick_client, study_id, add_trials=5).raise_for_status()
     worker.work()
     assert read(quick_client, study_id)["state"] == "complete"
+
+
+def test_who_asks_for_the_case_gets_the_extended_study(client):
+    worker = SimulatedWorker(client).register()
+    body = {"study": SPEC | {"budget": {"max_trials": 1}}}
+    study_id = client.post("/v1/best:resolve", json=body).json()["study"]["study_id"]
+    worker.work()
+    assert client.post("/v1/best:resolve", json=body).json()["code"] == "study_failed"
+    extend(client, study_id, add_trials=5).raise_for_status()
+    asked = client.post("/v1/best:resolve", json=body)
+    assert (asked.status_code, asked.json()["study"]["study_id"]) == (202, study_id)
+    worker.work()
+    assert client.post("/v1/best:resolve", json=body).json()["best"]["study_id"] == study_id
 
 
 def test_what_cannot_go_on_says_why(quick_client, clock):

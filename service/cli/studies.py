@@ -1,7 +1,8 @@
 """`shardtune studies`: what a running service has, and what its user does about it."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -67,7 +68,7 @@ def create(
 ) -> None:
     """Create a study from a file."""
     spec = study_file.study_spec(study_file.read_json_object(file), file.parent)
-    with running(service, key_file) as client, signals_interrupt():
+    with running(service, key_file) as client, _interruptible("interrupted; the study was cancelled, results are kept"):
         created = client.create_study(spec, study_id)
         for warning in created.warnings:
             say(f"warning: {warning}")
@@ -75,13 +76,8 @@ def create(
             _print(created, as_json)
             return
         say(f"study {created.study_id}")
-        try:
-            with client.owning(created.study_id):
-                _follow(client, created.study_id, timeout_s, as_json)
-        except KeyboardInterrupt:
-            raise Interrupted(
-                f"interrupted; study {created.study_id} was cancelled, what it measured is kept"
-            ) from None
+        with client.owning(created.study_id):
+            _follow(client, created.study_id, timeout_s, as_json)
 
 
 @app.command()
@@ -93,12 +89,8 @@ def wait(
     as_json: AsJson = False,
 ) -> None:
     """Follow a study until it ends, and print its answer. Ctrl-C ends the waiting; the study goes on."""
-    with running(service, key_file) as client, signals_interrupt():
-        study_id = study_named(client, study).study_id
-        try:
-            _follow(client, study_id, timeout_s, as_json)
-        except KeyboardInterrupt:
-            raise Interrupted(f"no longer waiting; study {study_id} goes on") from None
+    with running(service, key_file) as client, _interruptible("no longer waiting; the study goes on"):
+        _follow(client, study_named(client, study).study_id, timeout_s, as_json)
 
 
 @app.command()
@@ -203,6 +195,15 @@ def _change(
 ) -> None:
     with running(service, key_file) as client:
         _print(act(client, study_named(client, name)), as_json)
+
+
+@contextmanager
+def _interruptible(words: str) -> Iterator[None]:
+    with signals_interrupt():
+        try:
+            yield
+        except KeyboardInterrupt:
+            raise Interrupted(words) from None
 
 
 def _follow(client: ServiceClient, study_id: str, timeout_s: float | None, as_json: bool) -> None:

@@ -161,4 +161,4 @@ def _pause_s(response: httpx.Response, attempt: int) -> float:
     asked = response.headers.get("retry-after", "")
     if asked.isdecimal():
         return int(asked) * random.uniform(1.0, 1.25)
-    return min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt) * random.uniform(0.5, 1.0)
+    return min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0**attempt) * random.uniform(0.5, 1.0)

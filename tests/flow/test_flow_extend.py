@@ -82,26 +82,26 @@ def test_a_fresh_run_under_way_ends_without_counting(quick_client):
 
 
 def test_more_pairs_alone_go_on_with_the_last_promotion(quick_client):
-    def alike(lease, task):
-        """Fast in the search; in the promotion the challenger wins two pairs of three."""
-        seen.append(lease.run_id)
-        if len(seen) <= 8:
+    def behave(lease, task):
+        """In the promotion every third fresh run of a challenger is slow, and the baseline always the same."""
+        runs[lease.trial_number] = runs.get(lease.trial_number, 0) + 1
+        if runs[lease.trial_number] == 1 or task.config.micro_batch == 1:
             return measurement(speed_of(task.config))
-        return measurement(1000.0 if len(seen) % 3 else (900.0 if task.config.backend == "fsdp2" else 1100.0))
+        return measurement(500.0 if runs[lease.trial_number] % 3 == 1 else 2000.0)
 
-    seen = []
-    worker = SimulatedWorker(quick_client, behave=alike).register()
+    runs = {}
+    worker = SimulatedWorker(quick_client, behave=behave).register()
     study_id = create(quick_client, **THREE_BACKENDS, budget={"max_trials": 8, "max_pairs": 7})
     worker.work()
-    first = read(quick_client, study_id)
-    assert first["result"]["verdict"] == "no_significant_improvement"
-    pairs, runs = first["result"]["speedup"]["pairs"], len(seen)
+    first = read(quick_client, study_id)["result"]
+    assert first["verdict"] == "no_significant_improvement" and first["speedup"]["pairs"] == 7
+    made = sum(runs.values())
     extended = extend(quick_client, study_id, add_pairs=13).json()
     assert (extended["state"], extended["phase"]) == ("running", "confirm")
     worker.work()
     result = read(quick_client, study_id)["result"]
-    assert result["speedup"]["ratios"][:pairs] == first["result"]["speedup"]["ratios"]
-    assert len(seen) - runs == 2 * (result["speedup"]["pairs"] - pairs) > 0
+    assert result["speedup"]["ratios"][:7] == first["speedup"]["ratios"], "they count on"
+    assert sum(runs.values()) - made == 2 * (result["speedup"]["pairs"] - 7) > 0
 
 
 def test_larger_budget_that_changes_nothing_is_refused_and_says_what_would(quick_client):

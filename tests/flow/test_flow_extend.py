@@ -105,7 +105,7 @@ def test_more_pairs_alone_go_on_with_the_last_promotion(quick_client):
 
 
 def test_larger_budget_that_changes_nothing_is_refused_and_says_what_would(quick_client):
-    worker, study_id = finished(quick_client, budget={"max_trials": 8, "max_gpu_seconds": 60})
+    worker, study_id = finished(quick_client, budget={"max_trials": 8, "max_gpu_seconds": 60, "max_pairs": 20})
     tag = read(quick_client, study_id)
 
     def refused(code, word, **more):

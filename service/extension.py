@@ -117,7 +117,7 @@ def _check_more_pairs(row: StudyRow) -> None:
 def _search_on(session: Session, row: StudyRow, now: datetime) -> None:
     """Back from the promotion; what of it still runs may finish, and does not count for the next one."""
     for run in leases.open_runs(session, row.id):
-        if run.state is TrialState.WAITING and run.purpose == "confirm":
+        if run.state is TrialState.WAITING and run.purpose != "search":
             moves.run(run, TrialState.CANCELLED, now)
     row.phase, row.match, row.reason = StudyPhase.SEARCH, None, None
     row.match_round += 1

@@ -74,23 +74,7 @@ def read(row: Row, aliases: dict[str, str]) -> Case:
     Raises:
         Skipped: not a data-parallel row, or a field the prediction needs is blank or unknown.
     """
-    for axis in ("tp", "pp", "cp"):
-        if row[axis] not in ("", "1"):
-            raise Skipped("not data-parallel")
-    blank = [name for name in _REQUIRED if not row[name]]
-    if blank:
-        raise Skipped(f"blank {blank[0]}")
-    if row["backend"] not in _BACKENDS:
-        raise Skipped(f"backend {row['backend']}")
-    if row["gpu"] not in aliases:
-        raise Skipped(f"unknown gpu {row['gpu']}")
-    status = re.search(r"status=([\w-]+)", row["notes"])
-    if status and status[1] not in ("ok", "max_batch"):
-        raise Skipped(f"status {status[1]}")
-    if not row["tokens_per_s_per_gpu"] and not row["peak_mem_gib"]:
-        raise Skipped("no measurement")
-    if row["act_ckpt"] not in _CHECKPOINTING:
-        raise Skipped(f"checkpointing {row['act_ckpt']}")
+    _check(row, aliases)
     try:
         shape, candidate = _shape(row), _candidate(row)
     except (ValueError, ZeroDivisionError) as error:
@@ -118,6 +102,27 @@ def read(row: Row, aliases: dict[str, str]) -> Case:
         rates=_for_precision(rates, gpu, row),
         network=network_of(gpu, int(row["gpus_per_node"] or min(8, int(row["n_gpus"])))),
     )
+
+
+def _check(row: Row, aliases: dict[str, str]) -> None:
+    """Raises Skipped for what the columns alone rule out."""
+    for axis in ("tp", "pp", "cp"):
+        if row[axis] not in ("", "1"):
+            raise Skipped("not data-parallel")
+    blank = [name for name in _REQUIRED if not row[name]]
+    if blank:
+        raise Skipped(f"blank {blank[0]}")
+    if row["backend"] not in _BACKENDS:
+        raise Skipped(f"backend {row['backend']}")
+    if row["gpu"] not in aliases:
+        raise Skipped(f"unknown gpu {row['gpu']}")
+    status = re.search(r"status=([\w-]+)", row["notes"])
+    if status and status[1] not in ("ok", "max_batch"):
+        raise Skipped(f"status {status[1]}")
+    if not row["tokens_per_s_per_gpu"] and not row["peak_mem_gib"]:
+        raise Skipped("no measurement")
+    if row["act_ckpt"] not in _CHECKPOINTING:
+        raise Skipped(f"checkpointing {row['act_ckpt']}")
 
 
 def _number(row: Row, field: str, default: int) -> int:

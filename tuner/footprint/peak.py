@@ -8,6 +8,7 @@ import numpy as np
 from api_schemas.base import GIB
 from tuner.footprint.activations import block_bytes, logits_bytes
 from tuner.footprint.candidates import FSDP1, NONE, ZERO, Array, Candidates, Dtypes, Implementation
+from tuner.footprint.kept import States
 from tuner.footprint.states import states
 from tuner.model_shape import ModelShape
 
@@ -80,43 +81,23 @@ def peak_memory(
     shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, device: str = "cuda"
 ) -> MemoryTable:
     """Memory of one rank for every candidate."""
-    block, state = block_bytes(shape, c, dtypes, impl), states(shape, c, dtypes, impl, gloo=device != "cuda")
-    logits = logits_bytes(shape, c, dtypes, impl)
-    zero = logits * 0.0
-    caches = impl.kept_caches * c.tokens * (2.0 * shape.kv * dtypes.compute * shape.layers)
-    stored = block.stored * shape.layers + caches
-    # Recomputation brings back what checkpointing dropped; without it a block's backward adds gradients only.
-    dropped = np.where(c.checkpointing == NONE, 0.0, np.maximum(block.everything - block.stored, 0.0))
-    working = dropped + block.flowing
-    names = ("gradients", "gathered", "buckets", "activations", "recomputation", "logits", "step")
-    rest = np.where(shape.layers > 1, stored - block.stored, stored)
-    reducing = np.maximum(working, state.unit_gradients)
-    last = block.stored + caches
-    last_two = np.minimum(2.0 * block.stored + caches, stored)
-    moments = (
-        (state.gradients_early, state.gathered_loss, state.buckets_loss, stored, zero, logits, zero),
-        (state.gradients_early, state.gathered_backward, state.buckets_first, stored, working, zero, zero),
-        (state.gradients_second, state.gathered_middle, state.buckets, rest, reducing, zero, zero),
-        (state.gradients_next, state.gathered_middle, state.buckets, last_two, reducing, zero, zero),
-        (state.gradients_last, state.gathered_last, state.buckets, last, reducing, zero, zero),
-        (state.gradients_late, zero, state.end, zero, zero, zero, zero),
-        (state.gradients_late, zero, state.buckets_step, zero, zero, zero, state.step),
-    )
-    host = _host_bytes(shape, c, dtypes, impl, gloo=device != "cuda")
+    state, is_cuda = states(shape, c, dtypes, impl, gloo=device != "cuda"), device == "cuda"
+    moments, working = _moments(shape, c, dtypes, impl, state)
+    zero = working * 0.0
+    host = _host_bytes(shape, c, dtypes, impl, gloo=not is_cuda)
     always = state.parameters + state.masters + state.optimizer
     totals = [always + sum(parts) for parts in moments]
-    if device != "cuda":
+    if not is_cuda:
         # The host is the device: what is offloaded stays in the rank's own memory.
         totals = [total + host for total in totals]
     allocated = functools.reduce(np.maximum, totals)
     moment = np.select([total >= allocated for total in totals], range(len(totals)))
     terms = {
-        "offloaded": host if device != "cuda" else zero,
+        "offloaded": zero if is_cuda else host,
         "parameters": state.parameters,
         "masters": state.masters,
         "optimizer": state.optimizer,
-    } | {name: np.choose(moment, [parts[i] for parts in moments]) for i, name in enumerate(names)}
-    is_cuda = device == "cuda"
+    } | {name: np.choose(moment, [parts[i] for parts in moments]) for i, name in enumerate(_CHANGING)}
     return MemoryTable(
         terms={name: terms[name] for name in TERMS},
         moment=moment.astype(float),
@@ -128,6 +109,36 @@ def peak_memory(
         communication=np.where(c.ranks > 1, COMMUNICATION_GIB * GIB, 0.0) if is_cuda else zero,
         host=host,
     )
+
+
+_CHANGING = ("gradients", "gathered", "buckets", "activations", "recomputation", "logits", "step")
+
+
+def _moments(
+    shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, state: States
+) -> tuple[tuple[tuple[Array, ...], ...], Array]:
+    """Bytes of each of `_CHANGING` at each of `MOMENTS`, and the working set of one block's backward."""
+    block = block_bytes(shape, c, dtypes, impl)
+    logits = logits_bytes(shape, c, dtypes, impl)
+    zero = logits * 0.0
+    caches = impl.kept_caches * c.tokens * (2.0 * shape.kv * dtypes.compute * shape.layers)
+    stored = block.stored * shape.layers + caches
+    # Recomputation brings back what checkpointing dropped; without it a block's backward adds gradients only.
+    dropped = np.where(c.checkpointing == NONE, 0.0, np.maximum(block.everything - block.stored, 0.0))
+    working = dropped + block.flowing
+    rest = np.where(shape.layers > 1, stored - block.stored, stored)
+    reducing = np.maximum(working, state.unit_gradients)
+    last = block.stored + caches
+    last_two = np.minimum(2.0 * block.stored + caches, stored)
+    return (
+        (state.gradients_early, state.gathered_loss, state.buckets_loss, stored, zero, logits, zero),
+        (state.gradients_early, state.gathered_backward, state.buckets_first, stored, working, zero, zero),
+        (state.gradients_second, state.gathered_middle, state.buckets, rest, reducing, zero, zero),
+        (state.gradients_next, state.gathered_middle, state.buckets, last_two, reducing, zero, zero),
+        (state.gradients_last, state.gathered_last, state.buckets, last, reducing, zero, zero),
+        (state.gradients_late, zero, state.end, zero, zero, zero, zero),
+        (state.gradients_late, zero, state.buckets_step, zero, zero, zero, state.step),
+    ), working
 
 
 def _fragmentation(c: Candidates, gathered: Array, buckets: Array, working: Array, moment: Array) -> Array:

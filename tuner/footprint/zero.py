@@ -113,52 +113,65 @@ def stays_gathered(shape: ModelShape, c: Candidates) -> tuple[Array, Array]:
 
 
 def zero_3(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> States:
-    """ZeRO-3: sharded compute-dtype parameters and fp32 masters; gradients in one flat fp32 partition; gathered
-    parameters up to max_live, and small ones always."""
-    zero, count, table = c.tokens * 0.0, float(shape.parameters), float(shape.embedding_parameters)
+    """ZeRO-3: sharded compute-dtype parameters and fp32 masters; gradients in one flat fp32 partition."""
+    zero, count = c.tokens * 0.0, float(shape.parameters)
     trained = count * impl.trainable
     on_device = 1.0 - c.offload_optimizer
-    # A copy in fp32 too: whether the partition could be its own master is asked by comparing a device with its name.
-    masters = d.master * trained / c.shard * on_device
-    largest = float(shape.largest_parameter)
-    in_use = np.maximum(float(shape.block_parameters), largest)
-    live = np.minimum(np.minimum(c.max_live, count), in_use + np.minimum(c.prefetch_bucket, count))
-    live = np.maximum(live, np.minimum(in_use, count))
-    persistent, reused = stays_gathered(shape, c)
-    # Backward has used the head when its first block runs, and frees what it has used.
-    freed = 0.0 if shape.tied else table
-    kept = np.minimum(persistent + np.maximum(live, reused), count)
-    kept_first = np.minimum(persistent + np.maximum(live, reused - freed), count)
-    kept_last = np.minimum(persistent + live, count)
-    secondary = np.where(c.secondary > 1, d.compute * count / c.secondary, 0.0)
     gradients = np.where(c.offload_optimizer > 0, 0.0, d.reduce * trained / c.shard)
-    bucket = c.reduce_bucket * d.reduce * (c.contiguous > 0)
-    full = bucket + _scattered(c, d, np.minimum(c.reduce_bucket, trained), gloo)
-    # A bucket that holds the whole model is reduced when backward ends; until then gradients gather outside a flat buffer.
-    waiting = np.where(c.contiguous > 0, 0.0, d.compute * (trained - table))
-    buckets = np.where(c.reduce_bucket < trained, full, bucket + waiting)
-    large = bucket + np.where(table > c.reduce_bucket, _scattered(c, d, zero + table, gloo), d.compute * table)
-    # A tied table's gradient is complete, and reduced, only when backward ends.
-    first = bucket + d.compute * table if shape.tied else large
-    end = np.maximum(full, large) + d.compute * table * (2.0 if shape.tied else 1.0)
     return States(
         parameters=d.compute * count / c.shard * (1.0 - c.offload_parameters),
-        masters=zero + masters,
+        # A copy in fp32 too: whether the partition could be its own master is asked by comparing a device with its name.
+        masters=zero + d.master * trained / c.shard * on_device,
         optimizer=d.moments * trained / c.shard * on_device,
         gradients_early=gradients,
         gradients_second=gradients,
         gradients_next=gradients,
         gradients_last=gradients,
         gradients_late=gradients,
-        gathered_loss=d.compute * kept + secondary,
-        gathered_backward=d.compute * kept_first + secondary,
-        buckets=buckets,
-        buckets_loss=bucket,
-        gathered_middle=d.compute * kept_first + secondary,
-        gathered_last=d.compute * kept_last + secondary,
-        buckets_step=bucket,
-        buckets_first=first,
+        **_gathered_3(shape, c, d),
+        **_buckets_3(shape, c, d, trained, gloo),
         unit_gradients=zero,
-        end=zero + end,
         step=np.where(c.offload_optimizer > 0, 0.0, 4.0 * trained / c.shard),
     )
+
+
+def _gathered_3(shape: ModelShape, c: Candidates, d: Dtypes) -> dict[str, Array]:
+    """Parameters in use and fetched ahead, up to `max_live`, and what stays gathered."""
+    count = float(shape.parameters)
+    in_use = np.maximum(float(shape.block_parameters), float(shape.largest_parameter))
+    live = np.minimum(np.minimum(c.max_live, count), in_use + np.minimum(c.prefetch_bucket, count))
+    live = np.maximum(live, np.minimum(in_use, count))
+    persistent, reused = stays_gathered(shape, c)
+    # Backward has used the head when its first block runs, and frees what it has used.
+    freed = 0.0 if shape.tied else float(shape.embedding_parameters)
+    secondary = np.where(c.secondary > 1, d.compute * count / c.secondary, 0.0)
+
+    def bytes_of(elements: Array) -> Array:
+        kept: Array = d.compute * np.minimum(persistent + elements, count) + secondary
+        return kept
+
+    later = bytes_of(np.maximum(live, reused - freed))
+    return {
+        "gathered_loss": bytes_of(np.maximum(live, reused)),
+        "gathered_backward": later,
+        "gathered_middle": later,
+        "gathered_last": bytes_of(live),
+    }
+
+
+def _buckets_3(shape: ModelShape, c: Candidates, d: Dtypes, trained: float, gloo: bool) -> dict[str, Array]:
+    """Gradients on their way: one flat buffer from the start, and what its reduction copies."""
+    zero, table = c.tokens * 0.0, float(shape.embedding_parameters)
+    bucket = c.reduce_bucket * d.reduce * (c.contiguous > 0)
+    full = bucket + _scattered(c, d, np.minimum(c.reduce_bucket, trained), gloo)
+    # A bucket that holds the whole model is reduced when backward ends; until then gradients gather outside a flat buffer.
+    waiting = np.where(c.contiguous > 0, 0.0, d.compute * (trained - table))
+    large = bucket + np.where(table > c.reduce_bucket, _scattered(c, d, zero + table, gloo), d.compute * table)
+    return {
+        "buckets": np.where(c.reduce_bucket < trained, full, bucket + waiting),
+        "buckets_loss": bucket,
+        "buckets_step": bucket,
+        # A tied table's gradient is complete, and reduced, only when backward ends.
+        "buckets_first": bucket + d.compute * table if shape.tied else large,
+        "end": zero + np.maximum(full, large) + d.compute * table * (2.0 if shape.tied else 1.0),
+    }

@@ -6,7 +6,7 @@ import numpy as np
 
 from tuner.footprint.candidates import FSDP2, ZERO, Array, Candidates, Dtypes, Implementation
 from tuner.model_shape import ModelShape
-from tuner.throughput.collectives import traffic
+from tuner.throughput.collectives import Traffic, traffic
 from tuner.throughput.compute import ComputeTimes, compute_times
 from tuner.throughput.host import step_launches
 from tuner.throughput.rates import Network, Rates
@@ -46,19 +46,9 @@ def step_times(
     comm = traffic(shape, c, dtypes, impl, network)
     micro = compute.total
     forward, backward = micro * compute.forward_share, micro * (1.0 - compute.forward_share)
-    middle = np.maximum(c.accumulation - 1.0, 0.0)
-    overlaps = np.where(c.backend == ZERO, np.where(c.double_buffer > 0, 1.0, 0.0), 1.0) * rates.overlap
-    shown_forward = np.maximum(comm.forward - forward * overlaps, comm.unhidden * 0.5)
-    shown_middle = np.maximum(comm.backward - backward * overlaps, np.minimum(comm.unhidden * 0.5, comm.backward))
-    shown_last = np.maximum(
-        comm.last_backward - backward * overlaps, np.minimum(comm.unhidden * 0.5, comm.last_backward)
-    )
-    communication = c.accumulation * comm.forward + middle * comm.backward + comm.last_backward + comm.after_step
-    shown = c.accumulation * shown_forward + middle * shown_middle + shown_last + comm.after_step
-    hidden = np.maximum(communication - shown, 0.0)
+    communication, exposed = _communication(c, rates, comm, forward, backward)
     optimizer = _optimizer(shape, c, dtypes, impl, rates)
     host = _host_transfers(shape, c, dtypes, impl, network)
-    exposed = shown + rates.contention * hidden
     # fp32 products without TF32 run on other units than bf16's, with a rate of their own.
     matmul, none = c.accumulation * compute.matmul, c.tokens * 0.0
     vector = dtypes.linear_bits == 32
@@ -88,6 +78,20 @@ def step_times(
         tokens_per_s_per_gpu=c.tokens * c.accumulation / total,
         network_bound=comm.network_bound,
     )
+
+
+def _communication(c: Candidates, rates: Rates, comm: Traffic, forward: Array, backward: Array) -> tuple[Array, Array]:
+    """Seconds of a step if nothing hid them, and those that nothing hides: what prefetch and buckets put behind a pass
+    slows that down."""
+    middle = np.maximum(c.accumulation - 1.0, 0.0)
+    overlaps = np.where(c.backend == ZERO, np.where(c.double_buffer > 0, 1.0, 0.0), 1.0) * rates.overlap
+    first = comm.unhidden * 0.5
+    shown_forward = np.maximum(comm.forward - forward * overlaps, first)
+    shown_middle = np.maximum(comm.backward - backward * overlaps, np.minimum(first, comm.backward))
+    shown_last = np.maximum(comm.last_backward - backward * overlaps, np.minimum(first, comm.last_backward))
+    total = c.accumulation * comm.forward + middle * comm.backward + comm.last_backward + comm.after_step
+    shown = c.accumulation * shown_forward + middle * shown_middle + shown_last + comm.after_step
+    return total, shown + rates.contention * np.maximum(total - shown, 0.0)
 
 
 def _memory_share(compute: ComputeTimes) -> Array:

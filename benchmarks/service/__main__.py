@@ -54,7 +54,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workers", type=int, default=200)
     parser.add_argument("--studies", type=int, default=20)
-    parser.add_argument("--trials", type=int, default=20, help="trials per study")
+    parser.add_argument("--trials", type=int, default=12, help="trials per study")
     parser.add_argument("--replicas", type=int, default=2)
     parser.add_argument("--run-s", type=float, default=0.2, help="how long a simulated run takes")
     parser.add_argument("--stored", type=int, nargs="*", default=[10**3, 10**5, 10**6], help="trials stored before")
@@ -88,7 +88,7 @@ def _round(options: argparse.Namespace, database: Database, replicas: Sequence[R
         return filled
     _say(f"filled in {filled['fill_s']} s; {options.workers} workers on {options.studies} studies")
     with httpx.Client(base_url=urls[0], timeout=60, trust_env=False) as http:
-        reads = stored.reads(http, _TEMPLATE)
+        reads = stored.reads(database, http, _TEMPLATE)
         plan = load.Plan(options.workers, options.studies, options.trials, options.run_s, reads=tuple(reads))
         before_s = [time.process_time(), *(replica.cpu_s() for replica in replicas)]
         done = load.finish(urls, plan)

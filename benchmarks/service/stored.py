@@ -34,16 +34,18 @@ def fill(database: Database, template: str, trials: int) -> int:
             scope = {"template": template, "low": start, "high": min(start + _BATCH, first + wanted) - 1}
             for statement in _statements():
                 session.execute(text(statement), scope)
-    with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.execute(text("ANALYZE" if database.is_sqlite else "VACUUM ANALYZE"))
+    if wanted:
+        with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.execute(text("ANALYZE" if database.is_sqlite else "VACUUM ANALYZE"))
     return int(now + wanted * each)
 
 
-def reads(http: httpx.Client, template: str) -> list[tuple[str, str]]:
+def reads(database: Database, http: httpx.Client, template: str) -> list[tuple[str, str]]:
     """What a platform asks for: (kind, path)."""
     study = http.get(f"/v1/studies/{template}").raise_for_status().json()
-    known = http.get("/v1/recommendations", params={"limit": 500}).raise_for_status().json()["recommendations"]
-    key = next(one["study_key"] for one in known if one["study_id"] == template)
+    with database.read() as session:
+        query = text("SELECT study_key FROM recommendations WHERE study_id = :id")
+        key = session.execute(query, {"id": template}).scalar_one()
     case = {"model": study["spec"]["model"], "cluster": study["cluster"], "workload": study["spec"]["workload"]}
     other = case | {"workload": case["workload"] | {_CHANGED: 2 * case["workload"][_CHANGED]}}
     return [

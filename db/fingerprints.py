@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Text, cast, exists, or_, select, tuple_
+from sqlalchemy import ColumnElement, Text, cast, exists, func, or_, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, joinedload
 
@@ -79,6 +79,20 @@ def fleet(session: Session, seen_since: datetime) -> Sequence[FingerprintEraRow]
     query = select(FingerprintEraRow).join(FingerprintEraRow.worker)
     query = query.where(FingerprintEraRow.until.is_(None), WorkerRow.seen_at >= seen_since)
     return session.scalars(query.options(*_WITH_WORKER)).all()
+
+
+def state(session: Session, seen_since: datetime, live_since: datetime) -> tuple[object, ...]:
+    """Equal while neither the fleet nor what is served has changed: cheap beside reading both."""
+    fleet_query = select(
+        FingerprintEraRow.id, WorkerRow.registered_at, WorkerRow.is_draining, WorkerRow.seen_at >= live_since
+    ).join(FingerprintEraRow.worker)
+    eras = session.execute(
+        fleet_query.where(FingerprintEraRow.until.is_(None), WorkerRow.seen_at >= seen_since).order_by(
+            FingerprintEraRow.id
+        )
+    )
+    served = session.execute(select(func.count(), func.sum(BestRow.version), func.max(BestRow.updated_at)))
+    return tuple(map(tuple, eras)), tuple(served.one())
 
 
 def of_workers(session: Session) -> dict[str, list[FingerprintEraRow]]:

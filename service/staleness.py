@@ -5,6 +5,7 @@ Safe in any number of replicas: a row is written only while it is as it was read
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -26,6 +27,9 @@ from service.workers import live_since
 from tuner.staleness import Machine, Marks, Standing, assess, marked
 
 log = logging.getLogger(__name__)
+
+_LOOK_AGAIN_S = 30.0
+"""Where nothing changed: a change counts once it has lasted, so time alone can make something due."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +54,26 @@ def watch(context: Context) -> int:
 
 
 async def keep_watching(context: Context) -> None:
-    """Watch until cancelled."""
+    """Watch until cancelled; with tens of thousands of cases a look is dear, so it is taken where something changed."""
+    state: object = None
+    looked_s = -_LOOK_AGAIN_S
     while True:
         await asyncio.sleep(context.settings.fingerprint_check_s)
         try:
+            now = await run_in_threadpool(_state, context)
+            if now == state and time.monotonic() - looked_s < _LOOK_AGAIN_S:
+                continue
+            state, looked_s = now, time.monotonic()
             await run_in_threadpool(watch, context)
         except Exception:
             # What is due stays due.
             log.exception("recommendations could not be held against the workers; trying again")
+
+
+def _state(context: Context) -> object:
+    with context.db.read() as session:
+        live = live_since(context)
+        return fingerprints.state(session, min(_gone_since(context), live), live)
 
 
 def machines(
@@ -74,8 +90,11 @@ def machines(
 
 def fleet(context: Context, session: Session) -> Sequence[FingerprintEraRow]:
     """The workers that count: live ones, and silent ones for a while."""
-    gone = context.now() - timedelta(seconds=context.settings.fingerprint_gone_s)
-    return fingerprints.fleet(session, min(gone, live_since(context)))
+    return fingerprints.fleet(session, min(_gone_since(context), live_since(context)))
+
+
+def _gone_since(context: Context) -> datetime:
+    return context.now() - timedelta(seconds=context.settings.fingerprint_gone_s)
 
 
 def _moves(context: Context, session: Session) -> Iterator[_Move]:

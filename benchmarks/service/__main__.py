@@ -43,6 +43,7 @@ def main() -> int:
             replica.wait_until_ready()
         database = Database(url)
         stack.callback(database.close)
+        load.cancel_left(replicas[0].url)
         _make_template([replica.url for replica in replicas])
         rounds = [_round(options, database, replicas, count) for count in options.stored]
     answer = {"machine": figures.machine(), "options": vars(options), "rounds": rounds}

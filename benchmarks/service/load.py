@@ -61,6 +61,14 @@ def read_at_rest(http: httpx.Client, reads: Sequence[Read], count: int) -> dict[
     return seconds
 
 
+def cancel_left(url: str) -> None:
+    """End what an interrupted measurement left running."""
+    with httpx.Client(base_url=url, timeout=60, trust_env=False) as http:
+        left = http.get("/v1/studies", params={"state": "running", "limit": 500}).raise_for_status().json()["studies"]
+        for study in left:
+            http.post(f"/v1/studies/{study['study_id']}:cancel").raise_for_status()
+
+
 async def _finish(urls: list[str], plan: Plan) -> Done:
     done = Done()
     over = False

@@ -63,8 +63,8 @@ async def keep_watching(context: Context) -> None:
             now = await run_in_threadpool(_state, context)
             if now == state and time.monotonic() - looked_s < _LOOK_AGAIN_S:
                 continue
-            state, looked_s = now, time.monotonic()
             await run_in_threadpool(watch, context)
+            state, looked_s = now, time.monotonic()
         except Exception:
             # What is due stays due.
             log.exception("recommendations could not be held against the workers; trying again")

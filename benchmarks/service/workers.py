@@ -41,14 +41,15 @@ class SimulatedWorker:
         self._session = secrets.token_urlsafe(16)
         self._turn = random.randrange(len(self._urls))
 
-    async def work(self, http: httpx.AsyncClient, stopped: Callable[[], bool], wait_s: float = 2.0) -> None:
+    async def work(self, http: httpx.AsyncClient, stopped: Callable[[], bool], wait_s: float = 10.0) -> None:
         """Register, then lease and report until `stopped`."""
         await self._register(http, stopped)
+        is_idle = False
         while not stopped():
             # First without waiting, which measures what a claim costs; then held open until there is work.
-            answer = await self._post(http, "lease", "/v1/leases", {"wait_s": 0})
-            if answer is not None and answer.status_code == 204:
-                answer = await self._post(http, "held_lease", "/v1/leases", {"wait_s": wait_s})
+            kind, held_s = ("held_lease", wait_s) if is_idle else ("lease", 0.0)
+            answer = await self._post(http, kind, "/v1/leases", {"wait_s": held_s})
+            is_idle = answer is not None and answer.status_code == 204
             if answer is None:
                 await asyncio.sleep(_RETRY_S)
             elif answer.status_code == 409:

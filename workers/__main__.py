@@ -76,10 +76,15 @@ def _say(error: Exception, code: int) -> int:
 def _readable(error: Exception) -> str:
     if not isinstance(error, ValidationError):
         return str(error)
-    lines = (
-        f"{'.'.join(map(str, item['loc']))}: {item['msg']} (got {item['input']!r:.200})" for item in error.errors()
+    return "; ".join(
+        _readable_item(".".join(map(str, item["loc"])), item["msg"].removeprefix("Value error, "), item["input"])
+        for item in error.errors()
     )
-    return "; ".join(lines)
+
+
+def _readable_item(field: str, message: str, given: object) -> str:
+    """Our own messages begin with field and value; pydantic's name neither."""
+    return message if message.startswith(f"{field} (") else f"{field}: {message} (got {given!r:.200})"
 
 
 def _parser() -> argparse.ArgumentParser:

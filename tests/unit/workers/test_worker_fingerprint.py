@@ -204,13 +204,13 @@ def test_overrides_are_checked_converted_and_marked():
 
 @pytest.mark.parametrize(
     ("entry", "words"),
-    [("drivr=1", "choose from gpu, gpu_count"), ("device=cuda", "choose from"), ("driver", "must be FIELD=VALUE")],
+    [
+        ("drivr=1", "choose from gpu, gpu_count"),
+        ("device=cuda", "choose from"),
+        ("driver", "must be FIELD=VALUE"),
+        ("sm_clock_mhz=fast", r"fingerprint_override \(sm_clock_mhz=fast\): Input should be a valid integer"),
+    ],
 )
 def test_an_override_of_nothing_is_refused_with_what_there_is(entry, words):
     with pytest.raises(ValueError, match=words):
         WorkerSettings(fingerprint_override=[entry])
-
-
-def test_an_override_that_the_field_cannot_have_is_refused():
-    with pytest.raises(ValueError, match="--fingerprint-override sm_clock_mhz=fast"):
-        overridden(fingerprint(NOTHING, Libraries()), {"sm_clock_mhz": "fast"})

@@ -152,6 +152,8 @@ class Inventory(Schema):
     fingerprint: Fingerprint
     causal_lm_types: tuple[str, ...] = ()
     """`model_type` values its transformers builds a causal LM from."""
+    task_kinds: tuple[str, ...] = ("profile", "trial")
+    """Kinds of tasks it understands; what a worker of an older release does not say."""
     own_models: tuple[str, ...] = ()
     """Names of the entry-point group `shardtune.models` that the worker's owner allows."""
     own_scripts: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ from api_schemas.failures import Failure
 from api_schemas.hardware import Cluster, Inventory
 from api_schemas.measurements import Measurement, MeasurePlan, Progress
 from api_schemas.models import ModelProfile, ModelSpec
+from api_schemas.restart import RestartMeasurement, RestartPlan
 from api_schemas.strategies import TrialConfig
 from api_schemas.workload import Workload
 
@@ -48,7 +49,33 @@ class TrialTask(Schema):
     """From the profile, for MFU."""
 
 
-Task = Annotated[ProfileTask | TrialTask, Field(discriminator="kind")]
+class RestartTask(Schema):
+    """Train, save a checkpoint and go on; then load it in new processes and go on from there."""
+
+    kind: Literal["restart"] = "restart"
+    trial: TrialTask
+    """What is trained; its plan and limit are not used."""
+    plan: RestartPlan = RestartPlan()
+
+    @property
+    def model(self) -> ModelSpec:
+        """The trial's."""
+        return self.trial.model
+
+    @property
+    def cluster(self) -> Cluster:
+        """The trial's."""
+        return self.trial.cluster
+
+    @property
+    def config(self) -> TrialConfig:
+        """The trial's."""
+        return self.trial.config
+
+
+Task = Annotated[ProfileTask | TrialTask | RestartTask, Field(discriminator="kind")]
+TASK_KINDS: tuple[str, ...] = ("profile", "trial", "restart")
+"""What this release's worker offers in its inventory."""
 
 
 class Registration(Schema):
@@ -148,13 +175,14 @@ class HeartbeatAnswer(Schema):
 
 
 class Report(Schema):
-    """The end of an attempt: exactly one of `measurement`, `profile`, `failure`."""
+    """The end of an attempt: exactly one of `measurement`, `profile`, `restart`, `failure`."""
 
     protocol_version: int
     session: Session
     attempt: AttemptNumber
     measurement: Measurement | None = None
     profile: ModelProfile | None = None
+    restart: RestartMeasurement | None = None
     failure: Failure | None = None
     gpu_seconds: float = Field(ge=0, le=1e12)
     """Wall seconds of the attempt × ranks it held."""

@@ -49,6 +49,8 @@ class Memory(Schema):
     device_used_gib: float | None = None
     """What the device reports in use, context and communication library included; None on CPU."""
     allocator_retries: int | None = None
+    allocator_ooms: int | None = None
+    """Requests the caching allocator could not satisfy, caught or not; None on CPU and from older workers."""
 
 
 class RankFigures(Schema):
@@ -103,6 +105,16 @@ class Measurement(Schema):
     """What the worker saw of its machine meanwhile."""
 
 
+class CheckpointPart(Schema):
+    """How one rank saved or loaded a checkpoint."""
+
+    step: int
+    """Steps trained before it."""
+    seconds: float
+    checkpoint_bytes: int
+    """On disk, all ranks."""
+
+
 class RankReport(Schema):
     """What one rank writes to its trial directory as its last act."""
 
@@ -130,13 +142,15 @@ class RankReport(Schema):
     measured_steps: int = 0
     trajectory: tuple[StepRecord, ...] = ()
     losses: tuple[float, ...] = ()
+    checkpoint: CheckpointPart | None = None
+    """Of a restart task only; `trajectory` then holds the steps after it."""
     versions: dict[str, str | None] = {}
 
 
 class Progress(Schema):
     """Where a run stands, as its rank 0 last wrote it."""
 
-    phase: Literal["starting", "building", "warming_up", "measuring", "finishing"]
+    phase: Literal["starting", "building", "warming_up", "measuring", "training", "saving", "loading", "finishing"]
     step: int = 0
     tokens_per_s_per_gpu: float | None = None
     """Of the windows timed so far."""

@@ -10,6 +10,7 @@ from api_schemas.base import Schema
 from api_schemas.hardware import Cluster, Fingerprint
 from api_schemas.keys import DEFAULT_PROJECT
 from api_schemas.models import EXAMPLE, ModelProfile, ModelSpec
+from api_schemas.restart import RestartCheck
 from api_schemas.search_space import SpaceLimits
 from api_schemas.strategies import TrialConfig
 from api_schemas.workload import Workload
@@ -37,6 +38,9 @@ class Budget(Schema):
     """From the creation of the study."""
     max_pairs: int = Field(default=24, ge=FEWEST_PAIRS, le=MOST_PAIRS)
     """Pairs of fresh runs of challenger and baseline before the verdict is `no_significant_improvement`. More find smaller gains."""
+    restart_check: bool = True
+    """Before it becomes the answer, the winner trains on, saves a checkpoint and goes on from it in new processes (seconds,
+    and disk for 16 bytes per parameter)."""
 
 
 class StudySpec(Schema):
@@ -143,6 +147,8 @@ class StudyResult(Schema):
     verdict: Verdict
     promotion: Promotion | None = None
     """None when there was nothing to compare."""
+    restart: RestartCheck | None = None
+    """Of `best`; None when the budget leaves it out, or there was nothing to compare."""
     notes: tuple[str, ...] = ()
     """What a reader should know, such as a baseline that did not fit and was replaced."""
 

@@ -12,6 +12,7 @@ from api_schemas.base import Schema
 from api_schemas.failures import Failure
 from api_schemas.measurements import Measurement, Progress
 from api_schemas.predictions import TrialPrediction
+from api_schemas.restart import RestartMeasurement
 from api_schemas.strategies import TrialConfig
 
 
@@ -55,12 +56,13 @@ class Run(Schema):
     """One execution of a trial."""
 
     run_id: str
-    purpose: Literal["search", "confirm"]
-    """`confirm`: a fresh run of a promotion."""
+    purpose: Literal["search", "confirm", "restart"]
+    """`confirm`: a fresh run of a promotion. `restart`: of the winner, from a checkpoint in new processes."""
     block: int | None = None
     """Of a promotion; its runs are made one after the other."""
     state: TrialState
     measurement: Measurement | None = None
+    restart: RestartMeasurement | None = None
     failure: Failure | None = None
     log_tail: str | None = None
     progress: Progress | None = None

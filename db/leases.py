@@ -83,6 +83,16 @@ def confirm_runs(session: Session, study_id: str, match_round: int) -> Sequence[
     ).all()
 
 
+def restart_runs(session: Session, study_id: str) -> Sequence[RunRow]:
+    """The restart checks of a study's winners in the order they were made, with their trials."""
+    return session.scalars(
+        select(RunRow)
+        .where(RunRow.study_id == study_id, RunRow.purpose == "restart")
+        .order_by(RunRow.position)
+        .options(joinedload(RunRow.trial))
+    ).all()
+
+
 def block_workers(session: Session, run: RunRow) -> frozenset[str]:
     """Ids of the workers that have run, or run, other parts of a run's block."""
     query = select(RunRow.worker_id).where(

@@ -12,6 +12,7 @@ from api_schemas.keys import DEFAULT_PROJECT
 from api_schemas.measurements import Measurement, Progress
 from api_schemas.models import ModelProfile
 from api_schemas.predictions import TrialPrediction
+from api_schemas.restart import RestartMeasurement
 from api_schemas.strategies import TrialConfig
 from api_schemas.studies import Contender, StudyPhase, StudyResult, StudySpec, StudyState
 from api_schemas.trials import Rejection, TrialState
@@ -148,7 +149,7 @@ class RejectionRow(Row):
 
 
 class RunRow(Row):
-    """The leased unit: the profile run, a trial's search run, or one of its fresh runs in a promotion."""
+    """The leased unit: the profile run, a trial's search run, one of its fresh runs in a promotion, or its restart check."""
 
     __tablename__ = "runs"
 
@@ -158,7 +159,7 @@ class RunRow(Row):
     position: Mapped[int]
     """Order of creation within the study."""
     purpose: Mapped[str] = mapped_column(String(16))
-    """`profile`, `search` or `confirm`."""
+    """`profile`, `search`, `confirm` or `restart`."""
     match_round: Mapped[int] = mapped_column(default=0)
     """For `confirm`: the study's round it was made for."""
     block: Mapped[int | None]
@@ -173,6 +174,7 @@ class RunRow(Row):
     lease_until: Mapped[datetime | None]
     fingerprint_key: Mapped[str | None] = mapped_column(ForeignKey("fingerprints.key"))
     measurement: Mapped[Measurement | None] = mapped_column(Stored(Measurement))
+    restart: Mapped[RestartMeasurement | None] = mapped_column(Stored(RestartMeasurement))
     failure: Mapped[Failure | None] = mapped_column(Stored(Failure))
     progress: Mapped[Progress | None] = mapped_column(Stored(Progress))
     log_tail: Mapped[str | None] = mapped_column(Text)

@@ -28,7 +28,7 @@ from service.context import Context
 from service.errors import Conflict, NotFound, invalid
 from service.outcomes import Ended
 from service.search import Wait
-from service.workers import check_protocol, has_begun_elsewhere
+from service.workers import check_protocol, has_begun_elsewhere, has_restart_worker, knows
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,8 @@ def check_in(context: Context, request: LeaseRequest) -> Lease | Idle:
         held = leases.held_by(session, request.session) is not None
         due = (context.now() - worker.seen_at).total_seconds() >= _TOUCH_S
         hardware = worker.inventory.cluster.content_key()
-        idle = Idle(f"{hardware} {worker.fingerprint_key} {worker.is_draining} {worker.project_id}")
+        kinds = worker.inventory.task_kinds
+        idle = Idle(f"{hardware} {worker.fingerprint_key} {worker.is_draining} {worker.project_id} {kinds}")
     if held or due:
         with context.db.write() as session:
             lease = _live_lease(context, session, request.session)
@@ -186,9 +187,14 @@ def _claim(context: Context, study_id: str, worker_session: str, is_background: 
                 if is_background and not retune_money.admits_run(context, session, study):
                     return None
                 known = experience.of(context.askers, session, study.fingerprint_key)
-                seen = replace(search.view(session, study), calibrations=known.calibrations, hardware=known.hardware)
-            planned = Wait() if seen.has_waiting_run else steps.plan(context, seen, may_ask=True)
-            if planned == Wait() and not seen.has_waiting_run:
+                seen = replace(
+                    search.view(session, study),
+                    calibrations=known.calibrations,
+                    hardware=known.hardware,
+                    has_restart_worker=has_restart_worker(context, session, study),
+                )
+            planned = Wait() if seen.has_work else steps.plan(context, seen, may_ask=True)
+            if planned == Wait() and not seen.has_work:
                 # Whatever changes this changes the version, which wakes those who wait.
                 context.askers.note_idle(study_id, seen.version)
                 return None
@@ -209,7 +215,7 @@ def _claim(context: Context, study_id: str, worker_session: str, is_background: 
                 run = leases.next_waiting(session, study_id)
                 worker = _worker(context, session, worker_session)
                 if run is not None:
-                    if has_begun_elsewhere(context, session, study, run, worker):
+                    if not knows(worker, run) or has_begun_elsewhere(context, session, study, run, worker):
                         return None
                     return _start(context, session, study, run, worker)
                 if isinstance(planned, Wait) and study.version == seen.version:
@@ -283,11 +289,11 @@ def _check_live(run: RunRow, attempt: AttemptRow | None, report: Report) -> None
 
 def _check_outcome(run: RunRow, report: Report) -> None:
     """A report carries one end, of the kind the run can have."""
-    right = "profile" if run.purpose == "profile" else "measurement"
-    given = [name for name in ("measurement", "profile", "failure") if getattr(report, name) is not None]
+    right = run.purpose if run.purpose in ("profile", "restart") else "measurement"
+    given = [name for name in ("measurement", "profile", "restart", "failure") if getattr(report, name) is not None]
     if len(given) != 1 or given[0] not in (right, "failure"):
         raise invalid(
-            "measurement, profile, failure",
+            "measurement, profile, restart, failure",
             ", ".join(given) or None,
             f"a report of a {run.purpose} run carries either {right} or failure, but this has "
             f"({', '.join(given) or 'neither'}); send exactly one",
@@ -299,6 +305,7 @@ def _ended(report: Report, key: str) -> Ended:
         gpu_seconds=report.gpu_seconds,
         measurement=report.measurement,
         profile=report.profile,
+        restart=report.restart,
         failure=report.failure,
         # A worker that itself says so is leaving in good order and hands the run back.
         is_release=report.failure is not None and report.failure.kind is FailureKind.WORKER_LOST,

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sqlalchemy.orm import Session
@@ -10,12 +10,13 @@ from sqlalchemy.orm import Session
 from api_schemas.failures import Failure, FailureKind
 from api_schemas.measurements import Measurement
 from api_schemas.models import ModelProfile
+from api_schemas.restart import RestartMeasurement
 from api_schemas.studies import StudyPhase, StudyState
 from api_schemas.trials import TrialState
 from db import leases, trials
 from db.rows import RunRow, StudyRow
 from service import moves, search
-from tuner import feasibility, objective, ranking
+from tuner import feasibility, objective, ranking, restart
 
 log = logging.getLogger(__name__)
 
@@ -32,11 +33,12 @@ _MOST_TRIES = 4
 
 @dataclass(frozen=True)
 class Ended:
-    """How an attempt ended: exactly one of measurement, profile and failure."""
+    """How an attempt ended: exactly one of measurement, profile, restart and failure."""
 
     gpu_seconds: float
     measurement: Measurement | None = None
     profile: ModelProfile | None = None
+    restart: RestartMeasurement | None = None
     failure: Failure | None = None
     is_release: bool = False
     log_tail: str | None = None
@@ -80,7 +82,7 @@ def settle(session: Session, study: StudyRow, run: RunRow, ended: Ended, now: da
     failure from here on.
     """
     failure = ended.failure or _fault_found(session, study, run, ended)
-    judged = Ended(ended.gpu_seconds, None if failure else ended.measurement, ended.profile, failure, ended.is_release)
+    judged = replace(ended, measurement=None if failure else ended.measurement, failure=failure)
     state = next_state(run.purpose, judged, leases.ends(session, run.id), _might_fit(study, run, failure))
     moves.check(run.state, state)
     written = leases.write_guarded(
@@ -92,6 +94,7 @@ def settle(session: Session, study: StudyRow, run: RunRow, ended: Ended, now: da
         finished_at=None if state is TrialState.WAITING else now,
         lease_until=None,
         measurement=None if state is TrialState.WAITING else ended.measurement,
+        restart=None if state is TrialState.WAITING else ended.restart,
         failure=None if state is TrialState.WAITING else failure,
         log_tail=ended.log_tail,
     )
@@ -104,6 +107,8 @@ def settle(session: Session, study: StudyRow, run: RunRow, ended: Ended, now: da
 
 
 def _fault_found(session: Session, study: StudyRow, run: RunRow, ended: Ended) -> Failure | None:
+    if ended.restart is not None:
+        return restart.fault(ended.restart, study.spec.workload.recipe)
     if ended.measurement is None:
         return None
     if ended.measurement.suspect is not None:
@@ -141,7 +146,7 @@ def _follow(session: Session, study: StudyRow, run: RunRow, judged: Ended, now: 
     assert run.trial is not None
     if run.purpose == "search":
         moves.trial(run.trial, run.state, now, None if run.state is TrialState.WAITING else judged.failure)
-    elif run.state in (TrialState.INFEASIBLE, TrialState.FAILED):
+    elif run.state in (TrialState.INFEASIBLE, TrialState.FAILED) and not _stays(study, run, judged):
         # A trial that cannot be repeated is no answer, whoever's fault it is.
         assert judged.failure is not None
         if run.trial.state is TrialState.COMPLETE:
@@ -149,6 +154,15 @@ def _follow(session: Session, study: StudyRow, run: RunRow, judged: Ended, now: 
         study.match = None
     session.flush()
     _judge(session, study, now)
+
+
+def _stays(study: StudyRow, run: RunRow, judged: Ended) -> bool:
+    """A restart check that failed is told, and takes nothing away, where the platform failed or the baseline had won."""
+    if run.purpose != "restart":
+        return False
+    assert run.trial is not None and judged.failure is not None
+    is_baseline = study.match is not None and run.trial.number == study.match["baseline"]
+    return is_baseline or not restart.refuses(judged.failure)
 
 
 def _follow_profile(session: Session, study: StudyRow, run: RunRow, judged: Ended, now: datetime) -> None:

@@ -21,10 +21,23 @@ from db import leases, trials
 from db.rows import RunRow, StudyRow, TrialRow
 from service import crowning
 from service.askers import Askers
-from tuner import feasibility, learning, numerics, promotion, ranking, seeds, space, stopping, suggest, traced_shape
+from tuner import (
+    feasibility,
+    learning,
+    numerics,
+    promotion,
+    ranking,
+    restart,
+    seeds,
+    space,
+    stopping,
+    suggest,
+    traced_shape,
+)
 from tuner.calibration import NOTHING_LEARNT, Calibrations
 from tuner.history import Observation, Origin
 from tuner.promotion import FreshRun, Match
+from tuner.restart import RestartRun
 
 _OPEN = (TrialState.WAITING, TrialState.RUNNING)
 
@@ -58,6 +71,20 @@ class StudyView:
     """What its fingerprint's runs have taught; the priors where nothing is asked."""
     hardware: MeasuredHardware | None = None
     """What a worker of that fingerprint has measured."""
+    restarts: tuple[RestartRun, ...] = ()
+    """Runs that ask a winner to go on from its checkpoint."""
+    has_restart_worker: bool = True
+    """A live worker understands such a run."""
+
+    @property
+    def has_work(self) -> bool:
+        """A run waits that some live worker can take."""
+        return self.has_waiting_run and not self.is_stranded
+
+    @property
+    def is_stranded(self) -> bool:
+        """What waits is a restart check, and no worker that is left understands it."""
+        return not self.has_restart_worker and any(run.state is TrialState.WAITING for run in self.restarts)
 
 
 @dataclass(frozen=True)
@@ -86,6 +113,13 @@ class NewConfirmation:
 
 
 @dataclass(frozen=True)
+class NewRestart:
+    """The verdict stands; have this trial go on from its own checkpoint."""
+
+    trial_number: int
+
+
+@dataclass(frozen=True)
 class Confirm:
     """The search is over; promote these."""
 
@@ -111,7 +145,7 @@ class Fail:
     rejections: tuple[Rejection, ...] = ()
 
 
-Step = Wait | NewTrial | NewConfirmation | Confirm | Complete | Fail
+Step = Wait | NewTrial | NewConfirmation | NewRestart | Confirm | Complete | Fail
 
 
 def view(session: Session, study: StudyRow) -> StudyView:
@@ -136,6 +170,7 @@ def view(session: Session, study: StudyRow) -> StudyView:
         rejected=tuple(row.value for row in trials.rejections(session, study.id)),
         fresh=tuple(fresh for run in confirm_runs if (fresh := _fresh(run)) is not None),
         promotion_cost=leases.promotion_cost(session, study.id),
+        restarts=tuple(_restart(run) for run in leases.restart_runs(session, study.id)),
         has_waiting_run=any(run.state is TrialState.WAITING for run in open_runs),
         has_open_run=bool(open_runs),
     )
@@ -152,6 +187,11 @@ def _fresh(run: RunRow) -> FreshRun | None:
     if run.trial is None or run.block is None or run.measurement is None or run.state is not TrialState.COMPLETE:
         return None
     return FreshRun(run.trial.number, run.block, run.worker_id or "", run.measurement.tokens_per_s_per_gpu)
+
+
+def _restart(run: RunRow) -> RestartRun:
+    assert run.trial is not None
+    return RestartRun(run.trial.number, run.state, run.restart, run.failure)
 
 
 def observation(row: TrialRow, match_round: int) -> Observation:
@@ -245,16 +285,24 @@ def _end_of_search(seen: StudyView, reason: str | None, rejections: tuple[Reject
     if failure is not None:
         return Fail(failure if reason is None else f"{failure} (search ended: {reason})", rejections)
     match = ranking.pick(seen.history, seen.baseline is not None, settled.judgement)
-    match = replace(match, notes=(*seen.notes, *settled.notes, *match.notes))
+    match = replace(match, notes=(*seen.notes, *settled.notes, *match.notes, *restart.notes(seen.restarts)))
     if not match.candidates:
         return Complete(ranking.unbeaten(seen.history, match), reason, rejections)
     return Confirm(match, reason, rejections)
 
 
 def _next_confirmation(seen: StudyView, match: Match) -> Step:
-    if seen.has_open_run:
+    if seen.has_open_run and not seen.is_stranded:
         return Wait()
     standing = promotion.standing(match, seen.fresh, seen.spec.budget.max_pairs, seen.study_id)
     if standing.next is not None:
         return NewConfirmation(standing.next.trial, standing.next.block)
-    return Complete(ranking.result(seen.history, match, standing, seen.promotion_cost))
+    return _checked(seen, ranking.result(seen.history, match, standing, seen.promotion_cost))
+
+
+def _checked(seen: StudyView, result: StudyResult) -> Step:
+    """Before it is given as the answer, the best goes on from its own checkpoint."""
+    check = restart.next_step(result, seen.spec, seen.restarts, seen.has_restart_worker)
+    if check == "run":
+        return NewRestart(result.best.trial_number)
+    return Complete(result.model_copy(update={"restart": check}))

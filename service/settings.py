@@ -6,6 +6,7 @@ from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from api_schemas.measurements import MeasurePlan
+from api_schemas.restart import RestartPlan
 from api_schemas.times import check_windows, check_zone
 from db.session import parse_url
 
@@ -78,6 +79,8 @@ class Settings(BaseSettings):
     """Largest request body; a report carries at most some hundred kilobytes."""
     measure: MeasurePlan = MeasurePlan()
     """How long runs warm up and measure; JSON in the environment."""
+    restart: RestartPlan = RestartPlan()
+    """How long the winner trains before and after its restart; JSON in the environment."""
 
     @field_validator("retune_timezone")
     @classmethod

@@ -10,7 +10,7 @@ from db import leases, studies, trials
 from db.rows import StudyRow
 from service import moves, recommendations, search
 from service.context import Context
-from service.search import Complete, Confirm, Fail, NewConfirmation, NewTrial, Step, StudyView, Wait
+from service.search import Complete, Confirm, Fail, NewConfirmation, NewRestart, NewTrial, Step, StudyView, Wait
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ def advance(context: Context, study_id: str) -> None:
             assert study is not None
             seen = search.view(session, study)
         step = plan(context, seen, may_ask=False)
-        if isinstance(step, Wait | NewTrial | NewConfirmation):
+        if isinstance(step, Wait | NewTrial | NewConfirmation | NewRestart):
             return
         with context.db.write() as session:
             study = studies.lock(session, study_id)
@@ -60,7 +60,7 @@ def plan(context: Context, seen: StudyView, may_ask: bool) -> Step:
 def apply(context: Context, session: Session, study: StudyRow, step: Step) -> None:
     """Do one step. The caller holds the study, at the version the step was planned for."""
     now, extra = context.now(), {"study": study.id}
-    if not isinstance(step, NewConfirmation) and step.rejections:
+    if not isinstance(step, NewConfirmation | NewRestart) and step.rejections:
         trials.reject(session, study.id, step.rejections, now)
         study.version += 1
     match step:
@@ -73,6 +73,10 @@ def apply(context: Context, session: Session, study: StudyRow, step: Step) -> No
             again = trials.by_number(session, study.id, step.trial_number)
             assert again is not None
             leases.add_run(session, study, again, "confirm", now, step.block)
+        case NewRestart():
+            winner = trials.by_number(session, study.id, step.trial_number)
+            assert winner is not None
+            leases.add_run(session, study, winner, "restart", now)
         case Confirm():
             study.match = asdict(step.match)
             study.match_round += 1

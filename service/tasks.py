@@ -1,6 +1,6 @@
 """The lease as its worker gets it: the task, and the limits as seconds from now."""
 
-from api_schemas.leases import Lease, ProfileTask, TrialTask
+from api_schemas.leases import Lease, ProfileTask, RestartTask, Task, TrialTask
 from api_schemas.trials import TrialState
 from db.rows import RunRow, StudyRow
 from service.context import Context
@@ -25,13 +25,13 @@ def lease(context: Context, study: StudyRow, run: RunRow) -> Lease:
     )
 
 
-def _task(context: Context, study: StudyRow, run: RunRow) -> ProfileTask | TrialTask:
+def _task(context: Context, study: StudyRow, run: RunRow) -> Task:
     spec = study.spec
     if run.trial is None:
         return ProfileTask(model=spec.model, workload=spec.workload)
     assert study.profile is not None
     on_cpu = study.cluster.device == "cpu"
-    return TrialTask(
+    trial = TrialTask(
         model=spec.model,
         workload=spec.workload,
         cluster=study.cluster,
@@ -40,3 +40,4 @@ def _task(context: Context, study: StudyRow, run: RunRow) -> ProfileTask | Trial
         memory_limit_gib=available_gib(study.cluster, spec.objective) if on_cpu else None,
         forward_flops_per_token=study.profile.forward_flops_per_token,
     )
+    return RestartTask(trial=trial, plan=context.settings.restart) if run.purpose == "restart" else trial

@@ -72,6 +72,7 @@ def _run(row: RunRow) -> Run:
         block=row.block,
         state=row.state,
         measurement=row.measurement,
+        restart=row.restart,
         failure=row.failure,
         log_tail=row.log_tail,
         progress=row.progress,

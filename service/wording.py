@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from api_schemas.measurements import Progress
+from api_schemas.restart import RestartCheck
 from api_schemas.studies import FEWEST_PAIRS, Study, StudyPhase
 from api_schemas.trials import Rejection, Run, Trial, TrialState
 from tuner import promotion
@@ -75,6 +76,19 @@ def predicted(trial: Trial) -> str:
     return f" (predicted: {speed}{gib(made.memory_gib)} GiB)"
 
 
+def restarted(check: RestartCheck) -> str:
+    """What the check of the winner's own checkpoint came to."""
+    if check.outcome != "passed":
+        return f"{'not checked' if check.outcome == 'not_checked' else check.outcome}: {check.reason}"
+    assert check.checkpoint_bytes is not None
+    retries = ", no allocator retries" if check.allocator_retries == 0 else ""
+    return (
+        f"went on from its own checkpoint in new processes: {check.steps_before} steps, saved {check.checkpoint_bytes / 2**20:,.1f} MiB "
+        f"in {check.save_s:.2f} s, loaded in {check.load_s:.2f} s, {check.steps_after} steps with the losses of an uninterrupted "
+        f"run (largest difference {check.loss_difference:.1e}){retries}"
+    )
+
+
 def why_not(trials: Sequence[Trial], rejections: Sequence[Rejection]) -> list[tuple[str, str]]:
     """Infeasible and failed trials, the closest refusal of each backend, and a search that never began, as rows."""
     rows = [
@@ -100,6 +114,8 @@ def activity(study: Study, trials: Sequence[Trial]) -> str:
     if not running:
         return what + ", choosing the next configuration" if not confirming else what
     trial, run = running[-1]
+    if run.purpose == "restart":
+        return f"trial {trial.number} won, and has to go on from its own checkpoint: {step(run.progress)}"
     return f"{what}, trial {trial.number}: {step(run.progress)}"
 
 
@@ -123,7 +139,13 @@ def step(progress: Progress | None) -> str:
     """Where a run stands."""
     if progress is None:
         return "starting ranks"
-    words = {"starting": "starting ranks", "building": "building the model", "warming_up": "warming up"}
+    words = {
+        "starting": "starting ranks",
+        "building": "building the model",
+        "warming_up": "warming up",
+        "saving": "saving a checkpoint",
+        "loading": "loading a checkpoint",
+    }
     phase = words.get(progress.phase, progress.phase)
     return f"{phase}, step {progress.step}" if progress.step else phase
 

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from sqlalchemy.orm import Session
 
 from api_schemas.leases import SERVED_VERSIONS, Registered, Registration, Worker, WorkerPage
+from api_schemas.studies import StudyPhase
 from db import leases, workers
 from db.rows import RunRow, StudyRow, WorkerRow
 from service import matching, paging
@@ -115,6 +116,19 @@ def has_begun_elsewhere(context: Context, session: Session, study: StudyRow, run
     begun_by = leases.block_workers(session, run) - {worker.id}
     return any(
         other.id in begun_by and matching.may_run(other, study) for other in live(context, session, study.project_id)
+    )
+
+
+def knows(worker: WorkerRow, run: RunRow) -> bool:
+    """Whether the worker's release has heard of the run's kind of task."""
+    return run.purpose != "restart" or "restart" in worker.inventory.task_kinds
+
+
+def has_restart_worker(context: Context, session: Session, study: StudyRow) -> bool:
+    """Whether a live worker that may run the study understands the restart task; asked only where it matters."""
+    return study.phase is not StudyPhase.CONFIRM or any(
+        "restart" in worker.inventory.task_kinds and not worker.is_draining and matching.may_run(worker, study)
+        for worker in live(context, session, study.project_id)
     )
 
 

@@ -8,9 +8,10 @@ import httpx
 
 from api_schemas.failures import Failure, FailureKind
 from api_schemas.hardware import Cluster, Fingerprint, Inventory
-from api_schemas.leases import PROTOCOL_VERSION, Lease, ProfileTask, TrialTask
+from api_schemas.leases import PROTOCOL_VERSION, Lease, ProfileTask, RestartTask, TrialTask
 from api_schemas.measurements import Measurement, Memory, StepRecord
 from api_schemas.models import BlockProfile, ModelProfile
+from api_schemas.restart import RestartMeasurement
 from api_schemas.strategies import TrialConfig
 
 _SESSIONS = itertools.count()
@@ -78,6 +79,26 @@ def measurement(speed: float, peak_gib: float = 0.5, loss: float = 5.0) -> Measu
     )
 
 
+def restarted(loss: float = 5.0, **changes: Any) -> RestartMeasurement:
+    """A run that went on from its checkpoint; `loss` is that of the new processes, who saved went on with 5.0."""
+
+    def steps(first: float) -> list[dict[str, float]]:
+        figures = {"grad_norm": 1.0, "parameter_sum": 3.0, "parameter_square_sum": 90.0}
+        return [{"step": 20 + i, "loss": first - 0.1 * i} | figures for i in range(5)]
+
+    values = {
+        "saved_at_step": 20,
+        "losses": [5.0] * 25,
+        "went_on": steps(5.0),
+        "resumed": steps(loss),
+        "save_s": 0.5,
+        "load_s": 0.25,
+        "checkpoint_bytes": 12_000_000,
+        "elapsed_s": 6.0,
+    }
+    return RestartMeasurement.model_validate(values | changes)
+
+
 def speed_of(config: TrialConfig) -> float:
     """FSDP2 is fastest here, and larger micro batches help everyone."""
     base = {"ddp": 1000.0, "zero": 900.0, "fsdp2": 1150.0, "fsdp1": 1050.0}[config.backend]
@@ -102,9 +123,11 @@ class SimulatedWorker:
         name: str = "sim",
         behave: Behaviour = well,
         cluster: Cluster = CLUSTER,
+        restart: Callable[[Lease], RestartMeasurement | Failure] = lambda _: restarted(),
         **inventory: Any,
     ) -> None:
-        self.client, self.name, self.behave = client, name, behave
+        """Of the release before the restart check, unless `task_kinds` says otherwise."""
+        self.client, self.name, self.behave, self.restart = client, name, behave, restart
         self.session = f"session-{next(_SESSIONS):04d}"
         fingerprint = inventory.pop("fingerprint", FINGERPRINT)
         self.inventory = Inventory(cluster=cluster, fingerprint=fingerprint, **inventory)
@@ -128,8 +151,13 @@ class SimulatedWorker:
         return answer.json()
 
     def report(self, lease: Lease, outcome: Any, **body: Any) -> httpx.Response:
-        """Deliver a measurement, a profile or a failure."""
-        kinds = {Measurement: "measurement", ModelProfile: "profile", Failure: "failure"}
+        """Deliver a measurement, a profile, a restart or a failure."""
+        kinds = {
+            Measurement: "measurement",
+            ModelProfile: "profile",
+            RestartMeasurement: "restart",
+            Failure: "failure",
+        }
         body = {
             "attempt": lease.attempt,
             "gpu_seconds": 6.0,
@@ -139,7 +167,13 @@ class SimulatedWorker:
 
     def do(self, lease: Lease) -> None:
         """Execute one lease as `behave` says."""
-        outcome = PROFILE if isinstance(lease.task, ProfileTask) else self.behave(lease, lease.task)
+        match lease.task:
+            case ProfileTask():
+                outcome: Any = PROFILE
+            case RestartTask():
+                outcome = self.restart(lease)
+            case TrialTask():
+                outcome = self.behave(lease, lease.task)
         self.report(lease, outcome).raise_for_status()
 
     def work(self, at_most: int = 100) -> int:

@@ -72,12 +72,20 @@ def difference(reference: Observation, obs: Observation, bounds: Tolerance) -> s
     """The first step and figure in which two trials differ beyond the bounds, in words; None where they agree."""
     assert reference.measurement is not None and obs.measurement is not None
     for ours, theirs in zip(reference.measurement.trajectory, obs.measurement.trajectory, strict=False):
-        for label, expected, found, relative, bound in _figures(ours, theirs, bounds):
-            if not relative <= bound:
-                return (
-                    f"{label} of step {ours.step} is {found:.7g}, but {expected:.7g} in reference trial "
-                    f"{reference.number} (relative difference {relative:.1e}, allowed {bound:.0e})"
-                )
+        reason = step_difference(ours, theirs, bounds, f"reference trial {reference.number}")
+        if reason is not None:
+            return reason
+    return None
+
+
+def step_difference(ours: StepRecord, theirs: StepRecord, bounds: Tolerance, whose: str) -> str | None:
+    """The first figure in which a step differs from the same one of `whose`, in words; None where they agree."""
+    for label, expected, found, apart, bound in _figures(ours, theirs, bounds):
+        if not apart <= bound:
+            return (
+                f"{label} of step {ours.step} is {found:.7g}, but {expected:.7g} in {whose} "
+                f"(relative difference {apart:.1e}, allowed {bound:.0e})"
+            )
     return None
 
 
@@ -91,7 +99,7 @@ def _figures(ours: StepRecord, theirs: StepRecord, bounds: Tolerance) -> list[tu
     ):
         expected, found = getattr(ours, name), getattr(theirs, name)
         if expected is not None and found is not None:
-            rows.append((label, expected, found, _relative(expected, found), getattr(bounds, name)))
+            rows.append((label, expected, found, relative(expected, found), getattr(bounds, name)))
     sums = (ours.parameter_sum, theirs.parameter_sum, ours.parameter_square_sum, theirs.parameter_square_sum)
     return [*rows, *_sum_figures(*sums, bounds)]
 
@@ -107,7 +115,8 @@ def _sum_figures(
     return [("parameter sum", ours, theirs, drift, bounds.parameter_sum)]
 
 
-def _relative(left: float, right: float) -> float:
+def relative(left: float, right: float) -> float:
+    """Difference over the larger of the two."""
     scale = max(abs(left), abs(right))
     return abs(left - right) / scale if scale else 0.0
 

@@ -14,6 +14,7 @@ from api_schemas.hardware import Fingerprint, Inventory
 from api_schemas.leases import PROTOCOL_VERSION, Lease, LeaseRequest, Registered, Registration, Report
 from api_schemas.measurements import Measurement
 from api_schemas.models import ModelProfile
+from api_schemas.restart import RestartMeasurement
 from workers.attempt import Attempted, Workplace, attempt
 from workers.client import ClientError, LeaseLost, Refused, ServiceClient, Unreachable, patiently
 from workers.clock import now_s
@@ -184,6 +185,7 @@ class Agent:
             attempt=lease.attempt,
             measurement=result if isinstance(result, Measurement) else None,
             profile=result if isinstance(result, ModelProfile) else None,
+            restart=result if isinstance(result, RestartMeasurement) else None,
             failure=result if isinstance(result, Failure) else None,
             gpu_seconds=attempted.gpu_seconds,
             log_tail=attempted.log_tail,
@@ -226,12 +228,16 @@ def _warn(error: Unreachable) -> None:
 
 
 def _describe(lease: Lease) -> str:
-    return "profile" if lease.task.kind == "profile" else lease.task.config.describe()
+    if lease.task.kind == "profile":
+        return "profile"
+    return f"{lease.task.kind} of {lease.task.config.describe()}"
 
 
-def _end(result: Measurement | ModelProfile | Failure) -> str:
+def _end(result: Measurement | ModelProfile | RestartMeasurement | Failure) -> str:
     if isinstance(result, Failure):
         return f"{result.kind} ({result.message})"
     if isinstance(result, Measurement):
         return f"{result.tokens_per_s_per_gpu:.1f} tokens/s/GPU"
+    if isinstance(result, RestartMeasurement):
+        return f"saved in {result.save_s:.2f} s, loaded in {result.load_s:.2f} s"
     return f"{result.parameters:,} parameters"

@@ -7,16 +7,18 @@ from pathlib import Path
 
 from api_schemas.failures import Failure, FailureKind
 from api_schemas.hardware import Fingerprint
-from api_schemas.leases import ProfileTask, TrialTask
+from api_schemas.leases import ProfileTask, RestartTask, Task
 from api_schemas.measurements import Measurement
 from api_schemas.models import ModelProfile
+from api_schemas.restart import RestartMeasurement
 from workers.allowed import Allowed
 from workers.clock import now_s
 from workers.collect import outcome
 from workers.device_watch import DeviceWatch
 from workers.host_load import HostLook
 from workers.launchers.base import Launcher, LaunchFailed
-from workers.supervise import Ended, Limits, supervise
+from workers.lives import see_through
+from workers.supervise import Ended, Limits
 from workers.surroundings import judged, observe
 from workers.trial_dir import DiskFull, TrialDir
 
@@ -44,7 +46,7 @@ class Workplace:
 class Attempted:
     """An attempt that came to its end by itself or by our limits."""
 
-    result: Measurement | ModelProfile | Failure
+    result: Measurement | ModelProfile | RestartMeasurement | Failure
     elapsed_s: float
     ranks: int
     log_tail: str | None
@@ -57,7 +59,7 @@ class Attempted:
 
 def attempt(
     place: Workplace,
-    task: TrialTask | ProfileTask,
+    task: Task,
     directory_of: Callable[[], TrialDir],
     limits: Limits,
     interrupted: Callable[[], str | None],
@@ -74,7 +76,7 @@ def attempt(
         if task.model.script is not None:
             directory.write_script(place.allowed.scripts[task.model.script])
         before = HostLook.now()
-        ended = supervise(place.launcher, directory, ranks, limits, interrupted)
+        ended = see_through(place.launcher, task, directory, ranks, limits, interrupted)
     except (DiskFull, LaunchFailed, ValueError, OSError) as error:
         log.error("the run could not be started: %s", error)
         return Attempted(Failure(kind=FailureKind.SETUP, message=str(error)[:4000]), 0.0, ranks, None)
@@ -82,14 +84,16 @@ def attempt(
         directory.write_outcome("interrupted")
         return None
     looks = place.devices.between(ended.started_at_s, now_s()) if place.devices else []
-    reports = [directory.report(rank) for rank in range(ranks)]
+    reports = [report(rank) for report in (directory.first_report, directory.report) for rank in range(ranks)]
     conditions = observe(before, HostLook.now(), looks, reports)
     log.info("meanwhile on this machine: %s", conditions.model_dump_json(exclude_none=True, exclude_defaults=True))
     result = judged(task, outcome(task, directory, ended, place.peak_flops), conditions, place.peak_flops)
     return _finished(result, directory, ended, ranks)
 
 
-def _finished(result: Measurement | ModelProfile | Failure, directory: TrialDir, ended: Ended, ranks: int) -> Attempted:
+def _finished(
+    result: Measurement | ModelProfile | RestartMeasurement | Failure, directory: TrialDir, ended: Ended, ranks: int
+) -> Attempted:
     if not isinstance(result, Failure):
         directory.write_outcome("complete")
         return Attempted(result, ended.elapsed_s, ranks, None)
@@ -97,8 +101,10 @@ def _finished(result: Measurement | ModelProfile | Failure, directory: TrialDir,
     return Attempted(result, ended.elapsed_s, ranks, directory.log_tail(result.rank or 0))
 
 
-def _check_fits(task: TrialTask | ProfileTask, place: Workplace) -> None:
+def _check_fits(task: Task, place: Workplace) -> None:
     place.allowed.check(task.model)
+    if isinstance(task, RestartTask) and task.model.script is not None:
+        raise ValueError(f"model.script ({task.model.script}) cannot be restarted: a script saves and loads by itself")
     if isinstance(task, ProfileTask):
         return
     if task.cluster.device != place.fingerprint.device:

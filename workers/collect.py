@@ -9,9 +9,10 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 from api_schemas.failures import Failure, FailureKind
-from api_schemas.leases import ProfileTask, TrialTask
+from api_schemas.leases import ProfileTask, Task, TrialTask
 from api_schemas.measurements import Measurement, Memory, RankFigures, RankReport
 from api_schemas.models import ModelProfile
+from api_schemas.restart import RestartMeasurement
 from api_schemas.workload import gradient_accumulation
 from workers.launchers.base import RankExit
 from workers.supervise import Ended
@@ -39,19 +40,56 @@ _CAUSE_KIND = {
 
 
 def outcome(
-    task: TrialTask | ProfileTask, directory: TrialDir, ended: Ended, peak_flops: float | None
-) -> Measurement | ModelProfile | Failure:
+    task: Task, directory: TrialDir, ended: Ended, peak_flops: float | None
+) -> Measurement | ModelProfile | RestartMeasurement | Failure:
     """What an attempt came to."""
     failure = first_failure(directory, ended)
     if failure is not None:
         return failure
     if isinstance(task, ProfileTask):
         return directory.profile() or _crash("the profile task ended without a profile", rank=0, exit_code=0)
-    reports = [directory.report(rank) for rank in range(task.cluster.world_size)]
+    reports = _all_there([directory.report(rank) for rank in range(task.cluster.world_size)])
+    if isinstance(reports, Failure):
+        return reports
+    if isinstance(task, TrialTask):
+        return measurement(task, reports, ended, peak_flops)
+    before = _all_there([directory.first_report(rank) for rank in range(task.cluster.world_size)])
+    return before if isinstance(before, Failure) else restarted(before, reports, ended)
+
+
+def _all_there(reports: Sequence[RankReport | None]) -> Sequence[RankReport] | Failure:
     complete = [report for report in reports if report is not None]
-    if len(complete) < len(reports):
-        return _crash(f"rank {reports.index(None)} ended without a report", rank=reports.index(None), exit_code=0)
-    return measurement(task, complete, ended, peak_flops)
+    if len(complete) == len(reports):
+        return complete
+    rank = reports.index(None)
+    return _crash(f"rank {rank} ended without a report", rank=rank, exit_code=0)
+
+
+def restarted(before: Sequence[RankReport], after: Sequence[RankReport], ended: Ended) -> RestartMeasurement | Failure:
+    """Join what the ranks that saved and those that loaded have reported."""
+    saved = [report.checkpoint for report in before if report.checkpoint is not None]
+    loaded = [report.checkpoint for report in after if report.checkpoint is not None]
+    if len(saved) < len(before) or len(loaded) < len(after) or saved[0].step != loaded[0].step:
+        return _crash("the ranks did not say what they saved or loaded", rank=None, exit_code=0)
+    lives = [most(report.memory for report in life if report.memory is not None) for life in (before, after)]
+    return RestartMeasurement(
+        saved_at_step=saved[0].step,
+        losses=before[0].losses,
+        went_on=before[0].trajectory,
+        resumed=after[0].trajectory,
+        save_s=max(part.seconds for part in saved),
+        load_s=max(part.seconds for part in loaded),
+        checkpoint_bytes=loaded[0].checkpoint_bytes,
+        allocator_retries=_total(memory.allocator_retries for memory in lives),
+        allocator_ooms=_total(memory.allocator_ooms for memory in lives),
+        elapsed_s=ended.elapsed_s,
+    )
+
+
+def _total(counts: Iterable[int | None]) -> int | None:
+    """None where nobody counted."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
 
 
 def measurement(

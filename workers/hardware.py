@@ -13,6 +13,7 @@ from pydantic import BaseModel, JsonValue, ValidationError
 
 from api_schemas.base import GIB
 from api_schemas.hardware import Cluster, Fingerprint, Inventory
+from api_schemas.leases import TASK_KINDS
 from workers import host_facts
 from workers.allowed import Allowed
 from workers.gpu_figures import figures
@@ -234,6 +235,7 @@ def inventory(
         cluster=offered,
         fingerprint=fingerprint(gpus, libraries),
         causal_lm_types=libraries.causal_lm_types,
+        task_kinds=TASK_KINDS,
         own_models=tuple(sorted(allowed.models)),
         own_scripts=tuple(sorted(allowed.scripts)),
         peak_flops=figures(offered.gpu).peak_bf16_flops,

@@ -8,9 +8,10 @@ import psutil
 from api_schemas.conditions import Conditions
 from api_schemas.failures import Failure, FailureKind
 from api_schemas.hardware import Cluster
-from api_schemas.leases import ProfileTask, TrialTask
+from api_schemas.leases import Task, TrialTask
 from api_schemas.measurements import Measurement, RankReport
 from api_schemas.models import ModelProfile
+from api_schemas.restart import RestartMeasurement
 from workers import device_health, plausibility
 from workers.device_health import Fault, Look
 from workers.host_load import HostLook
@@ -18,7 +19,7 @@ from workers.host_load import HostLook
 _STRAGGLER = 1.2
 """Slowest over median rank, at the same calculation on equal GPUs that do nothing else."""
 
-Result = Measurement | ModelProfile | Failure
+Result = Measurement | ModelProfile | RestartMeasurement | Failure
 
 
 def observe(
@@ -36,15 +37,17 @@ def observe(
     )
 
 
-def judged(task: TrialTask | ProfileTask, result: Result, conditions: Conditions, peak_flops: float | None) -> Result:
+def judged(task: Task, result: Result, conditions: Conditions, peak_flops: float | None) -> Result:
     """The result with its circumstances; a failure of the device where these take it away, marked where it cannot be true."""
-    if isinstance(task, ProfileTask) or isinstance(result, ModelProfile):
+    if task.kind == "profile" or isinstance(result, ModelProfile):
         return result
     fault = device_health.fault(conditions.devices) or straggler(task.cluster, conditions.rank_pace_s)
     if fault is not None and (fault.excuses_failures or isinstance(result, Measurement)):
         return Failure(kind=FailureKind.DEVICE, message=fault.message, conditions=conditions)
     if isinstance(result, Failure):
         return result.model_copy(update={"conditions": conditions})
+    if not isinstance(task, TrialTask) or not isinstance(result, Measurement):
+        return result
     suspect = plausibility.doubt(task, result, peak_flops)
     return result.model_copy(update={"conditions": conditions, "suspect": suspect})
 

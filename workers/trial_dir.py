@@ -18,6 +18,9 @@ from workers.allowed import Script
 
 _TASK: TypeAdapter[Task] = TypeAdapter(Task)
 _OUTCOME = "outcome.json"
+_FIRST_LIFE = "first_life"
+CHECKPOINT = "checkpoint"
+"""Folder that the ranks of a restart check write to; the largest thing in a trial directory, so it never stays."""
 LOG_TAIL_CHARACTERS = 8000
 
 
@@ -86,10 +89,22 @@ class TrialDir:
 
     def report(self, rank: int) -> RankReport | None:
         """A rank's report; None where it wrote none that can be read, which is a death without words."""
-        try:
-            return RankReport.model_validate_json((self.path / f"rank_{rank}.json").read_bytes())
-        except (OSError, ValidationError):
-            return None
+        return _read_report(self.path / f"rank_{rank}.json")
+
+    def first_report(self, rank: int) -> RankReport | None:
+        """What the rank's first life reported, once a second one has begun."""
+        return _read_report(self.path / _FIRST_LIFE / f"rank_{rank}.json")
+
+    def begin_second_life(self) -> None:
+        """Put the reports of the ranks that have ended aside, and what they met by, for ranks that go on in this folder."""
+        (self.path / _FIRST_LIFE).mkdir()
+        for report in self.path.glob("rank_*.json"):
+            report.rename(self.path / _FIRST_LIFE / report.name)
+        (self.path / "store").unlink(missing_ok=True)
+
+    def remove_checkpoint(self) -> None:
+        """Free the disk of what a restart check has saved; does nothing where there is nothing."""
+        shutil.rmtree(self.path / CHECKPOINT, ignore_errors=True)
 
     def reported_at(self, rank: int) -> float:
         """Modification time of a rank's report; infinite where there is none."""
@@ -122,6 +137,13 @@ class TrialDir:
             return False
 
 
+def _read_report(path: Path) -> RankReport | None:
+    try:
+        return RankReport.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
 def check_disk(root: Path, min_free_gib: float) -> None:
     """Make the folder for trial directories if need be, and make sure that its disk has room.
 
@@ -149,12 +171,13 @@ def tail(path: Path, characters: int = LOG_TAIL_CHARACTERS) -> str | None:
 
 
 def prune(root: Path, keep_succeeded: int, keep_failed: int) -> None:
-    """Remove the oldest trial directories beyond the newest `keep_…` of each kind."""
+    """Remove the oldest trial directories beyond the newest `keep_…` of each kind, and checkpoints of killed agents."""
     newest_first = sorted(
         (path.parent for path in root.glob("*/task.json")), key=lambda path: path.stat().st_mtime, reverse=True
     )
     kept = {True: keep_succeeded, False: keep_failed}
     for path in newest_first:
+        TrialDir(path).remove_checkpoint()
         good = TrialDir(path).succeeded
         kept[good] -= 1
         if kept[good] < 0:

@@ -16,6 +16,7 @@ def as_json(study: Study, result: StudyResult, exports: Sequence[str] | None = N
         "speedup": None,
         "verdict": result.verdict.value,
         "promotion": result.promotion.model_dump(mode="json") if result.promotion else None,
+        "restart": result.restart.model_dump(mode="json") if result.restart else None,
         "trials": trial_counts(study.trials),
     }
     if result.speedup is not None:
@@ -56,6 +57,8 @@ def as_text(
     rows.append(("speed-up", _speedup(result)))
     if result.promotion is not None:
         rows.append(("promotion", _promotion(result.promotion)))
+    if result.restart is not None:
+        rows.append(("restart", wording.restarted(result.restart)))
     rows.append(("trials", _counts(study)))
     rows += why_not
     rows += [("note", note) for note in result.notes]

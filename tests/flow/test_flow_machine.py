@@ -9,11 +9,11 @@ import os
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
-from simulated_worker import PROFILE, SPEC, SimulatedWorker, failure, measurement, speed_of
+from simulated_worker import PROFILE, SPEC, SimulatedWorker, failure, measurement, restarted, speed_of
 from sqlalchemy import select
 
 from api_schemas.failures import FailureKind
-from api_schemas.leases import ProfileTask
+from api_schemas.leases import TASK_KINDS, ProfileTask, RestartTask
 from api_schemas.trials import TrialState
 from benchmarks.service import history
 from db.rows import RunRow
@@ -31,9 +31,12 @@ def machine(client, clock):
     class Leases(RuleBasedStateMachine):
         def __init__(self):
             super().__init__()
-            self.workers = [SimulatedWorker(client, name=f"w{index}").register() for index in range(3)]
+            self.workers = [self.worker(index) for index in range(3)]
             self.study_id = client.post("/v1/studies", json=SPEC | {"budget": {"max_trials": 4}}).json()["study_id"]
             self.live, self.until, self.stale, self.done = {}, {}, [], []
+
+        def worker(self, index):
+            return SimulatedWorker(client, name=f"w{index}", task_kinds=TASK_KINDS).register()
 
         def lose(self, index):
             lease = self.live.pop(index, None)
@@ -89,7 +92,7 @@ def machine(client, clock):
         @rule(index=WORKERS)
         def restart(self, index):
             self.lose(index)
-            self.workers[index] = SimulatedWorker(client, name=f"w{index}").register()
+            self.workers[index] = self.worker(index)
 
         @rule(share=st.sampled_from([0.4, 0.7, 1.1]))
         def time_passes(self, share):
@@ -119,6 +122,8 @@ def machine(client, clock):
 def outcome_of(lease, kind):
     if kind is not None:
         return failure(kind)
+    if isinstance(lease.task, RestartTask):
+        return restarted()
     return PROFILE if isinstance(lease.task, ProfileTask) else measurement(speed_of(lease.task.config))
 
 

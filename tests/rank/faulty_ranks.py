@@ -12,6 +12,7 @@ from api_schemas.strategies import DdpConfig
 from workers.rank import main
 from workers.rank.strategies.base import Setting
 from workers.rank.strategies.ddp import DdpTrainer
+from workers.trial_dir import TrialDir
 
 
 class WithoutAllReduce(DdpTrainer):
@@ -29,10 +30,37 @@ class ScaledTwice(DdpTrainer):
         self._accumulation = self._accumulation**2
 
 
-FAULTS = {"missing_all_reduce": WithoutAllReduce, "wrong_gradient_scale": ScaledTwice, "none": DdpTrainer}
+class ForgetsOptimizer(DdpTrainer):
+    """Goes on with the right weights and moments of zero, as a job does that saves the model only."""
+
+    def load(self, folder: Path) -> None:
+        super().load(folder)
+        self._optimizer.state.clear()
+
+
+class ForgetsWeights(DdpTrainer):
+    """Goes on with the right moments and the weights it began with."""
+
+    def load(self, folder: Path) -> None:
+        begun = [parameter.detach().clone() for parameter in self._parameters]
+        super().load(folder)
+        with torch.no_grad():
+            for parameter, value in zip(self._parameters, begun, strict=True):
+                parameter.copy_(value)
+
+
+FAULTS = {
+    "missing_all_reduce": WithoutAllReduce,
+    "wrong_gradient_scale": ScaledTwice,
+    "forgotten_optimizer": ForgetsOptimizer,
+    "forgotten_weights": ForgetsWeights,
+    "none": DdpTrainer,
+}
 
 
 def run_ranks(fault: str, folder: Path, ranks: int = 2) -> None:
+    if (folder / "rank_0.json").exists():
+        TrialDir(folder).begin_second_life()
     pids = []
     for rank in range(ranks):
         pid = os.fork()

@@ -19,7 +19,7 @@ from typing import Any
 import cpuinfo  # type: ignore[import-untyped]
 import transformers
 
-from api_schemas.leases import ProfileTask, TrialTask
+from api_schemas.leases import ProfileTask, Task
 from workers.rank import deadline, forking, lifeline, ops, trial_dir
 from workers.rank.versions import library_versions
 
@@ -159,7 +159,7 @@ def _ended_children() -> Iterator[tuple[int, int]]:
             yield pid, os.waitstatus_to_exitcode(status)
 
 
-def preload(task: TrialTask | ProfileTask) -> None:
+def preload(task: Task) -> None:
     """Import the architecture's module before the fork, as the rank would for every trial."""
     names = transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES
     if task.model.model_type is not None and task.model.model_type in names:

@@ -102,22 +102,27 @@ class Loop:
             OverLimitError: some rank took more memory than the task allows.
         """
         for step in range(self._plan.parity_steps):
-            loss, norm = yield self._batches(step)
-            self._step += 1
-            (mean_loss,) = mesh.mean(loss.reshape(1), self._place)
-            self._note_losses([mean_loss])
-            grad_norm = None if norm is None else float(norm)
-            self._require_finite(grad_norm, "gradient norm", step)
-            total, squares = self._checksum()
-            self._require_finite(squares, "sum of squared parameters", step)
-            self.outcome.trajectory.append(
-                StepRecord(
-                    step=step, loss=mean_loss, grad_norm=grad_norm, parameter_sum=total, parameter_square_sum=squares
-                )
-            )
+            yield from self._record_step()
             self._tell("warming_up")
             if step == PROFILED_STEPS - 1:
                 self._check_limit(meter.end_of_profiled_steps())
+
+    def _record_step(self) -> Steps[None]:
+        """Run a step and add its figures to the trajectory."""
+        step = self._step
+        loss, norm = yield self._batches(step)
+        self._step += 1
+        (mean_loss,) = mesh.mean(loss.reshape(1), self._place)
+        self._note_losses([mean_loss])
+        grad_norm = None if norm is None else float(norm)
+        self._require_finite(grad_norm, "gradient norm", step)
+        total, squares = self._checksum()
+        self._require_finite(squares, "sum of squared parameters", step)
+        self.outcome.trajectory.append(
+            StepRecord(
+                step=step, loss=mean_loss, grad_norm=grad_norm, parameter_sum=total, parameter_square_sum=squares
+            )
+        )
 
     def _warm_up(self) -> Steps[None]:
         """Repeat steps until their time is steady on the slowest rank, or the plan allows no more."""
@@ -186,7 +191,7 @@ class Loop:
         if value is not None and not math.isfinite(value):
             raise NumericsError(f"{what} is {value} at step {step}")
 
-    def _tell(self, phase: Literal["warming_up", "measuring"], throttle: bool = False) -> None:
+    def _tell(self, phase: Literal["warming_up", "measuring", "training"], throttle: bool = False) -> None:
         speed = None
         if self.outcome.window_step_times_s:
             tokens = self._task.workload.tokens_per_step * len(self.outcome.window_step_times_s)

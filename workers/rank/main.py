@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from api_schemas.leases import ProfileTask, TrialTask
+from api_schemas.leases import ProfileTask, RestartTask, TrialTask
 from api_schemas.measurements import Progress, RankReport
-from workers.rank import classify, deadline, mesh, ops, profile, scripted, trial_dir, wrap
+from workers.rank import classify, deadline, mesh, ops, profile, restart, scripted, trial_dir, wrap
 from workers.rank import step as steps
 from workers.rank.loop import Loop, run_all
 from workers.rank.measure import memory, pace
@@ -71,36 +71,50 @@ class Attempt:
         self._progress = trial_dir.ProgressFile(folder, rank)
         self._trainer: Trainer | None = None
 
-    def run(self, task: TrialTask) -> RankReport:
-        """Train and measure; raises whatever goes wrong."""
+    def run(self, task: TrialTask | RestartTask) -> RankReport:
+        """Train, and measure or restart; raises whatever goes wrong."""
         self._progress.write(Progress(phase="starting"))
         ops.ensure(task, lambda: self._progress.write(Progress(phase="starting")))
         place = Place.from_environment(task.cluster.device)
         _prepare_process(place)
-        if task.model.script is not None:
+        if isinstance(task, TrialTask) and task.model.script is not None:
             return self._run_script(task, place)
         mesh.join(place, self._folder)
         # Only now: where it was built for this trial, the first rank did so before it joined.
         ops.load(task)
         self._progress.write(Progress(phase="building"))
         self.phase = "building"
+        if isinstance(task, RestartTask):
+            return self._restart(task, place)
         pace_s = pace.seconds(place)
         meter = memory.meter(place)
         begin = time.perf_counter()
-        step = steps.of(task.model, task.workload)
-        setting = Setting.of(task, place, step.loss)
-        trainer = self._make_trainer(step.build_model(), setting)
+        built = self._build(task, place)
         wrap_time = time.perf_counter() - begin
-        self.phase = "training"
-        loop = Loop(trainer.parameter_checksum, setting, step, self._progress)
+        loop = Loop(built.trainer.parameter_checksum, built.setting, built.step, self._progress)
         first_forward_at_s = _boot_s()
-        run_all(loop.steps(meter), trainer)
+        run_all(loop.steps(meter), built.trainer)
         self._progress.write(Progress(phase="finishing", step=len(loop.outcome.losses)))
-        report = _report(place, loop, meter, wrap_time).model_copy(
+        return _report(place, loop, meter, wrap_time).model_copy(
             update={"first_forward_at_s": first_forward_at_s, "steps_ended_at_s": _boot_s(), "pace_s": pace_s}
         )
-        self._trainer = trainer
-        return report
+
+    def _build(self, task: TrialTask, place: Place) -> restart.Built:
+        step = steps.of(task.model, task.workload)
+        setting = Setting.of(task, place, step.loss)
+        model = step.build_model()
+        parameters = sum(parameter.numel() for parameter in model.parameters())
+        self._trainer = self._make_trainer(model, setting)
+        self.phase = "training"
+        return restart.Built(setting, step, self._trainer, parameters)
+
+    def _restart(self, task: RestartTask, place: Place) -> RankReport:
+        begin = time.perf_counter()
+        built = self._build(task.trial, place)
+        wrap_time = time.perf_counter() - begin
+        report = restart.run(task, built, self._folder, self._progress)
+        self._progress.write(Progress(phase="finishing", step=report.trajectory[-1].step + 1))
+        return report.model_copy(update={"wrap_time_s": wrap_time})
 
     def leave(self) -> None:
         """Let go of the peers, once the report is written. Bounded: what goes wrong from here on costs no measurement.

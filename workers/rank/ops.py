@@ -19,7 +19,7 @@ import torch
 from deepspeed.ops.op_builder import CPUAdamBuilder
 from torch.utils.cpp_extension import _get_build_directory, _import_module_from_library
 
-from api_schemas.leases import ProfileTask, TrialTask
+from api_schemas.leases import ProfileTask, RestartTask, Task, TrialTask
 from api_schemas.strategies import ZeroConfig
 from workers.rank import lifeline
 from workers.rank.classify import SetupError
@@ -33,10 +33,10 @@ _MARKER = "shardtune-built-for"
 _BUILD_TIMEOUT_S = 600
 
 
-def needed(task: TrialTask | ProfileTask) -> bool:
+def needed(task: Task) -> bool:
     """Whether the task steps its optimizer on the host with DeepSpeed's CPU Adam."""
     return (
-        isinstance(task, TrialTask)
+        not isinstance(task, ProfileTask)
         and isinstance(task.config.strategy, ZeroConfig)
         and task.config.strategy.offload_optimizer is not None
     )
@@ -48,7 +48,7 @@ def is_built() -> bool:
     return (_folder() / f"{_NAME}.so").exists() and marker.exists() and marker.read_text() == _built_for()
 
 
-def ensure(task: TrialTask, moving: Callable[[], None]) -> None:
+def ensure(task: TrialTask | RestartTask, moving: Callable[[], None]) -> None:
     """Build what the task needs, unless it is there. The first rank of a node does; the others wait where ranks meet.
 
     `moving` is called every second meanwhile.
@@ -71,7 +71,7 @@ def ensure(task: TrialTask, moving: Callable[[], None]) -> None:
         raise SetupError(words.strip()[-3000:] or f"the build of DeepSpeed's CPU Adam ended with {builder.returncode}")
 
 
-def load(task: TrialTask) -> None:
+def load(task: TrialTask | RestartTask) -> None:
     """Have DeepSpeed use the library as it was built.
 
     DeepSpeed would go through torch's build step once more, under a lock file that a rank killed meanwhile leaves behind

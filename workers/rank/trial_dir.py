@@ -6,16 +6,16 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from api_schemas.leases import ProfileTask, Task, TrialTask
+from api_schemas.leases import Task
 from api_schemas.measurements import Progress, RankReport
 from api_schemas.models import ModelProfile
 
-_TASK: TypeAdapter[ProfileTask | TrialTask] = TypeAdapter(Task)
+_TASK: TypeAdapter[Task] = TypeAdapter(Task)
 _THROTTLE_S = 0.5
 """At most so often within timed windows: a write is small, but not nothing."""
 
 
-def read_task(folder: Path) -> ProfileTask | TrialTask:
+def read_task(folder: Path) -> Task:
     """The content of `task.json`."""
     return _TASK.validate_json((folder / "task.json").read_text())
 

@@ -31,6 +31,7 @@ from tuner.space.flat import Flat, flatten
 PAGE = 50
 _NOISY = 0.1
 """Relative spread of the pairs' ratios beyond which a reader should know of it."""
+_RESTART_TONES = {"passed": "good", "failed": "bad", "not_checked": "warn"}
 _MOST_CHARTED = 2_000
 """Trials that the charts are made from, newest first; a study of more is rare, and its shape shows long before."""
 
@@ -182,6 +183,8 @@ def _activity(session: Session, study: Study, confirmed: int) -> str:
     run = running[-1]
     assert run.trial is not None
     where = f"trial {run.trial.number}: {wording.step(run.progress)}"
+    if run.purpose == "restart":
+        return f"restart of the winner from its own checkpoint, {where}"
     if study.phase is StudyPhase.CONFIRM:
         return f"fresh run {confirmed + 1} of at most {wording.most_confirm_runs(study)}, {where}"
     return where
@@ -203,6 +206,8 @@ def _trust(study: Study, fresh: Freshness) -> list[Trust]:
             "it trains the same thing: losses, gradient norms and weights agree with a configuration of another backend"
         )
     found.append(Trust("warn" if single else "good", text))
+    if result.restart is not None:
+        found.append(Trust(_RESTART_TONES[result.restart.outcome], wording.restarted(result.restart)))
     tones = {"fresh": "good", "stale": "bad", "unchecked": "quiet"}
     found.append(Trust(tones[fresh.word], fresh.why))
     return found

@@ -76,7 +76,17 @@ UNBEATEN = StudyResult(
 
 def test_the_json_object_has_exactly_the_documented_keys() -> None:
     answer = summary.as_json(study(), CONFIRMED, ["best/config.json"])
-    assert list(answer) == ["study_id", "best", "baseline", "speedup", "verdict", "promotion", "trials", "exports"]
+    assert list(answer) == [
+        "study_id",
+        "best",
+        "baseline",
+        "speedup",
+        "verdict",
+        "promotion",
+        "restart",
+        "trials",
+        "exports",
+    ]
     assert set(answer["best"]) == {"config", "tokens_per_s_per_gpu", "peak_allocated_gib", "peak_reserved_gib"}
     assert answer["best"].keys() == answer["baseline"].keys()
     assert TrialConfig.model_validate(answer["best"]["config"]) == ZERO

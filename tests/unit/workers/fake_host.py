@@ -50,12 +50,35 @@ def complete(directory, rank):
     )
 
 
+def restart(directory, rank):
+    """Save in the first life, which has no folder of an earlier one beside it, and load in the second."""
+    record = {"loss": 2.0, "grad_norm": 1.0, "parameter_sum": 0.5, "parameter_square_sum": 0.25}
+    saves = not (directory / "first_life").exists()
+    (directory / "checkpoint").mkdir(exist_ok=True)
+    report(
+        directory,
+        rank,
+        status="complete",
+        trajectory=[{"step": step, **record} for step in (2, 3)],
+        losses=[2.0] * (4 if saves else 2),
+        checkpoint={"step": 2, "seconds": 0.5 + rank + (not saves), "checkpoint_bytes": 100},
+    )
+
+
 def act(name, directory, rank):
     """What one rank does; returns its exit code."""
     print(f"rank {rank} acts {name}", flush=True)
     if name == "complete":
         move(directory, 1)
         complete(directory, rank)
+    elif name == "restart":
+        restart(directory, rank)
+    elif name == "crash_in_second_life":
+        restart(directory, rank)
+        return act("crash", directory, rank) if (directory / "first_life").exists() else 0
+    elif name.startswith("save_and_"):
+        (directory / "checkpoint").mkdir(exist_ok=True)
+        return act(name.removeprefix("save_and_"), directory, rank)
     elif name in ("oom", "crash"):
         report(directory, rank, status="failed", failure={"kind": name, "message": f"rank {rank}: {name}"})
         return 1

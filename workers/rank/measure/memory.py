@@ -89,12 +89,18 @@ class _CudaMeter:
 
     def result(self) -> Memory:
         """See `MemoryMeter`."""
-        stats = torch.cuda.memory_stats(self._device)
-        free, total = torch.cuda.mem_get_info(self._device)
-        return Memory(
-            peak_allocated_gib=torch.cuda.max_memory_allocated(self._device) / GIB,
-            peak_reserved_gib=torch.cuda.max_memory_reserved(self._device) / GIB,
-            # The caching allocator gives nothing back by itself, so the end of the run is its peak.
-            device_used_gib=(total - free) / GIB,
-            allocator_retries=int(stats.get("num_alloc_retries", 0)),
-        )
+        return of_allocator(self._device)
+
+
+def of_allocator(device: torch.device) -> Memory:
+    """What CUDA's caching allocator has counted so far."""
+    stats = torch.cuda.memory_stats(device)
+    free, total = torch.cuda.mem_get_info(device)
+    return Memory(
+        peak_allocated_gib=torch.cuda.max_memory_allocated(device) / GIB,
+        peak_reserved_gib=torch.cuda.max_memory_reserved(device) / GIB,
+        # The caching allocator gives nothing back by itself, so the end of the run is its peak.
+        device_used_gib=(total - free) / GIB,
+        allocator_retries=int(stats.get("num_alloc_retries", 0)),
+        allocator_ooms=int(stats.get("num_ooms", 0)),
+    )

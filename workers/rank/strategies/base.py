@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -29,6 +30,12 @@ class Trainer(Protocol):
 
     def parameter_checksum(self) -> tuple[float, float]:
         """Sum and sum of squares of all master weights of the whole model, in fp64."""
+
+    def save(self, folder: Path) -> None:
+        """Write master weights and optimizer state into a folder that all ranks see. Collective."""
+
+    def load(self, folder: Path) -> None:
+        """Take over what an equal trainer has saved, before the first step. Collective."""
 
     def close(self) -> None:
         """Release what would outlive the process or keep its peers waiting."""

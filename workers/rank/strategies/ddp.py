@@ -1,6 +1,7 @@
 """PyTorch DistributedDataParallel."""
 
 import contextlib
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from api_schemas.strategies import DdpConfig
 from workers.rank import cast
 from workers.rank import model as models
-from workers.rank.strategies import base
+from workers.rank.strategies import base, sharded_checkpoint
 
 
 class DdpTrainer:
@@ -53,6 +54,14 @@ class DdpTrainer:
         """See `Trainer`; every rank holds everything."""
         total = base.checksum_of(self._parameters)
         return float(total[0]), float(total[1])
+
+    def save(self, folder: Path) -> None:
+        """See `Trainer`."""
+        sharded_checkpoint.save(self._ddp, self._optimizer, folder)
+
+    def load(self, folder: Path) -> None:
+        """See `Trainer`."""
+        sharded_checkpoint.load(self._ddp, self._optimizer, folder)
 
     def close(self) -> None:
         """See `Trainer`."""

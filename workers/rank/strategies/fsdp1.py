@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -19,7 +20,7 @@ from api_schemas.strategies.fsdp1 import HYBRID
 from workers.rank import model as models
 from workers.rank import weights
 from workers.rank.place import Place
-from workers.rank.strategies import base
+from workers.rank.strategies import base, sharded_checkpoint
 
 
 class Fsdp1Trainer:
@@ -57,6 +58,14 @@ class Fsdp1Trainer:
         if self._sharded:
             return base.reduce_checksum(total, self._place, self._fsdp.process_group)
         return float(total[0]), float(total[1])
+
+    def save(self, folder: Path) -> None:
+        """See `Trainer`."""
+        sharded_checkpoint.save(self._fsdp, self._optimizer, folder)
+
+    def load(self, folder: Path) -> None:
+        """See `Trainer`."""
+        sharded_checkpoint.load(self._fsdp, self._optimizer, folder)
 
     def close(self) -> None:
         """See `Trainer`."""

@@ -1,5 +1,6 @@
 """PyTorch `fully_shard` (FSDP2), fully sharded, replicated or both (HSDP)."""
 
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -13,7 +14,7 @@ from api_schemas.strategies import Fsdp2Config
 from workers.rank import model as models
 from workers.rank import weights
 from workers.rank.place import Place
-from workers.rank.strategies import base
+from workers.rank.strategies import base, sharded_checkpoint
 
 
 class Fsdp2Trainer:
@@ -58,6 +59,14 @@ class Fsdp2Trainer:
         """See `Trainer`; replicate groups hold the same, so one shard group is added up."""
         local = base.checksum_of(cast(DTensor, p).to_local() for p in self._parameters)
         return base.reduce_checksum(local, self._place, self._shard_group)
+
+    def save(self, folder: Path) -> None:
+        """See `Trainer`."""
+        sharded_checkpoint.save(self._model, self._optimizer, folder)
+
+    def load(self, folder: Path) -> None:
+        """See `Trainer`."""
+        sharded_checkpoint.load(self._model, self._optimizer, folder)
 
     def close(self) -> None:
         """See `Trainer`."""

@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from pathlib import Path
 from typing import Any
 
 import deepspeed
@@ -18,6 +19,8 @@ from workers.rank.strategies import base
 
 NVME_VARIABLE = "SHARDTUNE_NVME_PATH"
 """Folder on a local NVMe disk, where the worker's probe found that DeepSpeed's asynchronous I/O works."""
+_TAG = "engine"
+"""DeepSpeed's name for one of several checkpoints in a folder; there is one."""
 
 
 class ZeroTrainer:
@@ -75,6 +78,15 @@ class ZeroTrainer:
     def parameter_checksum(self) -> tuple[float, float]:
         """See `Trainer`; padding at the end of a partition is zero and stays so."""
         return base.reduce_checksum(base.checksum_of(_masters(self._engine.optimizer)), self._place)
+
+    def save(self, folder: Path) -> None:
+        """See `Trainer`."""
+        self._engine.save_checkpoint(str(folder), tag=_TAG)
+
+    def load(self, folder: Path) -> None:
+        """See `Trainer`."""
+        path, _ = self._engine.load_checkpoint(str(folder), tag=_TAG)
+        assert path is not None, "DeepSpeed found no checkpoint"
 
     def close(self) -> None:
         """See `Trainer`."""

@@ -1,0 +1,75 @@
+"""Whether a configuration goes on from its own checkpoint in new processes: the plan, what was measured, what it came to."""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from api_schemas.base import Schema
+from api_schemas.measurements import StepRecord
+
+
+class RestartPlan(Schema):
+    """How long the run with a restart in its middle trains."""
+
+    fewest_steps: int = Field(default=8, ge=1)
+    """Before the checkpoint, however slow they are."""
+    most_steps: int = Field(default=40, ge=1)
+    max_train_s: float = Field(default=6.0, gt=0)
+    """Beyond the fewest, no further step begins after this many seconds of steps."""
+    steps_after: int = Field(default=5, ge=2, le=100)
+    """Recorded twice: by the processes that saved, which go on, and by the new ones that loaded."""
+
+
+class RestartMeasurement(Schema):
+    """One run with a restart in its middle. Times are the slowest rank's; allocator counts the largest rank's of each life, added up."""
+
+    saved_at_step: int = Field(ge=1)
+    """Steps trained before the checkpoint, which is where its data goes on."""
+    losses: tuple[float, ...]
+    """Of every step of the processes that saved: one uninterrupted run."""
+    went_on: tuple[StepRecord, ...] = Field(min_length=1)
+    """The steps after the checkpoint in the processes that saved it."""
+    resumed: tuple[StepRecord, ...]
+    """The same steps in the processes that loaded it."""
+    save_s: float
+    """Until all of it was on the disk."""
+    load_s: float
+    """From the disk, where the kernel gave up its cached copy."""
+    checkpoint_bytes: int
+    """On disk, all ranks."""
+    allocator_retries: int | None = None
+    """Times the CUDA allocator had to empty its cache to satisfy a request; None on CPU, which has no such allocator."""
+    allocator_ooms: int | None = None
+    """Requests it could not satisfy even then, whether or not somebody caught the error."""
+    elapsed_s: float
+    """From the launch of the first processes to the end of the last."""
+
+    @model_validator(mode="after")
+    def _same_steps(self) -> Self:
+        ours, theirs = [r.step for r in self.went_on], [r.step for r in self.resumed]
+        if ours != theirs or ours[0] != self.saved_at_step:
+            raise ValueError(
+                f"resumed (steps {theirs}) and went_on (steps {ours}) must be the same steps, beginning with "
+                f"saved_at_step ({self.saved_at_step})"
+            )
+        return self
+
+
+class RestartCheck(Schema):
+    """What the check of a study's best came to. Figures are None where nothing was measured."""
+
+    trial_number: int
+    outcome: Literal["passed", "failed", "not_checked"]
+    """`failed`: only a baseline can stay the answer with it; a challenger is refused."""
+    reason: str | None = None
+    """Why it failed or was not checked."""
+    steps_before: int | None = None
+    steps_after: int | None = None
+    loss_difference: float | None = None
+    """Largest relative difference of a loss after the restart."""
+    save_s: float | None = None
+    load_s: float | None = None
+    checkpoint_bytes: int | None = None
+    allocator_retries: int | None = None
+    """None on CPU as well."""
+    elapsed_s: float | None = None

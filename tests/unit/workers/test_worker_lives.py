@@ -1,0 +1,67 @@
+"""A restart check is two launches over one folder; what its checkpoint took on the disk is given back however it ends."""
+
+import pytest
+
+from api_schemas.failures import Failure, FailureKind
+from api_schemas.hardware import Fingerprint
+from api_schemas.leases import RestartTask
+from api_schemas.restart import RestartMeasurement
+from workers.attempt import Workplace, attempt
+from workers.supervise import Limits
+from workers.trial_dir import TrialDir, prune
+
+
+@pytest.fixture
+def run(tmp_path, task, fingerprint: Fingerprint, warm):
+    """Run a restart task with ranks that act as told; what it came to and its folder."""
+
+    def run_once(*acts, interrupted=lambda: None, limits=Limits(20, 20)):
+        launcher = warm(*acts)
+        launcher.prepare(lambda: False)
+        place = Workplace(tmp_path / "work", launcher, fingerprint, ranks=2, peak_flops=None, min_free_gib=0)
+        restart = RestartTask(trial=task)
+        directory = TrialDir.create(place.work_dir, "run-1", restart, fingerprint, 0)
+        attempted = attempt(place, restart, lambda: directory, limits, interrupted)
+        assert not (directory.path / "checkpoint").exists()
+        return attempted, directory
+
+    return run_once
+
+
+def test_the_second_launch_finds_the_checkpoint_and_both_are_joined(run):
+    attempted, directory = run("restart", "restart")
+    measured = attempted.result
+    assert isinstance(measured, RestartMeasurement), measured
+    assert measured.saved_at_step == 2 and len(measured.losses) == 4
+    assert (measured.save_s, measured.load_s) == (1.5, 2.5), "the slowest rank's"
+    assert measured.elapsed_s == attempted.elapsed_s and attempted.gpu_seconds == 2 * attempted.elapsed_s
+    assert directory.first_report(0) is not None and directory.succeeded
+
+
+def test_a_first_life_that_fails_has_no_second(run):
+    attempted, directory = run("save_and_oom", "save_and_oom")
+    assert isinstance(attempted.result, Failure) and attempted.result.kind is FailureKind.OOM
+    assert directory.first_report(0) is None
+
+
+def test_a_failure_after_loading_is_the_runs(run):
+    attempted, _ = run("crash_in_second_life", "restart")
+    assert isinstance(attempted.result, Failure) and attempted.result.kind is FailureKind.CRASH
+
+
+def test_ended_in_the_middle_nothing_is_left(run):
+    asked = iter([None, None])
+    attempted, _ = run("save_and_hang", "restart", interrupted=lambda: next(asked, "the lease is lost"))
+    assert attempted is None
+
+
+def test_both_lives_share_one_deadline(run):
+    attempted, _ = run("save_and_hang", "restart", limits=Limits(1.0, 20))
+    assert isinstance(attempted.result, Failure) and attempted.result.kind is FailureKind.DEADLINE
+
+
+def test_what_a_killed_agent_left_of_a_checkpoint_goes_with_the_next_run(tmp_path, directory):
+    (directory.path / "checkpoint").mkdir()
+    (directory.path / "checkpoint" / "large").touch()
+    prune(directory.path.parent, 5, 5)
+    assert directory.path.exists() and not (directory.path / "checkpoint").exists()

@@ -1,0 +1,170 @@
+"""A checkpoint on the disk: room for it, saving and loading with a clock, and what training needs besides weights.
+
+What is in it comes from the trainer. Data is a pure function of the step, so its position is the number of steps.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+
+from api_schemas.base import GIB
+from api_schemas.measurements import CheckpointPart, Progress
+from workers.rank.classify import SetupError
+from workers.rank.measure import throughput
+from workers.rank.place import Place
+from workers.rank.strategies.base import Trainer
+from workers.rank.trial_dir import ProgressFile
+
+_POSITION = "position.json"
+"""Written last: without it the checkpoint is not whole."""
+_BYTES_PER_PARAMETER = 16
+"""At most: an fp32 master and two moments, and ZeRO adds the weights it computes with."""
+_FULL = 64 << 20
+"""Where less than this is free after a save has failed, it failed for want of room."""
+_TICK_S = 5.0
+
+
+class CheckpointFolder:
+    """One checkpoint of one trial, in the folder that all its ranks see."""
+
+    def __init__(self, path: Path, place: Place, progress: ProgressFile) -> None:
+        self._path, self._place, self._progress = path, place, progress
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether there is a checkpoint to load."""
+        return (self._path / _POSITION).exists()
+
+    def save(self, trainer: Trainer, step: int, parameters: int) -> CheckpointPart:
+        """Save after `step` steps of a model with so many parameters. Collective.
+
+        Raises:
+            SetupError: the disk has no room for it.
+        """
+        self._path.mkdir(exist_ok=True)
+        require_room(self._path, parameters * _BYTES_PER_PARAMETER)
+        begin = self._together()
+        with self._telling("saving", step), full_disk_named(self._path):
+            trainer.save(self._path)
+            _save_random_state(self._random_state, self._place)
+            self._together()
+            if self._place.local_rank == 0:
+                _write_through(self._path)
+        seconds = self._together() - begin
+        if self._place.rank == 0:
+            (self._path / _POSITION).write_text(json.dumps({"step": step}))
+        return CheckpointPart(step=step, seconds=seconds, checkpoint_bytes=_size(self._path))
+
+    def load(self, trainer: Trainer) -> CheckpointPart:
+        """Take over what was saved. Collective."""
+        step = int(json.loads((self._path / _POSITION).read_text())["step"])
+        begin = self._together()
+        with self._telling("loading", step):
+            trainer.load(self._path)
+            _load_random_state(self._random_state, self._place)
+        seconds = self._together() - begin
+        return CheckpointPart(step=step, seconds=seconds, checkpoint_bytes=_size(self._path))
+
+    @property
+    def _random_state(self) -> Path:
+        return self._path / f"random_state_{self._place.rank}.pt"
+
+    def _together(self) -> float:
+        """A moment that all ranks have reached."""
+        dist.barrier()
+        return throughput.clock(self._place)
+
+    @contextlib.contextmanager
+    def _telling(self, phase: Literal["saving", "loading"], step: int) -> Iterator[None]:
+        """Keep the agent's no-progress clock from ending what takes as long as the disk needs; the deadline bounds it."""
+        over = threading.Event()
+
+        def tell() -> None:
+            while not over.wait(_TICK_S):
+                self._progress.write(Progress(phase=phase, step=step))
+
+        self._progress.write(Progress(phase=phase, step=step))
+        ticker = threading.Thread(target=tell, name="checkpoint-progress", daemon=True)
+        ticker.start()
+        try:
+            yield
+        finally:
+            over.set()
+            ticker.join()
+
+
+def require_room(folder: Path, needed: int) -> None:
+    """Refuse to save so many bytes where there is less space.
+
+    Raises:
+        SetupError: with both figures.
+    """
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise SetupError(
+            f"the checkpoint may take {needed / GIB:.2f} GiB, but work_dir's disk ({folder}) has {free / GIB:.2f} GiB free; "
+            "free some space, choose another work directory, or set budget.restart_check to false"
+        )
+
+
+@contextlib.contextmanager
+def full_disk_named(folder: Path) -> Iterator[None]:
+    """A disk that runs full while saving is no fault of the configuration; the writers tell of it in many ways.
+
+    Raises:
+        SetupError: in place of what such a disk raised.
+    """
+    try:
+        yield
+    except Exception as error:
+        free = shutil.disk_usage(folder).free
+        if free < _FULL or _has_no_space(error):
+            raise SetupError(
+                f"work_dir's disk ({folder}) ran full while the checkpoint was saved ({free / GIB:.2f} GiB free); "
+                "free some space, choose another work directory, or set budget.restart_check to false"
+            ) from error
+        raise
+
+
+def _has_no_space(error: BaseException | None) -> bool:
+    """Somewhere in the chain the kernel said so: no space, or the quota is used up."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _write_through(folder: Path) -> None:
+    """To the disk and out of the kernel's cache, so that saving and loading are what they are called."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _save_random_state(path: Path, place: Place) -> None:
+    """A model of the user's own may draw numbers while it trains; ours do not."""
+    device = torch.cuda.get_rng_state(place.device) if place.is_cuda else None
+    torch.save({"cpu": torch.get_rng_state(), "device": device}, path)
+
+
+def _load_random_state(path: Path, place: Place) -> None:
+    state = torch.load(path, weights_only=True)
+    torch.set_rng_state(state["cpu"])
+    if place.is_cuda:
+        torch.cuda.set_rng_state(state["device"], place.device)

@@ -132,7 +132,12 @@ def most_confirm_runs(study: Study) -> int:
 
 def confirm_runs(trials: Sequence[Trial], state: TrialState) -> list[tuple[Trial, Run]]:
     """Fresh runs of a promotion in a state, with their trials."""
-    return [(trial, run) for trial in trials for run in trial.runs if run.purpose == "confirm" and run.state is state]
+    return runs_of(trials, "confirm", state)
+
+
+def runs_of(trials: Sequence[Trial], purpose: str, state: TrialState) -> list[tuple[Trial, Run]]:
+    """Runs of a purpose in a state, with their trials."""
+    return [(trial, run) for trial in trials for run in trial.runs if run.purpose == purpose and run.state is state]
 
 
 def step(progress: Progress | None) -> str:

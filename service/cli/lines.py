@@ -18,6 +18,7 @@ class LineView:
         self._states: dict[int, TrialState] = {}
         self._confirmed: set[str] = set()
         self._rejected = 0
+        self._restarted: set[str] = set()
 
     def __enter__(self) -> "LineView":
         return self
@@ -49,6 +50,17 @@ class LineView:
                 self._write(
                     f"fresh run {len(self._confirmed)} of at most {wording.most_confirm_runs(study)}: "
                     f"trial {trial.number}, {figure} tokens/s/GPU"
+                )
+
+        self._tell_restarts(trials)
+
+    def _tell_restarts(self, trials: Sequence[Trial]) -> None:
+        for trial, run in wording.runs_of(trials, "restart", TrialState.COMPLETE):
+            if run.run_id not in self._restarted and run.restart is not None:
+                self._restarted.add(run.run_id)
+                self._write(
+                    f"trial {trial.number} went on from its own checkpoint in new processes "
+                    f"(saved in {run.restart.save_s:.2f} s, loaded in {run.restart.load_s:.2f} s)"
                 )
 
     def _tell_refusals(self, rejections: Sequence[Rejection]) -> None:

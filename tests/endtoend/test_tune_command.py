@@ -32,6 +32,8 @@ def test_one_command_gives_one_answer_and_files_that_run(tmp_path: Path) -> None
     low, high = answer["speedup"]["ci95"]
     assert low <= answer["speedup"]["value"] <= high
     assert (answer["verdict"] == "confirmed") == (low > 1)
+    assert answer["restart"]["outcome"] == "passed", answer["restart"]
+    assert answer["restart"]["checkpoint_bytes"] > 0 and answer["restart"]["allocator_retries"] is None
     assert "best/config.json" in answer["exports"]
     assert all((tmp_path / path).is_file() for path in answer["exports"])
 

@@ -1,13 +1,19 @@
-"""`python own_ranks.py DIR …`: forks the two ranks of each trial, in an interpreter that finds packages on its path."""
+"""`python own_ranks.py DIR …`: forks the two ranks of each trial, in an interpreter that finds packages on its path.
+
+A directory that is named again gets ranks that go on in it.
+"""
 
 import os
 import sys
 from pathlib import Path
 
 from workers.rank import main
+from workers.trial_dir import TrialDir
 
 
 def run_ranks(folder: Path, ranks: int = 2) -> None:
+    if (folder / "rank_0.json").exists():
+        TrialDir(folder).begin_second_life()
     pids = []
     for rank in range(ranks):
         pid = os.fork()

@@ -10,9 +10,11 @@ import pytest
 from conftest import tiny_task
 
 from api_schemas.failures import FailureKind
-from api_schemas.leases import ProfileTask
+from api_schemas.leases import ProfileTask, RestartTask
 from api_schemas.measurements import RankReport
 from api_schemas.models import ModelProfile, ModelSpec
+from api_schemas.restart import RestartPlan
+from workers.trial_dir import TrialDir
 
 pytestmark = pytest.mark.ranks
 
@@ -23,6 +25,7 @@ STRATEGIES = {
     "zero3": {"kind": "zero", "stage": 3},
     "fsdp2": {"kind": "fsdp2", "dp_shard": 2},
 }
+RESTARTED = ("zero3", "fsdp2")
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +49,13 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         made[name] = root / name
         made[name].mkdir()
         (made[name] / "task.json").write_text(task.model_dump_json())
-    command = [sys.executable, str(Path(__file__).with_name("own_ranks.py")), *map(str, made.values())]
+    for name in RESTARTED:
+        made[f"restart {name}"] = root / f"restart-{name}"
+        made[f"restart {name}"].mkdir()
+        task = RestartTask(trial=tasks[name], plan=RestartPlan(most_steps=8, steps_after=3))
+        (made[f"restart {name}"] / "task.json").write_text(task.model_dump_json())
+    again = [made[f"restart {name}"] for name in RESTARTED]
+    command = [sys.executable, str(Path(__file__).with_name("own_ranks.py")), *map(str, [*made.values(), *again])]
     search = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])
     subprocess.run(command, check=True, timeout=240, env=os.environ | {"PYTHONPATH": search})
     return made
@@ -78,3 +87,14 @@ def test_an_entry_point_that_is_not_installed_is_named_with_those_that_are(folde
     failure = report(folders["unknown"]).failure
     assert failure is not None and failure.kind is FailureKind.CRASH
     assert "no-such" in failure.message and "lora-llama" in failure.message
+
+
+@pytest.mark.parametrize("name", RESTARTED)
+def test_frozen_parameters_go_on_from_a_checkpoint(folders: dict[str, Path], name: str) -> None:
+    directory = TrialDir(folders[f"restart {name}"])
+    before, after = directory.first_report(0), directory.report(0)
+    assert before is not None and after is not None and after.status == "complete", after
+    assert [step.step for step in after.trajectory] == [8, 9, 10]
+    for ours, theirs in zip(before.trajectory, after.trajectory, strict=True):
+        assert theirs.loss == pytest.approx(ours.loss, rel=1e-5)
+        assert theirs.parameter_square_sum == pytest.approx(ours.parameter_square_sum, rel=1e-6)

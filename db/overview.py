@@ -4,13 +4,15 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import JSON, ColumnElement, SQLColumnExpression, func, or_, select, type_coerce
+from sqlalchemy import JSON, ColumnElement, SQLColumnExpression, and_, func, or_, select, type_coerce
 from sqlalchemy.orm import Session, joinedload
 
+from api_schemas.best import RecommendationState
 from api_schemas.studies import StudyState
 from api_schemas.trials import TrialState
+from db.best_rows import BestRow, RecommendationRow
 from db.listing import Page, paged
-from db.rows import RunRow, StudyRow
+from db.rows import AttemptRow, RunRow, StudyRow
 
 _SPEC = type_coerce(StudyRow.spec, JSON)
 _RESULT = type_coerce(StudyRow.result, JSON)
@@ -30,9 +32,10 @@ BEST_SORTS: dict[str, SQLColumnExpression[Any]] = {
 def best_ids(
     session: Session, project_id: str | None, text: str, device: str | None, page: Page
 ) -> tuple[list[str], int]:
-    """The newest answered study of each model, workload and cluster that matches, and how many there are.
+    """The study behind each model, workload and cluster that matches, and how many there are.
 
-    `project_id` None: of all projects.
+    It is the one whose answer is served: a fresh answer before a stale one, then the last that came to be served; where
+    nothing is served, the newest that was answered. `project_id` None: of all projects.
     """
     subject = (
         _SPEC[("model", "config")].as_string(),
@@ -43,10 +46,25 @@ def best_ids(
     )
     # A study that is being extended has no end for now.
     ended = func.coalesce(StudyRow.finished_at, StudyRow.created_at)
-    position = func.row_number().over(partition_by=subject, order_by=(ended.desc(), StudyRow.id))
-    ranked = select(StudyRow.id, position.label("position")).where(StudyRow.result.is_not(None), *_of(project_id))
-    newest = ranked.subquery()
-    query = select(StudyRow.id).join(newest, newest.c.id == StudyRow.id).where(newest.c.position == 1)
+    position = func.row_number().over(
+        partition_by=subject,
+        order_by=(
+            BestRow.serving_id.is_(None),
+            BestRow.freshness != "fresh",
+            BestRow.updated_at.desc(),
+            ended.desc(),
+            StudyRow.id,
+        ),
+    )
+    ranked = (
+        select(StudyRow.id, position.label("position"))
+        .select_from(StudyRow)
+        .where(StudyRow.result.is_not(None), *_of(project_id))
+    )
+    is_served = and_(RecommendationRow.study_id == StudyRow.id, RecommendationRow.state == RecommendationState.SERVING)
+    ranked = ranked.outerjoin(RecommendationRow, is_served)
+    shown = ranked.outerjoin(BestRow, BestRow.serving_id == RecommendationRow.id).subquery()
+    query = select(StudyRow.id).join(shown, shown.c.id == StudyRow.id).where(shown.c.position == 1)
     query = query.where(*_matching(text, device))
     total = session.scalar(select(func.count()).select_from(query.subquery())) or 0
     return list(session.scalars(paged(query, BEST_SORTS[page.sort], StudyRow.id, page))), total
@@ -96,6 +114,13 @@ def running_on_workers(session: Session) -> dict[str, RunRow]:
     """By worker id: the run it executes."""
     query = select(RunRow).where(RunRow.state == TrialState.RUNNING).options(joinedload(RunRow.trial))
     return {run.worker_id: run for run in session.scalars(query) if run.worker_id is not None}
+
+
+def last_attempt(session: Session, worker_id: str) -> AttemptRow | None:
+    """The newest attempt of a worker that has ended, with its run and trial."""
+    query = select(AttemptRow).where(AttemptRow.worker_id == worker_id, AttemptRow.end.is_not(None))
+    query = query.order_by(AttemptRow.id.desc()).limit(1)
+    return session.scalars(query.options(joinedload(AttemptRow.run).joinedload(RunRow.trial))).one_or_none()
 
 
 def pulse(session: Session, study_id: str) -> tuple[str, bool] | None:

@@ -73,15 +73,19 @@ def count(value: float) -> str:
 
 
 def relative(moment: datetime, now: datetime) -> str:
-    """`just now`, `5 min ago`, `3 h ago`, `12 days ago`; the page's script says the same."""
+    """`just now`, `5 min ago`, `3 h ago`, `12 days ago`, `in 5 min`; the page's script says the same."""
     age = (now - moment).total_seconds()
-    if age < 10:
+    if abs(age) < 10:
         return "just now"
-    if age < 90:
-        return f"{age:.0f} s ago"
-    if age < 90 * _MINUTE:
-        return f"{age / _MINUTE:.0f} min ago"
-    return f"{age / _HOUR:.0f} h ago" if age < 36 * _HOUR else f"{age / _DAY:.0f} days ago"
+    return f"in {_span(-age)}" if age < 0 else f"{_span(age)} ago"
+
+
+def _span(length_s: float) -> str:
+    if length_s < 90:
+        return f"{length_s:.0f} s"
+    if length_s < 90 * _MINUTE:
+        return f"{length_s / _MINUTE:.0f} min"
+    return f"{length_s / _HOUR:.0f} h" if length_s < 36 * _HOUR else f"{length_s / _DAY:.0f} days"
 
 
 def exact(moment: datetime) -> str:

@@ -48,6 +48,12 @@ def enable_webhook(context: InContext, webhook_id: str, once: InOnce) -> Webhook
     return rules.enable(context, webhook_id, once)
 
 
+@router.post("/{webhook_id}:disable", responses=_UNKNOWN)
+def disable_webhook(context: InContext, webhook_id: str, once: InOnce) -> Webhook:
+    """Deliver nothing more until it is enabled again; what waits is given up."""
+    return rules.disable(context, webhook_id, once)
+
+
 @router.post("/{webhook_id}:rotate", responses=_UNKNOWN_OR_NO_KEY)
 def rotate_secret(context: InContext, webhook_id: str, once: InOnce) -> WebhookWithSecret:
     """A new secret; the former signs beside it for 24 hours."""

@@ -78,6 +78,17 @@ def enable(context: Context, webhook_id: str, once: Once = ALWAYS) -> Webhook:
         return once.answer(session, _view(row))
 
 
+def disable(context: Context, webhook_id: str, once: Once = ALWAYS) -> Webhook:
+    """Tell it nothing more, and give up what waits for it, until it is enabled again."""
+    with once.write(context) as session:
+        row = _get(context, session, webhook_id)
+        if row.is_enabled:
+            webhooks.disable(session, row.id, f"disabled by {context.principal.name}", context.now())
+            session.refresh(row)
+            log.info("webhook disabled", extra={"webhook": row.id, "by": context.principal.name})
+        return once.answer(session, _view(row))
+
+
 def rotate(context: Context, webhook_id: str, once: Once = ALWAYS) -> WebhookWithSecret:
     """A new secret; the former signs beside it for a day."""
     key = secrets.master_key(context.settings)

@@ -24,12 +24,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="shardtune-screenshots-") as scratch:
         stack = Stack(Path(scratch))
         try:
-            stack.start_service()
+            stack.start_service(WEBHOOK_ALLOW_PRIVATE="1")
             with sync_playwright() as playwright:
                 browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
                 address = str(stack.http.base_url).rstrip("/")
                 shoot(browser, address, folder, {"empty-best": "/", "empty-workers": "/workers"})
-                shoot(browser, address, folder, pages_of(stack))
+                settings = settings_of(stack)
+                shoot(browser, address, folder, pages_of(stack) | settings)
+                # With the first key everything needs one, so these come last.
+                key = stack.http.post("/v1/keys", json={"name": "admin", "scopes": ["admin"]}).json()["secret"]
+                shoot(browser, address, folder, {"login": "/login"})
+                shoot(browser, address, folder, {"settings": "/settings"}, key)
         finally:
             stack.close()
     print(f"{len(list(folder.rglob('*.png')))} pictures in {folder}/")
@@ -64,18 +69,31 @@ def pages_of(stack: Stack) -> dict[str, str]:
         "new": "/new",
         "calculator": "/new?model=llama-2-70b&hardware=H100-SXM5-80GB&size=6&sequence_length=4096",
         "workers": "/workers",
-        "settings": "/settings",
-        "login": "/login",
         "error": "/studies/none",
     }
 
 
-def shoot(browser: Browser, address: str, folder: Path, pages: dict[str, str]) -> None:
-    """Each page in light and dark, wide and narrow."""
+def settings_of(stack: Stack) -> dict[str, str]:
+    """Two webhooks that nobody answers, one of them switched off; the address of the other's page."""
+    for events in ([], ["study.complete"]):
+        spec = {"url": "http://127.0.0.1:9/hook", "events": events}
+        made = stack.http.post("/v1/webhooks", json=spec).json()["webhook_id"]
+    stack.http.post(f"/v1/webhooks/{made}:test")
+    stack.http.post(f"/v1/webhooks/{made}:disable")
+    return {"webhook": f"/settings/webhooks/{stack.http.get('/v1/webhooks').json()[0]['webhook_id']}"}
+
+
+def shoot(browser: Browser, address: str, folder: Path, pages: dict[str, str], key: str = "") -> None:
+    """Each page in light and dark, wide and narrow; logged in where there is a key."""
     for scheme in ("light", "dark"):
         for size, (width, height) in WIDTHS.items():
             context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": height})
             page = context.new_page()
+            if key:
+                page.goto(f"{address}/login")
+                page.get_by_label("API key").fill(key)
+                page.get_by_role("button", name="Log in").click()
+                page.wait_for_url(f"{address}/")
             for name, path in pages.items():
                 page.goto(address + path)
                 page.wait_for_timeout(150)

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
+from browser_steps import press
 from playwright.sync_api import Page, expect
 from real_parts import TINY, study
 
@@ -70,10 +70,7 @@ def test_every_page_is_accessible_and_fits(site, finished, running, scheme, widt
     paths += [f"{finished}/export", f"/compare?pick={finished.split('/')[-1]}:0&pick={finished.split('/')[-1]}:1"]
     for path in paths:
         watched.page.goto(path)
-        found = Axe().run(watched.page).response["violations"]
-        serious = [(v["id"], v["nodes"][0]["html"]) for v in found if v["impact"] in ("serious", "critical")]
-        assert not serious, (path, serious)
-        assert watched.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
+        watched.assert_accessible()
     # Chromium reports the 404 of the page that does not exist.
     watched.complaints = [text for text in watched.complaints if "404" not in text]
     watched.close()
@@ -113,6 +110,34 @@ def test_best_config_leads_to_its_files(page, finished):
     with page.expect_download() as download:
         page.get_by_role("heading", name="launch.sh").get_by_role("link", name="Download").click()
     assert download.value.suggested_filename == "launch.sh"
+
+
+def test_a_best_row_is_exported_and_retuned_by_keyboard(page, finished):
+    page.goto("/?q=llama")
+    press(page, "link", "Export")
+    page.wait_for_url("**/export")
+    with page.expect_download() as download:
+        press(page, "link", "Download")
+    assert download.value.suggested_filename
+    page.goto("/?q=llama")
+    press(page, "button", "Retune")
+    page.wait_for_url("**/studies/study-*")
+    assert not page.url.endswith(finished)
+    page.once("dialog", lambda dialog: dialog.accept())
+    press(page, "button", "Cancel")
+    expect(page.locator("#head")).to_contain_text("cancelled")
+
+
+def test_the_workers_page_follows_without_a_reload(page, site, running):
+    page.goto("/workers")
+    page.evaluate("window.notReloaded = true")
+    expect(page.locator(".worker")).to_contain_text("trial", timeout=60_000)
+    page.get_by_text("Fingerprint").click()
+    site.stack.http.post(f"/v1/studies/{running.split('/')[-1]}:cancel").raise_for_status()
+    expect(page.locator(".worker")).to_contain_text("waiting for work", timeout=30_000)
+    expect(page.locator(".worker")).to_contain_text("Last run")
+    expect(page.locator(".worker details")).to_have_attribute("open", "")
+    assert page.evaluate("window.notReloaded")
 
 
 def test_trials_are_sorted_and_compared_by_keyboard(page, finished):
@@ -175,15 +200,3 @@ def test_the_theme_is_kept(page):
     page.goto("/workers")
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
     expect(page.get_by_role("button", name="Switch between light and dark")).to_have_text("Light")
-
-
-def press(page: Page, role: str, name: str) -> None:
-    """Reach a control by Tab alone, and press it."""
-    wanted = page.get_by_role(role, name=name, exact=True).first
-    expect(wanted).to_be_visible()
-    for _ in range(80):
-        page.keyboard.press("Tab")
-        if wanted.evaluate("element => element === document.activeElement"):
-            page.keyboard.press("Enter")
-            return
-    raise AssertionError(f"{role} {name!r} is not reached by Tab")

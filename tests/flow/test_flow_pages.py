@@ -6,7 +6,7 @@ import pytest
 from fastapi.testclient import TestClient
 from simulated_worker import SPEC, SimulatedWorker, failure, measurement, speed_of
 
-from api_schemas.failures import FailureKind
+from api_schemas.failures import Failure, FailureKind
 
 HTML = {"accept": "text/html"}
 
@@ -62,17 +62,45 @@ def test_home_says_which_is_best_and_by_how_much(client):
     assert "No answered study matches" in page(client, "/?q=llama+nothing")
 
 
-def test_a_newer_answer_takes_the_place_of_an_older_one(quick_client, study_id, clock):
-    clock.turn(60)
-    answer = quick_client.post(
-        f"/studies/{study_id}/retune", data={"csrf": token(quick_client)}, follow_redirects=False
-    )
+def retuned(client: TestClient, study_id: str, speed: float) -> str:
+    """The address of the same study once more, on machines of this speed."""
+    answer = client.post(f"/studies/{study_id}/retune", data={"csrf": token(client)}, follow_redirects=False)
     again = answer.headers["location"]
     assert answer.status_code == 303 and again != f"/studies/{study_id}"
-    assert study_id in page(quick_client, "/")
-    SimulatedWorker(quick_client, behave=behave).register().work()
+    assert study_id in page(client, "/")
+
+    def faster(lease, task):
+        outcome = behave(lease, task)
+        if isinstance(outcome, Failure):
+            return outcome
+        return measurement(speed * outcome.tokens_per_s_per_gpu)
+
+    SimulatedWorker(client, behave=faster).register().work()
+    return again
+
+
+def test_home_shows_what_is_served_and_not_simply_what_is_newest(quick_client, study_id, clock):
+    clock.turn(60)
+    slower = retuned(quick_client, study_id, 0.5)
     text = page(quick_client, "/")
-    assert again in text and study_id not in text
+    assert study_id in text and slower not in text
+    clock.turn(60)
+    faster = retuned(quick_client, study_id, 2.0)
+    text = page(quick_client, "/")
+    assert faster in text and f"/studies/{study_id}" not in text
+
+
+def test_home_shows_a_pinned_answer_and_mentions_the_proposal(quick_client, study_id, clock):
+    known = {"csrf": token(quick_client)}
+    quick_client.post(f"/studies/{study_id}/recommendation/pin", data=known).raise_for_status()
+    before = re.search(r'class="num big">([^<]+)<', page(quick_client, "/"))
+    clock.turn(60)
+    newer = retuned(quick_client, study_id, 2.0)
+    text = page(quick_client, "/")
+    assert before and before[0] in text and f'href="{newer}">A newer answer</a> waits for approval' in text
+    quick_client.post(f"{newer}/recommendation/approve", data=known).raise_for_status()
+    text = page(quick_client, "/")
+    assert "waits for approval" not in text and before[0] not in text and newer in text
 
 
 def test_a_study_says_what_did_not_work_and_filters_by_it(quick_client, study_id):

@@ -1,4 +1,4 @@
-"""`/settings`: API keys. A secret is on one page only, the answer to its creation."""
+"""`/settings`: API keys, and the list of webhooks. A secret is on one page only, the answer to its creation."""
 
 from typing import Annotated
 
@@ -8,22 +8,20 @@ from starlette.responses import Response
 
 from api_schemas.keys import KeySpec, Scope
 from service import keys
-from service.codes import FieldError
-from service.context import Context, InContext
+from service.context import InContext
 from service.mistakes import field_error
 from service.pages.gate import may
-from service.pages.rendering import Checked, render, see_other
+from service.pages.rendering import Checked, see_other
+from service.pages.routes import webhooks
+from service.pages.views.settings import show
 
 router = APIRouter(prefix="/settings", dependencies=[may(Scope.ADMIN)])
-
-_MOST = 200
-"""Keys listed; more are read over the API."""
 
 
 @router.get("")
 def show_settings(request: Request, context: InContext) -> Response:
-    """The keys there are, and a form for another."""
-    return _show(request, context)
+    """The keys and webhooks there are, and forms for others."""
+    return show(request, context)
 
 
 @router.post("/keys", dependencies=[Checked])
@@ -40,10 +38,10 @@ def create_key(
     try:
         spec = KeySpec.model_validate(values | {"expires_in_days": days.strip() or None})
     except ValidationError as error:
-        return _show(request, context, errors=[field_error(item) for item in error.errors()])
+        return show(request, context, errors=[field_error(item) for item in error.errors()])
     created = keys.create(context, spec)
     assert created.secret is not None, "only a repeated request has none"
-    return _show(request, context, secret=created.secret.get_secret_value(), name=spec.name)
+    return show(request, context, secret=created.secret.get_secret_value(), made=f"Key {spec.name}")
 
 
 @router.post("/keys/{key_id}/revoke", dependencies=[Checked])
@@ -53,16 +51,4 @@ def revoke_key(context: InContext, key_id: str) -> Response:
     return see_other("/settings")
 
 
-def _show(
-    request: Request, context: Context, errors: list[FieldError] | None = None, secret: str = "", name: str = ""
-) -> Response:
-    return render(
-        request,
-        "settings.html",
-        status=422 if errors else 200,
-        keys=keys.page(context, None, _MOST).keys,
-        scopes=list(Scope),
-        errors=errors or [],
-        secret=secret,
-        name=name,
-    )
+router.include_router(webhooks.router)

@@ -5,10 +5,14 @@ const MINUTE = 60, HOUR = 3600, DAY = 86400;
 
 function relative(moment) {
   const age = (Date.now() - moment) / 1000;
-  if (age < 10) return "just now";
-  if (age < 90) return `${Math.round(age)} s ago`;
-  if (age < 90 * MINUTE) return `${Math.round(age / MINUTE)} min ago`;
-  return age < 36 * HOUR ? `${Math.round(age / HOUR)} h ago` : `${Math.round(age / DAY)} days ago`;
+  if (Math.abs(age) < 10) return "just now";
+  return age < 0 ? `in ${span(-age)}` : `${span(age)} ago`;
+}
+
+function span(length) {
+  if (length < 90) return `${Math.round(length)} s`;
+  if (length < 90 * MINUTE) return `${Math.round(length / MINUTE)} min`;
+  return length < 36 * HOUR ? `${Math.round(length / HOUR)} h` : `${Math.round(length / DAY)} days`;
 }
 
 export function updateTimes() {

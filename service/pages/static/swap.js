@@ -16,11 +16,26 @@ export function swap(html) {
   if (focused) find(focused)?.focus({ preventScroll: true });
 }
 
-/** Parts that came or went change the page as a whole. */
-export function hasSameParts(html) {
+/** Fetch the page again and show what is new in it. */
+export async function reload() {
+  const answer = await fetch(location.href, { headers: { accept: "text/html" } });
+  if (!answer.ok) return;
+  const html = await answer.text();
+  if (hasSameParts(html)) swap(html);
+  else replaceAll(html);
+}
+
+function hasSameParts(html) {
   const newer = new DOMParser().parseFromString(html, "text/html");
   const names = (root) => [...root.querySelectorAll("[data-live]")].map((part) => part.id).join();
   return names(document) === names(newer);
+}
+
+// A section that appears for the first time needs its place, which only a whole page has.
+function replaceAll(html) {
+  const main = document.getElementById("main");
+  main.replaceChildren(...new DOMParser().parseFromString(html, "text/html").getElementById("main").childNodes);
+  enhance(main);
 }
 
 function carryState(from, to) {

@@ -19,7 +19,7 @@ PAGE = 25
 
 @dataclass(frozen=True)
 class BestRow:
-    """The answer of the newest study of one subject."""
+    """What is served for one subject; where nothing is, the answer of its newest study."""
 
     study: Study
     cluster: str
@@ -116,6 +116,8 @@ def contender_peak(contender: Contender) -> float | None:
 
 
 def _best_row(study: Study, everyone: Sequence[WorkerRow], served: Recommended | None) -> BestRow:
+    if served is not None and served.state == "serving":
+        study = study.model_copy(update={"result": served.result})
     assert study.result is not None
     tone, sentence = words.verdict(study)
     best = study.result.best

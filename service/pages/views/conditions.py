@@ -1,6 +1,7 @@
 """The circumstances of a measurement in words: what the worker saw of its machine, and how the timing went."""
 
 from api_schemas.conditions import Conditions, DeviceSeen
+from api_schemas.failures import Failure
 from api_schemas.measurements import Measurement
 from service.pages.figures import gib, percent, seconds
 
@@ -12,12 +13,24 @@ _STRAGGLES = 1.1
 
 def circumstances(measured: Measurement) -> tuple[tuple[str, str], ...]:
     """Tone and sentence of each thing worth knowing; empty where an older worker recorded none."""
-    found = [*_timing(measured)]
-    if measured.conditions is not None:
-        found += _machine(measured.conditions)
-        for device in measured.conditions.devices:
-            found += _device(device)
-    return tuple(found)
+    return (*_timing(measured), *surroundings(measured.conditions))
+
+
+def conditions_of(measured: Measurement | None, failure: Failure | None) -> Conditions | None:
+    """What the worker saw around a run, however it ended."""
+    return measured.conditions if measured is not None else failure.conditions if failure is not None else None
+
+
+def surroundings(seen: Conditions | None) -> tuple[tuple[str, str], ...]:
+    """Tone and sentence of everything that was seen of the machine."""
+    if seen is None:
+        return ()
+    return (*_machine(seen), *(line for device in seen.devices for line in _device(device)))
+
+
+def troubles(seen: Conditions | None) -> tuple[tuple[str, str], ...]:
+    """Of these, what was not as it should be."""
+    return tuple((tone, text) for tone, text in surroundings(seen) if tone in ("warn", "bad"))
 
 
 def _timing(measured: Measurement) -> list[tuple[str, str]]:

@@ -8,6 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from api_schemas.best import RecommendationState
+from api_schemas.studies import StudyResult
 from db import best
 from db.best_rows import BestRow, RecommendationRow
 
@@ -45,6 +46,15 @@ class Made:
 
 
 @dataclass(frozen=True)
+class Proposal:
+    """A newer answer that waits for approval."""
+
+    study_id: str
+    tokens_per_s_per_gpu: float
+    created_at: datetime
+
+
+@dataclass(frozen=True)
 class Recommended:
     """The recommendation a study made."""
 
@@ -52,7 +62,11 @@ class Recommended:
     study_key: str
     state: str
     tone: str
+    result: StudyResult
+    """What is recommended; after a retune not all that the study found."""
     is_pinned: bool
+    newer: Proposal | None
+    """Than this one, where this one is served."""
     served_study: str | None
     """The study whose answer is served in this case, where it is another."""
     stale_fields: tuple[str, ...]
@@ -63,9 +77,10 @@ class Recommended:
 
 
 def of_studies(session: Session, study_ids: Sequence[str]) -> dict[str, Recommended]:
-    """By study: its newest recommendation, without history."""
+    """By study: its recommendation that is served, else its newest, without history."""
     query = select(RecommendationRow).where(RecommendationRow.study_id.in_(study_ids))
-    rows = session.scalars(query.order_by(RecommendationRow.created_at)).all()
+    is_serving = RecommendationRow.state == RecommendationState.SERVING
+    rows = session.scalars(query.order_by(is_serving, RecommendationRow.created_at)).all()
     return {row.study_id: _view(session, row) for row in rows}
 
 
@@ -85,12 +100,21 @@ def _view(session: Session, row: RecommendationRow, with_history: bool = False) 
         study_key=row.study_key,
         state=row.state.value,
         tone=_TONES[row.state],
+        result=row.answer.result,
+        newer=_newer(session, row) if is_serving else None,
         is_pinned=is_serving and case is not None and case.is_pinned,
         served_study=served.study_id if served is not None and served.id != row.id else None,
         stale_fields=tuple(case.changed_fields) if is_serving and case and case.freshness == "stale" else (),
         actions=_actions(row, case),
         decisions=_decisions(session, row) if with_history else (),
     )
+
+
+def _newer(session: Session, row: RecommendationRow) -> Proposal | None:
+    found = best.newest_proposal(session, row.project_id, row.study_key)
+    if found is None or found.created_at < row.created_at:
+        return None
+    return Proposal(found.study_id, found.answer.result.best.tokens_per_s_per_gpu, found.created_at)
 
 
 def _actions(row: RecommendationRow, case: BestRow | None) -> tuple[tuple[str, str], ...]:

@@ -16,7 +16,7 @@ from service import views as shown
 from service.pages.charts.plot import Plot
 from service.pages.charts.series import losses, step_times
 from service.pages.views import best, words
-from service.pages.views.conditions import circumstances
+from service.pages.views.conditions import circumstances, conditions_of, surroundings, troubles
 from tuner import model_shape, predict
 from tuner.objective import available_gib
 from tuner.space.flat import flatten
@@ -52,6 +52,8 @@ class TrialPage:
     ranks: tuple[RankFigures, ...]
     circumstances: tuple[tuple[str, str], ...]
     """Tone and sentence of each."""
+    troubles: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
+    """Each later run whose machine was not as it should be, and in what."""
     log_tail: str | None
 
 
@@ -88,9 +90,16 @@ def trial_page(session: Session, row: StudyRow, number: int) -> TrialPage | None
         best_number=answer.trial_number if answer else None,
         ends=words.ENDS,
         ranks=measured.ranks if measured else (),
-        circumstances=circumstances(measured) if measured else (),
+        circumstances=circumstances(measured) if measured else surroundings(conditions_of(None, trial.failure)),
+        troubles=_later_troubles(trial),
         log_tail=next((run.log_tail for run in reversed(trial.runs) if run.log_tail), None),
     )
+
+
+def _later_troubles(trial: Trial) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
+    later = [run for run in trial.runs if run.purpose != "search"]
+    found = [troubles(conditions_of(run.measurement, run.failure)) for run in later]
+    return tuple((f"Fresh run {number}", lines) for number, lines in enumerate(found, 1) if lines)
 
 
 def _reference(session: Session, row: StudyRow) -> int | None:

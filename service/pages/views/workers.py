@@ -6,14 +6,16 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
+from api_schemas.failures import FailureKind
 from api_schemas.fingerprints import FieldChange
 from api_schemas.hardware import Fingerprint
 from db import fingerprints, overview, workers
 from db.fingerprint_rows import FingerprintEraRow
-from db.rows import RunRow, WorkerRow
+from db.rows import AttemptRow, RunRow, WorkerRow
 from service import wording
 from service.fingerprints import changes_of
 from service.pages.views import words
+from service.pages.views.conditions import conditions_of, troubles
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,19 @@ class Era:
     since: datetime
     changes: tuple[FieldChange, ...]
     """Against the era before; empty for the first."""
+
+
+@dataclass(frozen=True)
+class LastRun:
+    """What a worker ended last, and what it saw of its machine meanwhile."""
+
+    study_id: str
+    trial_number: int | None
+    what: str
+    end: str
+    ended_at: datetime
+    notes: tuple[tuple[str, str], ...]
+    """Tone and sentence of each thing that was not as it should be."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +55,8 @@ class WorkerCard:
     activity: str
     study_id: str | None
     trial_number: int | None
+    last: LastRun | None
+    """Of live workers."""
     fingerprint: Fingerprint
     eras: tuple[Era, ...]
 
@@ -49,15 +66,16 @@ def cards(session: Session, live_since: datetime, project_id: str | None) -> tup
     running = overview.running_on_workers(session)
     history = fingerprints.of_workers(session)
     found = [
-        _card(row, running.get(row.id), row.seen_at >= live_since, _eras(history.get(row.id, [])))
+        _card(session, row, running.get(row.id), row.seen_at >= live_since, _eras(history.get(row.id, [])))
         for row in workers.everyone(session)
         if project_id is None or row.project_id in (None, project_id)
     ]
     return tuple(sorted(found, key=lambda card: (not card.is_live, card.name)))
 
 
-def _card(row: WorkerRow, run: RunRow | None, is_live: bool, eras: tuple[Era, ...]) -> WorkerCard:
+def _card(session: Session, row: WorkerRow, run: RunRow | None, is_live: bool, eras: tuple[Era, ...]) -> WorkerCard:
     cluster = row.inventory.cluster
+    attempt = overview.last_attempt(session, row.id) if is_live else None
     return WorkerCard(
         worker_id=row.id,
         name=row.name,
@@ -70,14 +88,34 @@ def _card(row: WorkerRow, run: RunRow | None, is_live: bool, eras: tuple[Era, ..
         activity=_activity(run) if run else ("waiting for work" if is_live else "not heard of"),
         study_id=run.study_id if run else None,
         trial_number=run.trial.number if run and run.trial else None,
+        last=_last(attempt) if attempt else None,
         fingerprint=row.inventory.fingerprint,
         eras=eras,
     )
 
 
 def _activity(run: RunRow) -> str:
-    what = "profiles the model" if run.trial is None else f"{run.purpose} run of trial {run.trial.number}"
-    return f"{what}, {wording.step(run.progress)}"
+    return f"{_what(run)}, {wording.step(run.progress)}"
+
+
+def _what(run: RunRow) -> str:
+    return "profiles the model" if run.trial is None else f"{run.purpose} run of trial {run.trial.number}"
+
+
+def _last(attempt: AttemptRow) -> LastRun:
+    run, failure = attempt.run, attempt.failure
+    assert attempt.finished_at is not None and attempt.end is not None, "asked for"
+    said: tuple[tuple[str, str], ...] = (
+        (("bad", failure.message),) if failure and failure.kind is FailureKind.DEVICE else ()
+    )
+    return LastRun(
+        study_id=run.study_id,
+        trial_number=run.trial.number if run.trial else None,
+        what="profile of the model" if run.trial is None else _what(run),
+        end=words.ENDS.get(attempt.end, attempt.end),
+        ended_at=attempt.finished_at,
+        notes=said + troubles(conditions_of(run.measurement if attempt.end == "complete" else None, failure)),
+    )
 
 
 def _eras(history: Sequence[FingerprintEraRow]) -> tuple[Era, ...]:

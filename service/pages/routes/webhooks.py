@@ -1,0 +1,93 @@
+"""`/settings/webhooks`, a part of the settings: make a webhook, read what became of its messages, test, disable, rotate, delete."""
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Form, Request
+from pydantic import ValidationError
+from starlette.responses import Response
+
+from api_schemas.keys import Scope
+from api_schemas.webhooks import WebhookSpec
+from service.context import Context, InContext
+from service.errors import Invalid, NotFound
+from service.mistakes import field_error
+from service.pages.gate import may
+from service.pages.rendering import Checked, render, see_other
+from service.pages.views import settings
+from service.webhooks import rules
+
+router = APIRouter(prefix="/webhooks", dependencies=[may(Scope.ADMIN)])
+
+_MOST = 100
+"""Messages listed; older ones are read over the API."""
+
+
+@router.post("", dependencies=[Checked])
+def create_webhook(
+    request: Request,
+    context: InContext,
+    url: Annotated[str, Form(max_length=4000)] = "",
+    study: Annotated[str, Form(max_length=200)] = "",
+    event: Annotated[list[str] | None, Form()] = None,
+) -> Response:
+    """Make a webhook and show its secret, this once."""
+    typed = {"url": url.strip(), "study_id": study.strip(), "events": event or []}
+    try:
+        created = rules.create(context, WebhookSpec.model_validate(typed | {"study_id": study.strip() or None}))
+    except ValidationError as error:
+        return settings.show(request, context, [field_error(item) for item in error.errors()], typed=typed)
+    except Invalid as error:
+        return settings.show(request, context, error.errors, typed=typed)
+    return settings.show(request, context, secret=created.secret, made=f"The webhook to {created.url}")
+
+
+@router.get("/{webhook_id}")
+def show_webhook(request: Request, context: InContext, webhook_id: str) -> Response:
+    """One webhook and its newest messages."""
+    return _show(request, context, webhook_id)
+
+
+@router.post("/{webhook_id}/rotate", dependencies=[Checked])
+def rotate_secret(request: Request, context: InContext, webhook_id: str) -> Response:
+    """Make a new secret and show it, this once."""
+    return _show(request, context, webhook_id, rules.rotate(context, webhook_id).secret)
+
+
+@router.post("/{webhook_id}/test", dependencies=[Checked])
+async def test_webhook(context: InContext, webhook_id: str) -> Response:
+    """Send a message now; the list says what came of it."""
+    await rules.test(context, webhook_id)
+    return see_other(f"/settings/webhooks/{webhook_id}")
+
+
+@router.post("/{webhook_id}/delete", dependencies=[Checked])
+def delete_webhook(context: InContext, webhook_id: str) -> Response:
+    """Forget it and its messages."""
+    rules.delete(context, webhook_id)
+    return see_other("/settings")
+
+
+_SWITCHES: dict[str, Callable[[Context, str], Any]] = {"enable": rules.enable, "disable": rules.disable}
+
+
+@router.post("/{webhook_id}/{action}", dependencies=[Checked])
+def switch(context: InContext, webhook_id: str, action: str) -> Response:
+    """Enable or disable it."""
+    if action not in _SWITCHES:
+        raise NotFound(
+            "unknown_action", f"A webhook can be tested, enabled, disabled, rotated or deleted, not {action!r}."
+        )
+    _SWITCHES[action](context, webhook_id)
+    return see_other(f"/settings/webhooks/{webhook_id}")
+
+
+def _show(request: Request, context: Context, webhook_id: str, secret: str = "") -> Response:
+    return render(
+        request,
+        "webhook.html",
+        hook=rules.read(context, webhook_id),
+        deliveries=rules.read_deliveries(context, webhook_id, _MOST),
+        most=_MOST,
+        secret=secret,
+    )

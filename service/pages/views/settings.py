@@ -1,0 +1,42 @@
+"""The settings page: all keys and webhooks, and what a form made or got wrong."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastapi import Request
+from starlette.responses import Response
+
+from api_schemas.events import EVENT_TYPES
+from api_schemas.keys import Scope
+from service import keys
+from service.codes import FieldError
+from service.context import Context
+from service.pages.rendering import render
+from service.webhooks import rules as webhooks
+
+_MOST = 200
+"""Keys listed; more are read over the API."""
+
+
+def show(
+    request: Request,
+    context: Context,
+    errors: Sequence[FieldError] = (),
+    secret: str = "",
+    made: str = "",
+    typed: Mapping[str, Any] | None = None,
+) -> Response:
+    """The page; after a form with what was wrong in it and what was typed, or with the secret it made."""
+    return render(
+        request,
+        "settings.html",
+        status=422 if errors else 200,
+        keys=keys.page(context, None, _MOST).keys,
+        scopes=list(Scope),
+        webhooks=webhooks.everyone(context),
+        event_types=EVENT_TYPES,
+        errors=errors,
+        secret=secret,
+        made=made,
+        typed=typed or {},
+    )

@@ -28,7 +28,7 @@ from tuner.staleness import Machine, Marks, Standing, assess, marked
 
 log = logging.getLogger(__name__)
 
-_LOOK_AGAIN_S = 30.0
+_MOST_BETWEEN_LOOKS_S = 30.0
 """Where nothing changed: a change counts once it has lasted, so time alone can make something due."""
 
 
@@ -56,12 +56,13 @@ def watch(context: Context) -> int:
 async def keep_watching(context: Context) -> None:
     """Watch until cancelled; with tens of thousands of cases a look is dear, so it is taken where something changed."""
     state: object = None
-    looked_s = -_LOOK_AGAIN_S
+    between_s = min(_MOST_BETWEEN_LOOKS_S, context.settings.fingerprint_debounce_s / 10)
+    looked_s = -between_s
     while True:
         await asyncio.sleep(context.settings.fingerprint_check_s)
         try:
             now = await run_in_threadpool(_state, context)
-            if now == state and time.monotonic() - looked_s < _LOOK_AGAIN_S:
+            if now == state and time.monotonic() - looked_s < between_s:
                 continue
             await run_in_threadpool(watch, context)
             state, looked_s = now, time.monotonic()

@@ -22,6 +22,15 @@ class RecommendationState(StrEnum):
     REJECTED = "rejected"
 
 
+class Renewed(Schema):
+    """What was shown of a configuration when it was first recommended, on an earlier fingerprint or at another time."""
+
+    recommendation_id: str
+    study_id: str
+    verdict: Verdict
+    speedup: Speedup | None
+
+
 class Answer(Schema):
     """What a finished study recommends, and for what."""
 
@@ -30,6 +39,8 @@ class Answer(Schema):
     cluster: Cluster
     fingerprint: Fingerprint
     result: StudyResult
+    renewed: Renewed | None = None
+    """Where a retune measured again what was recommended before: `result` is the retune's, this is what it goes back to."""
 
 
 class Recommendation(Schema):
@@ -56,10 +67,13 @@ class Decision(Schema):
 
     at: datetime
     action: Literal[
-        "proposed", "served", "kept", "approved", "rejected", "pinned", "unpinned", "rolled_back", "stale", "fresh"
-    ]
+        "proposed", "served", "kept", "approved", "rejected", "pinned", "unpinned", "rolled_back", "stale", "fresh",
+        "renewed", "superseded", "inconclusive", "regression",
+    ]  # fmt: skip
     """`kept`: a new study's answer was not faster than the one that is served. `stale`: the machines have changed, in
-    the fields that the note names; `fresh`: they have changed back."""
+    the fields that the note names; `fresh`: they have changed back. Of retunes: `renewed`, the configuration was measured
+    again and stays; `superseded`, it goes on under the key in the note; `inconclusive`, it stays as it was.
+    `regression`: a canary found it slower than it was measured."""
     recommendation_id: str
     by: str
     """Name of the key; `service` for what follows from a study's end."""
@@ -101,6 +115,9 @@ class BestConfig(Schema):
     """The configuration to train with."""
 
     study_key: str
+    asked_key: str | None = None
+    """The study_key that was asked for, where the case has been measured on another fingerprint since: the answer is
+    that of `study_key`."""
     match: Literal["exact", "nearest"]
     differences: tuple[Difference, ...] = ()
     """Empty for an exact match."""
@@ -118,6 +135,8 @@ class BestConfig(Schema):
     """The strategy in words."""
     verdict: Verdict
     speedup: Speedup | None
+    renewed: Renewed | None = None
+    """Where a retune confirmed that the configuration still stands: what had been shown of it before."""
     best: Contender
     baseline: Contender
     model: ModelSpec

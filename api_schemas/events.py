@@ -28,8 +28,9 @@ TRIAL_EVENTS = (
     "trial.cancelled",
 )
 RUN_EVENTS = ("run.leased", "run.ended")
-BEST_EVENTS = ("best.stale",)
-"""About what is served, not part of any study's stream: told to webhooks, kept as decisions."""
+BEST_EVENTS = ("best.stale", "best.proposed", "best.replaced", "best.renewed", "best.regression")
+"""About what is served, not part of any study's stream: told to webhooks, kept as decisions. An answer waits for
+approval; another is served now; the present one was measured again and stays; it has become slower without a change."""
 EVENT_TYPES = (*STUDY_EVENTS, *TRIAL_EVENTS, *RUN_EVENTS, *BEST_EVENTS)
 """`noun.what_happened`; `trial.waiting` means that a run of it will be repeated."""
 

@@ -118,6 +118,8 @@ class Worker(Schema):
     """It gets no more work; what it runs may finish."""
     run_id: str | None = None
     """What it executes now."""
+    condition: str | None = None
+    """What is wrong with it, as far as canaries have found: slower than it was, where its peers are not."""
 
 
 class WorkerPage(Schema):

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import ConfigDict, Field, JsonValue
 
 from api_schemas.base import Schema
+from api_schemas.errands import Errand
 from api_schemas.hardware import Cluster, Fingerprint
 from api_schemas.keys import DEFAULT_PROJECT
 from api_schemas.models import EXAMPLE, ModelProfile, ModelSpec
@@ -133,6 +134,8 @@ class Promotion(Schema):
     runs: int
     """Fresh runs, those that failed or did not count included."""
     gpu_seconds: float
+    ratios: tuple[float, ...] = ()
+    """challenger / baseline of each pair, also where they are too few for an interval."""
 
 
 class StudyResult(Schema):
@@ -178,6 +181,8 @@ class Study(Schema):
     """Stays while an extended study runs, until the renewed answer takes its place."""
     reason: str | None = None
     """Why the search stopped, or why the study failed."""
+    errand: Errand | None = None
+    """What it is for, where the service itself started it; None: a user did."""
     warnings: tuple[str, ...] = ()
     """Keys of the given baseline that are unknown or do nothing in a trial, and what was taken for what it leaves open."""
 

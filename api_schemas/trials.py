@@ -74,7 +74,8 @@ class Trial(Schema):
 
     number: int
     state: TrialState
-    origin: Literal["baseline", "default", "sampler"]
+    origin: Literal["baseline", "default", "challenger", "sampler"]
+    """`challenger`: a runner-up of an earlier study, or a favourite of the predictor, in a retune."""
     config: TrialConfig
     description: str
     failure: Failure | None = None

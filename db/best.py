@@ -22,6 +22,14 @@ def served(session: Session, project_id: str, study_key: str) -> BestRow | None:
     return session.scalars(query.options(joinedload(BestRow.serving))).one_or_none()
 
 
+def current(session: Session, project_id: str, study_key: str) -> BestRow | None:
+    """What is served for the case of a key: under it, or where it was measured since under the key that superseded it."""
+    row = served(session, project_id, study_key)
+    while row is not None and row.superseded_by is not None:
+        row = served(session, project_id, row.superseded_by)
+    return row
+
+
 def of_shape(session: Session, project_id: str, shape_key: str) -> Sequence[BestRow]:
     """What is served for a case on any fingerprint, the newest first."""
     return _serving(session, BestRow.project_id == project_id, BestRow.shape_key == shape_key)
@@ -39,7 +47,8 @@ def near(session: Session, project_id: str, model_key: str, model_type: str, dev
 
 
 def _serving(session: Session, *conditions: ColumnElement[bool]) -> Sequence[BestRow]:
-    query = select(BestRow).where(*conditions, BestRow.serving_id.is_not(None)).order_by(BestRow.updated_at.desc())
+    present = (BestRow.serving_id.is_not(None), BestRow.superseded_by.is_(None))
+    query = select(BestRow).where(*conditions, *present).order_by(BestRow.updated_at.desc())
     return session.scalars(query.limit(_MOST_CANDIDATES).options(joinedload(BestRow.serving))).all()
 
 
@@ -122,7 +131,7 @@ def decisions(
 
 def served_before(session: Session, row: BestRow) -> RecommendationRow | None:
     """What was served before the present one."""
-    actions = ("served", "approved", "pinned", "rolled_back")
+    actions = ("served", "renewed", "approved", "pinned", "rolled_back")
     query = (
         select(RecommendationRow)
         .join(DecisionRow, DecisionRow.recommendation_id == RecommendationRow.id)
@@ -152,5 +161,7 @@ def last_resolving(session: Session, project_id: str, resolve_key: str) -> Study
 def unrecommended(session: Session) -> Sequence[StudyRow]:
     """Complete studies from before there were recommendations."""
     known = select(RecommendationRow.study_id)
-    query = select(StudyRow).where(StudyRow.state == StudyState.COMPLETE, StudyRow.id.not_in(known))
+    query = select(StudyRow).where(
+        StudyRow.state == StudyState.COMPLETE, StudyRow.id.not_in(known), StudyRow.errand.is_(None)
+    )
     return session.scalars(query.order_by(StudyRow.finished_at)).all()

@@ -59,6 +59,8 @@ class BestRow(Row):
     """Times it was given out, about: each service process counts, and adds its count every few seconds."""
     planned_gpu_seconds: Mapped[float | None]
     """Declared length of the training run it is for."""
+    superseded_by: Mapped[str | None] = mapped_column(String(32))
+    """study_key of the same case on the fingerprint it was measured on since; None: this row is the present one."""
     version: Mapped[int] = mapped_column(default=0)
     updated_at: Mapped[datetime]
 

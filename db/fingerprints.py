@@ -136,7 +136,8 @@ def holders(session: Session, keys: Collection[str], project_id: str | None) -> 
 
 def dependents(session: Session, key: str, project_id: str | None, limit: int) -> Sequence[BestRow]:
     """What is served that was measured under a fingerprint, by study key."""
-    query = select(BestRow).where(BestRow.fingerprint_key == key, BestRow.serving_id.is_not(None))
+    present = (BestRow.serving_id.is_not(None), BestRow.superseded_by.is_(None))
+    query = select(BestRow).where(BestRow.fingerprint_key == key, *present)
     if project_id is not None:
         query = query.where(BestRow.project_id == project_id)
     query = query.order_by(BestRow.study_key, BestRow.project_id).limit(limit)
@@ -161,7 +162,7 @@ def cases(session: Session) -> Sequence[Case]:
         )
         .join(RecommendationRow, RecommendationRow.id == BestRow.serving_id)
         .join(StudyRow, StudyRow.id == RecommendationRow.study_id)
-        .where(BestRow.fingerprint_key.is_not(None))
+        .where(BestRow.fingerprint_key.is_not(None), BestRow.superseded_by.is_(None))
         .order_by(BestRow.updated_at.desc(), BestRow.study_key)
     )
     return [Case(**row._mapping) for row in session.execute(query)]

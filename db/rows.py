@@ -6,6 +6,7 @@ from typing import Any
 from sqlalchemy import JSON, ForeignKey, Index, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
+from api_schemas.errands import Errand
 from api_schemas.failures import Failure
 from api_schemas.hardware import Cluster, Fingerprint, Inventory
 from api_schemas.keys import DEFAULT_PROJECT
@@ -53,6 +54,8 @@ class WorkerRow(Row):
     """Last request of this session."""
     is_draining: Mapped[bool] = mapped_column(default=False)
     """It gets no more work; survives a restart of the worker."""
+    condition: Mapped[str | None] = mapped_column(Text)
+    """What a canary found wrong with it; None: nothing."""
 
 
 class StudyRow(Row):
@@ -88,6 +91,8 @@ class StudyRow(Row):
     """Of a study that was started because nothing was known: the key of its case, without the fingerprint."""
     purpose: Mapped[str] = mapped_column(String(8), default="user", server_default="user")
     """`user`: somebody waits for it. `retune` and `canary` are the service's own: they get what workers have left."""
+    errand: Mapped[Errand | None] = mapped_column(Stored(Errand))
+    """What the service wants of it; None: a user asked for it."""
     created_at: Mapped[datetime]
     finished_at: Mapped[datetime | None]
     last_event: Mapped[int] = mapped_column(default=0)

@@ -120,5 +120,6 @@ def unqueue(session: Session, schedule_id: str, now: datetime, reason: str) -> N
 
 def serving_cases(session: Session, project_id: str) -> Sequence[BestRow]:
     """Cases of a project that have an answer, the newest answer first."""
-    query = select(BestRow).where(BestRow.project_id == project_id, BestRow.serving_id.is_not(None))
+    present = (BestRow.serving_id.is_not(None), BestRow.superseded_by.is_(None))
+    query = select(BestRow).where(BestRow.project_id == project_id, *present)
     return session.scalars(query.order_by(BestRow.updated_at.desc()).options(joinedload(BestRow.serving))).all()

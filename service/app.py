@@ -10,12 +10,36 @@ from opentelemetry.trace import TracerProvider
 from starlette.concurrency import run_in_threadpool
 
 from db.session import Database, is_current, upgrade
-from service import errors, events, expiry, idempotency, openapi, pages, recommendations, retention, staleness, waiting
+from service import (
+    canary,
+    errors,
+    events,
+    expiry,
+    idempotency,
+    openapi,
+    pages,
+    recommendations,
+    retention,
+    staleness,
+    waiting,
+)
 from service.body_limit import BodyLimit
 from service.codes import Problem
 from service.context import Context
 from service.readable import READABLE
-from service.routes import best, fingerprints, health, keys, leases, predictions, retunes, studies, webhooks, workers
+from service.routes import (
+    best,
+    canaries,
+    fingerprints,
+    health,
+    keys,
+    leases,
+    predictions,
+    retunes,
+    studies,
+    webhooks,
+    workers,
+)
 from service.routes import events as event_routes
 from service.settings import Settings
 from service.telemetry import NAMED, config
@@ -51,6 +75,7 @@ def create_app(
                 deliveries.keep_delivering,
                 retention.keep_forgetting,
                 staleness.keep_watching,
+                canary.keep_watching,
             )
         ]
         try:
@@ -82,6 +107,7 @@ def create_app(
         best,
         retunes,
         fingerprints,
+        canaries,
         event_routes,
         predictions,
         workers,

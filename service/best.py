@@ -13,10 +13,10 @@ from db import best
 from db.best_rows import BestRow
 from service import etags, matching, studies, workers
 from service.context import Context
+from service.decisions import tag_of as tag_of_case
 from service.errors import Conflict, NotFound
 from service.idempotency import ALWAYS, Once
 from service.recommendations import project_of, unknown_key
-from service.recommendations import tag_of as tag_of_case
 from service.subjects import Subject, differences
 from tuner import export
 
@@ -34,10 +34,10 @@ def by_key(context: Context, study_key: str, project_id: str | None = None) -> B
         NotFound: nothing is known, or nothing was approved.
     """
     with context.db.read() as session:
-        row = best.served(session, project_of(context, project_id), study_key)
+        row = best.current(session, project_of(context, project_id), study_key)
         if row is None or row.serving is None:
             raise unknown_key(study_key)
-        return _view(row, (), context.now())
+        return _view(row, (), context.now(), study_key)
 
 
 def by_subject(context: Context, subject: Subject, exact: bool, project_id: str | None = None) -> BestConfig:
@@ -56,7 +56,7 @@ def by_subject(context: Context, subject: Subject, exact: bool, project_id: str 
 
 def tag_of(found: BestConfig) -> str:
     """The entity tag of an answer, however old."""
-    return etags.of(found.model_copy(update={"age_s": 0.0}))
+    return etags.of(found.model_copy(update={"age_s": 0.0, "asked_key": None}))
 
 
 def check_unchanged(context: Context, row: BestRow, if_match: str | None) -> None:
@@ -164,12 +164,13 @@ def _confidence(row: BestRow, found: tuple[Difference, ...]) -> Confidence:
     if found:
         is_low = is_low or _distance(found) >= _WEIGHTS["cluster"]
         reasons.append("measured for another case: " + ", ".join(item.field for item in found))
-    if row.serving.answer.result.verdict is not Verdict.CONFIRMED:
+    answer = row.serving.answer
+    if Verdict.CONFIRMED not in (answer.result.verdict, answer.renewed and answer.renewed.verdict):
         reasons.append("no configuration was confirmed to beat the baseline")
     return Confidence(level="low" if is_low else "medium" if reasons else "high", reasons=tuple(reasons))
 
 
-def _view(row: BestRow, found: tuple[Difference, ...], now: datetime) -> BestConfig:
+def _view(row: BestRow, found: tuple[Difference, ...], now: datetime, asked_key: str | None = None) -> BestConfig:
     serving = row.serving
     assert serving is not None
     answer = serving.answer
@@ -177,6 +178,7 @@ def _view(row: BestRow, found: tuple[Difference, ...], now: datetime) -> BestCon
     return BestConfig.model_validate(
         {
             "study_key": row.study_key,
+            "asked_key": asked_key if asked_key != row.study_key else None,
             "match": "nearest" if found else "exact",
             "differences": found,
             "freshness": row.freshness,
@@ -190,6 +192,7 @@ def _view(row: BestRow, found: tuple[Difference, ...], now: datetime) -> BestCon
             "description": result.best.description,
             "verdict": result.verdict,
             "speedup": result.speedup,
+            "renewed": answer.renewed,
             "best": result.best,
             "baseline": result.baseline,
             "model": answer.model,

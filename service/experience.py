@@ -53,6 +53,11 @@ def of(askers: Askers, session: Session, fingerprint_key: str | None) -> Experie
     )
 
 
+def _is_repetition(study: StudyRow) -> bool:
+    """Canaries repeat one configuration, which would outweigh all others."""
+    return study.errand is not None and study.errand.kind == "canary"
+
+
 def _groups(session: Session, fingerprint_key: str, hardware: MeasuredHardware | None) -> list[MeasuredTrials]:
     by_study: dict[str, list[RunRow]] = defaultdict(list)
     for run in _readable(session, fingerprint_key):
@@ -60,7 +65,7 @@ def _groups(session: Session, fingerprint_key: str, hardware: MeasuredHardware |
     groups = []
     for study_id, runs in by_study.items():
         study = _study(session, study_id)
-        if study is None or study.profile is None or not study.profile.blocks:
+        if study is None or study.profile is None or not study.profile.blocks or _is_repetition(study):
             continue
         shape = traced_shape.of_study(study.spec.model, study.profile)
         if shape is None:

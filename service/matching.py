@@ -111,15 +111,20 @@ def _check_model_type(model_type: str, worker: WorkerRow) -> None:
 
 def may_run(worker: WorkerRow, study: StudyRow) -> bool:
     """Whether runs of the study may go to the worker: the hardware, and what was measured on before."""
-    return _serves(worker, study) and not _changed(worker, study) and has_model(worker.inventory, study.spec.model)
+    return (
+        _serves(worker, study)
+        and (study.errand is None or study.errand.worker_id in (None, worker.id))
+        and not changed_fields(worker, study)
+        and has_model(worker.inventory, study.spec.model)
+    )
 
 
 def fingerprint_differs(worker: WorkerRow, study: StudyRow) -> bool:
     """The worker has the hardware's shape, but its measurements would not compare with the study's."""
-    return _serves(worker, study) and bool(_changed(worker, study))
+    return _serves(worker, study) and bool(changed_fields(worker, study))
 
 
-def _changed(worker: WorkerRow, study: StudyRow) -> tuple[str, ...]:
+def changed_fields(worker: WorkerRow, study: StudyRow) -> tuple[str, ...]:
     """Fields in which the worker differs from where the study was measured, so that its runs would not compare."""
     if study.fingerprint is None or study.fingerprint_key == worker.fingerprint_key:
         return ()

@@ -9,6 +9,7 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
+from api_schemas.errands import Errand
 from api_schemas.failures import Failure, FailureKind
 from api_schemas.hardware import Cluster, MeasuredHardware
 from api_schemas.measurements import Measurement
@@ -17,7 +18,7 @@ from api_schemas.predictions import TrialPrediction
 from api_schemas.strategies import TrialConfig
 from api_schemas.studies import StudyPhase, StudyResult, StudySpec, StudyState
 from api_schemas.trials import Rejection, TrialState
-from db import leases, trials
+from db import leases, studies, trials
 from db.rows import RunRow, StudyRow, TrialRow
 from service import crowning
 from service.askers import Askers
@@ -33,11 +34,13 @@ from tuner import (
     stopping,
     suggest,
     traced_shape,
+    warm_start,
 )
 from tuner.calibration import NOTHING_LEARNT, Calibrations
 from tuner.history import Observation, Origin
 from tuner.promotion import FreshRun, Match
 from tuner.restart import RestartRun
+from tuner.warm_start import WarmStart
 
 _OPEN = (TrialState.WAITING, TrialState.RUNNING)
 
@@ -71,6 +74,8 @@ class StudyView:
     """What its fingerprint's runs have taught; the priors where nothing is asked."""
     hardware: MeasuredHardware | None = None
     """What a worker of that fingerprint has measured."""
+    errand: Errand | None = None
+    warm: WarmStart | None = None
     restarts: tuple[RestartRun, ...] = ()
     """Runs that ask a winner to go on from its checkpoint."""
     has_restart_worker: bool = True
@@ -173,7 +178,19 @@ def view(session: Session, study: StudyRow) -> StudyView:
         restarts=tuple(_restart(run) for run in leases.restart_runs(session, study.id)),
         has_waiting_run=any(run.state is TrialState.WAITING for run in open_runs),
         has_open_run=bool(open_runs),
+        errand=study.errand,
+        warm=_warm(session, study.errand),
     )
+
+
+def _warm(session: Session, errand: Errand | None) -> WarmStart | None:
+    if errand is None or errand.warm_study_id is None:
+        return None
+    earlier = studies.get(session, errand.warm_study_id)
+    if earlier is None:
+        return None
+    rows = trials.of_study(session, earlier.id)
+    return WarmStart(earlier.id, earlier.fingerprint_key, tuple(observation(row, earlier.match_round) for row in rows))
 
 
 def stored_match(study: StudyRow) -> Match | None:
@@ -213,7 +230,7 @@ def _counts(run: RunRow, match_round: int) -> bool:
 
 def _origin(row: TrialRow) -> Origin:
     match row.origin:
-        case "baseline" | "default" | "sampler":
+        case "baseline" | "default" | "challenger" | "sampler":
             return row.origin
     raise AssertionError(row.origin)
 
@@ -260,13 +277,15 @@ def _ask(seen: StudyView, profile: ModelProfile, askers: Askers) -> Step:
         return Fail(str(error))
     shape, known = traced_shape.of_study(spec.model, profile), seen.calibrations
     memory = learning.memory_of(known, shape)
+    challengers = seen.errand.challengers if seen.errand is not None else ()
     suggestion = suggest.next_config(
         built,
-        seeds.seed_configs(built, spec.workload, seen.cluster, seen.baseline),
+        seeds.seed_configs(built, spec.workload, seen.cluster, seen.baseline, challengers),
         seen.history,
         {rejection.config.content_key() for rejection in seen.rejected},
         lambda config: feasibility.gate(config, shape, spec.workload, seen.cluster, spec.objective, memory),
         spec.seed,
+        warm_start.levelled(seen.warm, seen.history),
     )
     if suggestion.config is not None:
         assert suggestion.origin is not None

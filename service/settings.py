@@ -40,6 +40,10 @@ class Settings(BaseSettings):
     """A change is announced, and a retune asked for, when nothing has changed for this long: a rolling one is one event."""
     fingerprint_gone_s: float = Field(default=3600, ge=0)
     """A silent worker counts with its last fingerprint for this long: a reboot must not make stale what it will run."""
+    canary_period_s: float | None = Field(default=None, ge=60)
+    """What is served is run again this often, on one worker, to see whether it is as fast as it was. None: never."""
+    canary_check_s: float = Field(default=5, gt=0)
+    """How often canaries are looked after."""
     run_deadline_s: float = Field(default=300, gt=0)
     """Hard limit of one run, building the model included."""
     no_progress_s: float = Field(default=60, gt=0)

@@ -21,7 +21,7 @@ from db.fingerprint_rows import FingerprintEraRow
 from db.fingerprints import Case
 from service import matching, retune_queue
 from service.context import Context
-from service.recommendations import note_decision
+from service.recommendations import SERVICE, note_decision
 from service.retunes import finish
 from service.workers import live_since
 from tuner.staleness import Machine, Marks, Standing, assess, marked
@@ -170,7 +170,7 @@ def _announce(session: Session, row: BestRow, standing: Standing, now: datetime)
     """The history, webhooks, and a retune, if schedules and project have it so."""
     assert row.serving is not None
     described = "; ".join(change.describe() for change in standing.changes if change.effect == "stale")
-    note_decision(session, row, row.serving, "stale", described, now)
+    note_decision(session, row, row.serving, "stale", SERVICE, described, now)
     data = {
         "project_id": row.project_id,
         "study_key": row.study_key,
@@ -195,7 +195,9 @@ def _announce(session: Session, row: BestRow, standing: Standing, now: datetime)
 def _take_back(context: Context, session: Session, row: BestRow, now: datetime) -> None:
     """The machines have changed back: a retune that has not begun for that reason is not wanted any more."""
     assert row.serving is not None
-    note_decision(session, row, row.serving, "fresh", "the hardware and software of the measurement are back", now)
+    note_decision(
+        session, row, row.serving, "fresh", SERVICE, "the hardware and software of the measurement are back", now
+    )
     waiting = retunes.unfinished(session, row.project_id, row.study_key)
     if waiting is not None and waiting.state is RetuneState.QUEUED and waiting.cause == "fingerprint":
         finish(context, session, waiting, RetuneOutcome.SKIPPED, "the machines have changed back")

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from api_schemas.studies import StudyPhase, StudyState
 from db import leases, studies, trials
 from db.rows import StudyRow
-from service import moves, recommendations, search
+from service import errand_plans, moves, recommendations, search
 from service.context import Context
 from service.search import Complete, Confirm, Fail, NewConfirmation, NewRestart, NewTrial, Step, StudyView, Wait
 
@@ -51,6 +51,8 @@ def plan(context: Context, seen: StudyView, may_ask: bool) -> Step:
     Planning is pure, so it would break again at every request, and no study behind this one would get a worker.
     """
     try:
+        if seen.errand is not None and seen.errand.kind != "search":
+            return errand_plans.plan(seen, seen.errand, may_ask)
         return search.plan(seen, context.askers, context.now(), may_ask)
     except Exception as error:
         log.exception("planning failed", extra={"study": seen.study_id})

@@ -29,6 +29,7 @@ def study(row: StudyRow, trials: Mapping[str, int], rejected: int) -> Study:
         best_so_far=row.best_so_far,
         result=row.result,
         reason=row.reason,
+        errand=row.errand,
         warnings=tuple(row.notes),
     )
 

@@ -99,6 +99,7 @@ def _view(row: WorkerRow, is_live: bool, run_id: str | None) -> Worker:
         is_live=is_live,
         is_draining=row.is_draining,
         run_id=run_id,
+        condition=row.condition,
     )
 
 

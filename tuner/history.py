@@ -8,7 +8,7 @@ from api_schemas.measurements import Measurement
 from api_schemas.strategies import TrialConfig
 from api_schemas.trials import TrialState
 
-Origin = Literal["baseline", "default", "sampler"]
+Origin = Literal["baseline", "default", "challenger", "sampler"]
 
 
 @dataclass(frozen=True)

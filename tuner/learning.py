@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from api_schemas.base import GIB
 from api_schemas.hardware import Cluster, MeasuredHardware
@@ -108,6 +109,22 @@ def _evaluated(
         unknown_speed=True,
         measured=hardware,
     )
+
+
+def predict_speeds(
+    shape: ModelShape,
+    workload: Workload,
+    cluster: Cluster,
+    configs: Sequence[TrialConfig],
+    calibrations: Calibrations,
+    hardware: MeasuredHardware | None = None,
+) -> NDArray[np.float64] | None:
+    """tokens_per_s_per_gpu of each, 0 where it does not fit; None where the hardware's rates are unknown."""
+    result = _evaluated(shape, workload, cluster, configs, calibrations, hardware)
+    speed = result.tokens_per_s_per_gpu
+    if speed is None:
+        return None
+    return np.where(np.broadcast_to(result.fits, (len(configs),)), np.broadcast_to(speed, (len(configs),)), 0.0)
 
 
 def predict_trial(

@@ -11,11 +11,12 @@ Everything follows from the stored runs. Blocks whose runs were on different wor
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from tuner import paired_test
+from tuner.paired_test import Decision
 
 MOST_CANDIDATES = 12
 NEAR = 0.9
@@ -24,6 +25,8 @@ ROUNDS = (4, 2, 1)
 """Candidates left after each round; a round that would eliminate nobody is left out."""
 BLOCKS = 2
 """In each round, so that nobody is eliminated for a single disturbed run."""
+
+Decide = Callable[[Sequence[float], int], Decision]
 
 
 @dataclass(frozen=True)
@@ -75,8 +78,13 @@ def most_runs(candidates: int, most_pairs: int) -> int:
     return BLOCKS * sum(count for count, left in zip(at_start, ROUNDS, strict=False) if count > left) + 2 * most_pairs
 
 
-def standing(match: Match, runs: Sequence[FreshRun], most_pairs: int, salt: str) -> Standing:
-    """Replay a promotion from its complete runs. `salt` (the study's id) seeds the order within blocks."""
+def standing(
+    match: Match, runs: Sequence[FreshRun], most_pairs: int, salt: str, decide: Decide = paired_test.decide
+) -> Standing:
+    """Replay a promotion from its complete runs. `salt` (the study's id) seeds the order within blocks.
+
+    `decide` says when the pairs are enough.
+    """
     assert match.baseline is not None and match.candidates
     blocks = _Blocks(match, runs, salt)
     alive: tuple[int, ...] = match.candidates
@@ -91,7 +99,7 @@ def standing(match: Match, runs: Sequence[FreshRun], most_pairs: int, salt: str)
     challenger = alive[0]
     ratios: list[float] = []
     last = blocks.block + most_pairs
-    while blocks.block < last and paired_test.decide(ratios, most_pairs) == "open":
+    while blocks.block < last and decide(ratios, most_pairs) == "open":
         pair = blocks.take((match.baseline, challenger))
         if isinstance(pair, NextRun):
             # A block left out may have been the last one allowed.

@@ -1,5 +1,6 @@
 """Who wins: the baseline, whom to promote against it, and the result their fresh runs support."""
 
+import math
 from collections.abc import Iterable, Sequence
 from statistics import median
 
@@ -63,16 +64,23 @@ def unbeaten(history: Sequence[Observation], match: Match) -> StudyResult:
     return StudyResult(best=stands, baseline=stands, speedup=None, verdict=verdict, notes=match.notes)
 
 
-def result(history: Sequence[Observation], match: Match, standing: Standing, cost: tuple[int, float]) -> StudyResult:
-    """The answer of a study after its promotion, whose runs and GPU-seconds are its `cost`."""
+def result(
+    history: Sequence[Observation],
+    match: Match,
+    standing: Standing,
+    cost: tuple[int, float],
+    without_interval: str = "too few pairs for an interval: blocks were interrupted and ran on different workers",
+) -> StudyResult:
+    """The answer of a study after its promotion, whose runs and GPU-seconds are its `cost`.
+
+    `without_interval` says why there are too few pairs, should that be so.
+    """
     assert match.baseline is not None and standing.challenger is not None
     trials = {obs.number: obs for obs in history}
     baseline, challenger = contender(trials[match.baseline]), contender(trials[standing.challenger])
     speedup = paired_test.speedup(standing.log_ratios)
     is_faster = speedup is not None and speedup.ci95[0] > 1
-    lacking = (
-        () if speedup else ("too few pairs for an interval: blocks were interrupted and ran on different workers",)
-    )
+    lacking = () if speedup else (without_interval,)
     return StudyResult(
         best=challenger if is_faster else baseline,
         baseline=baseline,
@@ -80,7 +88,11 @@ def result(history: Sequence[Observation], match: Match, standing: Standing, cos
         speedup=speedup,
         verdict=Verdict.CONFIRMED if is_faster else Verdict.NO_SIGNIFICANT_IMPROVEMENT,
         promotion=Promotion(
-            candidates=match.candidates, pairs=len(standing.log_ratios), runs=cost[0], gpu_seconds=cost[1]
+            candidates=match.candidates,
+            pairs=len(standing.log_ratios),
+            runs=cost[0],
+            gpu_seconds=cost[1],
+            ratios=tuple(map(math.exp, standing.log_ratios)),
         ),
         notes=(*match.notes, *lacking),
     )

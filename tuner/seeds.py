@@ -1,5 +1,7 @@
 """The first trials of a study: the user's baseline and the backends' documented defaults."""
 
+from collections.abc import Sequence
+
 from api_schemas.hardware import Cluster
 from api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, Strategy, TrialConfig, ZeroConfig
 from api_schemas.workload import Workload
@@ -24,11 +26,16 @@ def documented_defaults(cluster: Cluster) -> list[TrialConfig]:
 
 
 def seed_configs(
-    space: Space, workload: Workload, cluster: Cluster, baseline: TrialConfig | None
+    space: Space,
+    workload: Workload,
+    cluster: Cluster,
+    baseline: TrialConfig | None,
+    challengers: Sequence[TrialConfig] = (),
 ) -> list[tuple[TrialConfig, Origin]]:
     """At most four trials to run first; the user's baseline is one of them and runs exactly as it is.
 
-    With a baseline, one default of each backend follows. Defaults are moved into the user's limits.
+    With a baseline, one default of each backend follows. Defaults are moved into the user's limits. Challengers (of a
+    retune) come right after the baseline, and take no default's place.
     """
     defaults = documented_defaults(cluster)
     if baseline is not None:
@@ -41,7 +48,9 @@ def seed_configs(
             continue
         keys.add(space.key(allowed))
         seeds.append((allowed, "default"))
-    return seeds[:MOST_SEEDS]
+    chosen = seeds[:MOST_SEEDS]
+    first = 1 if baseline is not None else 0
+    return [*chosen[:first], *((config, "challenger") for config in challengers), *chosen[first:]]
 
 
 def _stage(config: TrialConfig) -> int | None:

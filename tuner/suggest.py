@@ -35,6 +35,8 @@ ENUMERABLE = 2_000
 """A space up to this size is enumerated to choose uniformly among what is left."""
 MOST_REJECTIONS = 32
 """Reasons returned per ask, the closest to fitting; a study whose memory fits little would else store thousands."""
+OF_ANOTHER_STUDY = "of_another_study"
+"""Marks the trials that the sampler sees and this study did not run."""
 
 
 @dataclass(frozen=True)
@@ -84,11 +86,13 @@ def next_config(
     rejected: Collection[str],
     gate: Gate,
     seed: int,
+    warm: Sequence[Observation] = (),
 ) -> Suggestion:
     """Choose a configuration that is not in the history, is not rejected and passes the gate.
 
     Seeds come first, then TPE; what TPE repeats is redrawn, then chosen at random, then by enumeration.
-    The same arguments give the same suggestion. `rejected` are content keys of earlier rejections.
+    The same arguments give the same suggestion. `rejected` are content keys of earlier rejections. `warm` are trials
+    of another study (tuner.warm_start), which guide TPE and are tried again where it wants them.
     """
     taken = {space.key(obs.config) for obs in history} | {obs.config_key for obs in history}
     ask = _Ask(space, gate, taken | set(rejected))
@@ -97,18 +101,39 @@ def next_config(
             return ask.suggest(config, origin)
         ask.seeds_refused = len(ask.rejections)
     rng = random.Random(f"{seed}:{len(history)}:{len(rejected)}")
-    for candidate in _candidates(space, history, gate, ask, rng):
+    for candidate in _candidates(space, history, warm, gate, ask, rng):
         if ask.accepts(candidate):
             return ask.suggest(candidate, "sampler")
     return ask.suggest(None, None)
 
 
+def next_given(
+    given: Sequence[tuple[TrialConfig, Origin]], history: Sequence[Observation], rejected: Collection[str], gate: Gate
+) -> Suggestion:
+    """The next of a list that has not been tried and passes the gate; nothing beyond the list is suggested."""
+    taken = {obs.config_key for obs in history} | set(rejected)
+    refused: list[Rejection] = []
+    for config, origin in given:
+        if config.content_key() in taken:
+            continue
+        rejection = gate(config)
+        if rejection is None:
+            return Suggestion(config, origin, tuple(refused))
+        refused.append(rejection)
+    return Suggestion(None, None, tuple(refused))
+
+
 def _candidates(
-    space: Space, history: Sequence[Observation], gate: Gate, ask: _Ask, rng: random.Random
+    space: Space,
+    history: Sequence[Observation],
+    warm: Sequence[Observation],
+    gate: Gate,
+    ask: _Ask,
+    rng: random.Random,
 ) -> Iterator[TrialConfig | None]:
     known = too_large(history, space)
     postponed: list[TrialConfig] = []
-    for draw in chain(_tpe(space, history, rng.getrandbits(31)), _random(space, rng)):
+    for draw in chain(_tpe(space, history, warm, rng.getrandbits(31)), _random(space, rng)):
         if draw is not None and probably_too_large(draw, known):
             postponed.append(draw)
         else:
@@ -132,12 +157,22 @@ def _random(space: Space, rng: random.Random) -> Iterator[TrialConfig | None]:
         yield space.sample(lambda _, values: rng.choice(values))
 
 
-def _tpe(space: Space, history: Sequence[Observation], seed: int) -> Iterator[TrialConfig | None]:
-    """Draws of one sampler. Those before stay in its study as running, which keeps it from repeating them."""
+def _tpe(
+    space: Space, history: Sequence[Observation], warm: Sequence[Observation], seed: int
+) -> Iterator[TrialConfig | None]:
+    """Draws of one sampler. Those before stay in its study as running, which keeps it from repeating them.
+
+    Trials of another study come first (TPE weighs what is older less) and are marked.
+    """
     sampler = optuna.samplers.TPESampler(
         n_startup_trials=STARTUP_TRIALS, multivariate=True, group=True, constant_liar=True, seed=seed
     )
     study = optuna.create_study(direction="maximize", sampler=sampler)
+    for obs in warm:
+        earlier = _told(space, obs)
+        if earlier is not None:
+            earlier.set_user_attr(OF_ANOTHER_STUDY, True)
+            study.add_trial(earlier)
     study.add_trials([trial for obs in history if (trial := _told(space, obs)) is not None])
     for _ in range(TPE_DRAWS):
         yield space.sample(_chooser(study.ask()))

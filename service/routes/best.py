@@ -23,7 +23,7 @@ from api_schemas.keys import Scope
 from api_schemas.models import ModelSpec
 from api_schemas.workload import Workload
 from db.best_rows import BestRow
-from service import best, etags, recommendations
+from service import best, decisions, etags, recommendations
 from service.auth import requires
 from service.codes import FieldError, problems
 from service.context import InContext
@@ -134,7 +134,7 @@ def list_recommendations(
 ) -> RecommendationPage:
     """What studies recommended, newest first; `state=proposed` are those that wait for approval."""
     states = tuple(sorted(set(state or ())))
-    return recommendations.page(context, study_key, states, page_token, limit)
+    return decisions.page(context, study_key, states, page_token, limit)
 
 
 @router.get(
@@ -149,7 +149,7 @@ def list_decisions(
     project: InProject = None,
 ) -> DecisionPage:
     """Every decision about a case, by the service and by people, newest first; the ETag changes with each."""
-    page, response.headers["ETag"] = recommendations.history(context, study_key, page_token, limit, project)
+    page, response.headers["ETag"] = decisions.history(context, study_key, page_token, limit, project)
     return page
 
 
@@ -177,7 +177,7 @@ def decide_on_best(
     def is_unchanged(row: BestRow) -> None:
         best.check_unchanged(context, row, if_match)
 
-    return recommendations.decide(context, study_key, action, body, once, project, is_unchanged)
+    return decisions.decide(context, study_key, action, body, once, project, is_unchanged)
 
 
 def _subject(model: str | None, cluster: str | None, workload: str | None) -> Subject:

@@ -14,7 +14,7 @@ from api_schemas.trials import TrialState
 from db import overview
 from db.listing import Page
 from db.trial_points import TRIAL_SORTS, TrialFilter
-from service import extension, recommendations, study_actions
+from service import decisions, extension, study_actions
 from service import studies as rules
 from service.context import Context, InContext
 from service.errors import NotFound
@@ -133,7 +133,7 @@ def decide(context: InContext, study_id: str, action: str) -> Response:
     if found is None:
         raise NotFound("unknown_recommendation", f"Study {study_id} has recommended nothing.")
     request = DecisionRequest(recommendation_id=found.recommendation_id)
-    recommendations.decide(context, found.study_key, action, request, project_id=row.project_id)
+    decisions.decide(context, found.study_key, action, request, project_id=row.project_id)
     return see_other(f"/studies/{study_id}")
 
 

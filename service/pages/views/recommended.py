@@ -25,6 +25,10 @@ _WORDS = {
     "rolled_back": "rolled back to",
     "stale": "stale: the machines have changed",
     "fresh": "fresh again: the machines have changed back",
+    "renewed": "measured again, and stays",
+    "superseded": "measured on changed hardware or software since",
+    "inconclusive": "measured again, without a clear answer",
+    "regression": "found slower than it was measured",
 }
 _TONES = {
     RecommendationState.SERVING: "good",

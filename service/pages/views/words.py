@@ -38,7 +38,12 @@ FAILURES = {
 }
 _TIMES = 1.5
 """From here on a speed-up reads better as a factor than as per cent."""
-ORIGINS = {"baseline": "your baseline", "default": "a documented default", "sampler": "chosen by the search"}
+ORIGINS = {
+    "baseline": "your baseline",
+    "default": "a documented default",
+    "challenger": "a challenger of the incumbent",
+    "sampler": "chosen by the search",
+}
 ENDS = FAILURES | {"complete": "complete", "released": "handed back by its worker", "cancelled": "cancelled"}
 
 

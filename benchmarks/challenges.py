@@ -1,0 +1,95 @@
+"""What does a challenge cost when nothing changed, how often is it wrong, and what does giving up early cost in power?
+
+`python -m benchmarks.challenges --json [--studies 1000] [--sigma 0.027] [--record idle]`
+
+Each challenge has the incumbent and three challengers; one of them is faster than the incumbent by the gain, or as fast.
+All run once, the fastest is paired with the incumbent, and `tuner.challenge` decides, run by run. Noise is that of
+benchmarks.verdicts (recorded repeats, drawn in blocks), or Gaussian of a given size. `patient` is the same test without
+the rule that gives up: the difference in power is what the rule costs.
+"""
+
+import argparse
+import itertools
+import json
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from statistics import fmean
+from typing import Any
+
+from benchmarks import repeats
+from benchmarks.verdicts import deviations, resampled
+from tuner import challenge, paired_test, promotion
+from tuner.promotion import NEAR, FreshRun, Match
+
+CHALLENGERS = 3
+GAINS = (0.0, 0.02, 0.05, 0.1)
+BEHIND = -0.02
+"""Of the other challengers, as a share of the incumbent's speed."""
+
+Noise = Iterator[float]
+
+
+def one(noise: Noise, gain: float, salt: str, gives_up: bool) -> tuple[str, int]:
+    """Finding and runs of one challenge."""
+    truth = [0.0, math.log1p(gain), *[math.log1p(BEHIND)] * (CHALLENGERS - 1)]
+
+    def run(arm: int) -> float:
+        return math.exp(truth[arm] + next(noise))
+
+    seen = [run(arm) for arm in range(len(truth))]
+    rival = max(range(1, len(seen)), key=lambda arm: seen[arm])
+    if seen[rival] < NEAR * seen[0]:
+        return "kept", len(seen)
+    first = math.log(seen[rival] / seen[0])
+    rule = partial(challenge.decide, first=first) if gives_up else paired_test.decide
+    match, made = Match(0, (rival,)), list[FreshRun]()
+    while (ask := (now := promotion.standing(match, made, challenge.PAIRS, salt, rule)).next) is not None:
+        made.append(FreshRun(ask.trial, ask.block, "worker", run(ask.trial)))
+    found = challenge.finding(now.log_ratios, challenge.PAIRS, first)
+    return found if found != "faster" or rival == 1 else "wrong arm", len(seen) + len(made)
+
+
+def replay(noise: Callable[[random.Random], Noise], studies: int, gain: float, gives_up: bool) -> dict[str, Any]:
+    """Shares of the findings and runs of many challenges."""
+    draw = random.Random(f"{gain}")
+    ends = [one(noise(draw), gain, f"{gain}:{number}", gives_up) for number in range(studies)]
+    shares = {name: sum(end == name for end, _ in ends) / studies for name in ("kept", "faster", "inconclusive")}
+    return shares | {"runs": round(fmean(runs for _, runs in ends), 1), "most_runs": max(runs for _, runs in ends)}
+
+
+def report(noise: Callable[[random.Random], Noise], studies: int) -> dict[str, Any]:
+    """The benchmark's object, by gain."""
+    return {
+        f"{gain:g}": {
+            "challenge": replay(noise, studies, gain, True),
+            "patient": replay(noise, studies, gain, False),
+        }
+        for gain in GAINS
+    }
+
+
+def main(say: Callable[[str], None] = print) -> None:
+    """Replay and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--studies", type=int, default=1000)
+    parser.add_argument("--record", help="noise of this record of benchmarks/data/repeats.csv")
+    parser.add_argument("--sigma", type=float, default=0.02, help="Gaussian noise between runs, without --record")
+    options = parser.parse_args()
+
+    def noise(draw: random.Random) -> Noise:
+        if options.record is None:
+            return (draw.gauss(0, options.sigma) for _ in itertools.count())
+        return resampled(records, draw)
+
+    records: Sequence[Sequence[float]] = deviations([row for row in repeats.read() if row.record == options.record])
+    if options.record is not None and not records:
+        parser.error(f"--record ({options.record}) is not in {repeats.DATA}")
+    found = report(noise, options.studies)
+    say(json.dumps(found) if options.json else "\n".join(f"{gain}: {value}" for gain, value in found.items()))
+
+
+if __name__ == "__main__":
+    main()

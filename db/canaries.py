@@ -1,0 +1,53 @@
+"""Queries on canaries."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session, joinedload
+
+from db.best_rows import BestRow
+from db.canary_rows import CanaryRow
+
+
+def watched(session: Session) -> Sequence[BestRow]:
+    """What is served and believed to be fresh, with its recommendation, the most used first."""
+    query = select(BestRow).where(
+        BestRow.serving_id.is_not(None), BestRow.superseded_by.is_(None), BestRow.freshness == "fresh"
+    )
+    return session.scalars(
+        query.order_by(BestRow.uses.desc(), BestRow.study_key).options(joinedload(BestRow.serving))
+    ).all()
+
+
+def open_ones(session: Session) -> Sequence[CanaryRow]:
+    """Canaries without a final verdict, oldest first."""
+    query = select(CanaryRow).where(CanaryRow.verdict.is_(None) | (CanaryRow.verdict == "slow"))
+    return session.scalars(query.order_by(CanaryRow.created_at, CanaryRow.id)).all()
+
+
+def lock(session: Session, canary_id: str) -> CanaryRow:
+    """One canary, held until the transaction ends; read anew."""
+    query = select(CanaryRow).where(CanaryRow.id == canary_id).with_for_update(key_share=True)
+    return session.scalars(query.execution_options(populate_existing=True)).one()
+
+
+def of_case(session: Session, project_id: str, study_key: str) -> Sequence[CanaryRow]:
+    """All canaries of a case in order."""
+    query = select(CanaryRow).where(CanaryRow.project_id == project_id, CanaryRow.study_key == study_key)
+    return session.scalars(query.order_by(CanaryRow.created_at, CanaryRow.tick, CanaryRow.id)).all()
+
+
+def page(
+    session: Session, project_id: str | None, study_key: str | None, after: tuple[datetime, str] | None, limit: int
+) -> Sequence[CanaryRow]:
+    """Canaries, newest first, behind `after`."""
+    time, name = CanaryRow.created_at, CanaryRow.id
+    query = select(CanaryRow).order_by(time.desc(), name.desc()).limit(limit).options(joinedload(CanaryRow.worker))
+    if project_id is not None:
+        query = query.where(CanaryRow.project_id == project_id)
+    if study_key is not None:
+        query = query.where(CanaryRow.study_key == study_key)
+    if after is not None:
+        query = query.where((time < after[0]) | ((time == after[0]) & (name < after[1])))
+    return session.scalars(query).all()

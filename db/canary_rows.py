@@ -1,0 +1,47 @@
+"""The table of canaries: each time the configuration that is served was run again to see whether it is as fast as it was."""
+
+from datetime import datetime
+
+from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint
+from sqlalchemy.orm import Mapped, mapped_column, relationship
+
+from db.base import Row
+from db.best_rows import RecommendationRow
+from db.rows import StudyRow, WorkerRow
+
+
+class CanaryRow(Row):
+    """One look at one worker."""
+
+    __tablename__ = "canaries"
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
+    study_key: Mapped[str] = mapped_column(String(32))
+    recommendation_id: Mapped[str] = mapped_column(ForeignKey("recommendations.id"))
+    worker_id: Mapped[str] = mapped_column(ForeignKey("workers.id"))
+    study_id: Mapped[str] = mapped_column(ForeignKey("studies.id"))
+    tick: Mapped[int]
+    """Number of the period it was made for."""
+    role: Mapped[str] = mapped_column(String(8))
+    """`watch`, or `peer`: another worker, to tell a slow worker from a slow case."""
+    verdict: Mapped[str | None] = mapped_column(String(16))
+    """`normal`, `slow` (a peer is asked), `drift`, `worker` (the peer is as fast as ever) or `unmeasured`; None while it runs."""
+    tokens_per_s_per_gpu: Mapped[float | None]
+    """Of its fastest run."""
+    change: Mapped[float | None]
+    """That over the reference."""
+    reason: Mapped[str | None] = mapped_column(Text)
+    created_at: Mapped[datetime]
+    ended_at: Mapped[datetime | None]
+
+    study: Mapped[StudyRow] = relationship()
+    worker: Mapped[WorkerRow] = relationship()
+    recommendation: Mapped[RecommendationRow] = relationship()
+
+    __table_args__ = (
+        # Of several replicas one begins the canary of a period.
+        UniqueConstraint("project_id", "study_key", "tick", "role"),
+        Index("ix_canaries_verdict", "verdict", "created_at"),
+        Index("ix_canaries_case", "project_id", "study_key", "created_at"),
+    )

@@ -1,0 +1,99 @@
+"""Whom a retune runs beside the incumbent: what else is served, the old search's runner-ups, the predictor's favourites."""
+
+import random
+from collections.abc import Iterable, Sequence
+
+from numpy import float64
+from numpy.typing import NDArray
+from sqlalchemy.orm import Session
+
+from api_schemas.strategies import TrialConfig
+from db import best, trials
+from db.best_rows import BestRow
+from db.rows import FingerprintRow, StudyRow
+from service import experience, search
+from service.askers import Askers
+from service.experience import Experience
+from service.subjects import Subject
+from tuner import challenge, learning, space, traced_shape
+from tuner.history import Observation
+from tuner.model_shape import ModelShape
+from tuner.space import Space
+
+_MOST_PREDICTED = 1500
+
+
+def choose(
+    askers: Askers, session: Session, row: BestRow, origin: StudyRow, fingerprint_key: str
+) -> tuple[tuple[TrialConfig, ...], tuple[str, ...]]:
+    """At most three configurations, and in words where each comes from."""
+    assert row.serving is not None
+    incumbent = row.serving.answer.result.best.config
+    history = tuple(observed(session, origin))
+    runner_ups = challenge.runner_ups(history, incumbent)
+    known = _known_there(session, row, origin, fingerprint_key)
+    favourites = _favourites(askers, session, origin, history, incumbent, fingerprint_key)
+    chosen = challenge.challengers(known, runner_ups, favourites, incumbent)
+    return chosen, tuple(f"{config.describe()}: {_whence(config, known, runner_ups)}" for config in chosen)
+
+
+def observed(session: Session, study: StudyRow) -> Iterable[Observation]:
+    """A study's trials as the tuner sees them."""
+    return (search.observation(row, study.match_round) for row in trials.of_study(session, study.id))
+
+
+def _whence(config: TrialConfig, known: TrialConfig | None, runner_ups: tuple[TrialConfig, ...]) -> str:
+    if config == known:
+        return "served for this case on the present fingerprint"
+    return "a runner-up of the last search" if config in runner_ups else "predicted to be faster here"
+
+
+def _known_there(session: Session, row: BestRow, origin: StudyRow, fingerprint_key: str) -> TrialConfig | None:
+    """What a study of its own has found for the case on the present fingerprint."""
+    fingerprint = session.get(FingerprintRow, fingerprint_key)
+    assert fingerprint is not None
+    key = Subject(origin.spec.model, origin.spec.workload, origin.cluster).study_key(fingerprint.value)
+    there = best.served(session, row.project_id, key)
+    if there is None or there.serving is None:
+        return None
+    return there.serving.answer.result.best.config
+
+
+def _favourites(
+    askers: Askers,
+    session: Session,
+    origin: StudyRow,
+    history: tuple[Observation, ...],
+    incumbent: TrialConfig,
+    fingerprint_key: str,
+) -> tuple[TrialConfig, ...]:
+    profile = origin.profile
+    shape = traced_shape.of_study(origin.spec.model, profile) if profile is not None else None
+    if shape is None or profile is None:
+        return ()
+    spec = origin.spec
+    built = space.build(spec.workload, origin.cluster, profile, spec.space, nvme=origin.has_nvme)
+    past = experience.of(askers, session, origin.fingerprint_key)
+    present = experience.of(askers, session, fingerprint_key)
+    # Before anything ran there, what its software and hardware teach is what the old ones taught.
+    calibrations = present.calibrations if present.calibrations.speed.rows else past.calibrations
+    now = Experience(calibrations, present.hardware or past.hardware)
+
+    def predict(known: Experience, shape: ModelShape) -> challenge.Predict:
+        def speeds(configs: Sequence[TrialConfig]) -> NDArray[float64] | None:
+            return learning.predict_speeds(
+                shape, spec.workload, origin.cluster, configs, known.calibrations, known.hardware
+            )
+
+        return speeds
+
+    return challenge.favourites(_some(built, origin.id), history, incumbent, predict(past, shape), predict(now, shape))
+
+
+def _some(built: Space, salt: str) -> Iterable[TrialConfig]:
+    """The whole space where it is small, else a sample of it."""
+    if built.size(_MOST_PREDICTED + 1) <= _MOST_PREDICTED:
+        return built.enumerate()
+    rng = random.Random(salt)
+    draws = (built.sample(lambda _, values: rng.choice(values)) for _ in range(_MOST_PREDICTED))
+    return (config for config in draws if config is not None)

@@ -1,0 +1,28 @@
+"""Canaries over HTTP."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from api_schemas.canaries import CanaryPage
+from api_schemas.keys import Scope
+from service import canary_pages
+from service.auth import requires
+from service.codes import problems
+from service.context import InContext
+from service.paging import InLimit, InPageToken
+from service.routes.studies import InProject
+
+router = APIRouter(prefix="/v1/canaries", tags=["retunes"], dependencies=[requires(Scope.STUDIES_READ)])
+
+
+@router.get("", responses=problems("invalid_page_token"))
+def list_canaries(
+    context: InContext,
+    study_key: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$", description="Only of this case.")] = None,
+    project: InProject = None,
+    limit: InLimit = 50,
+    page_token: InPageToken = None,
+) -> CanaryPage:
+    """When what is served was run again, on which worker, and whether it was as fast as it had been. Newest first."""
+    return canary_pages.page(context, study_key, page_token, limit, project)

@@ -6,6 +6,7 @@ from enum import StrEnum
 from pydantic import ConfigDict, Field, SecretStr, field_serializer
 
 from api_schemas.base import Schema
+from api_schemas.retunes import RetunePolicy
 
 DEFAULT_PROJECT = "default"
 """Owns what is created without keys."""
@@ -40,6 +41,8 @@ class ProjectSpec(Schema):
     quotas: Quotas = Quotas()
     requires_approval: bool = False
     """A new best configuration is served only after a person has approved it."""
+    retuning: RetunePolicy = RetunePolicy()
+    """What may be measured again by itself, when, and at what cost."""
 
 
 class Project(ProjectSpec):

@@ -79,6 +79,13 @@ class RetunePage(Schema):
     next_page_token: str | None = None
 
 
+class PlannedRun(Schema):
+    """The training run a best configuration is for."""
+
+    planned_gpu_hours: float | None = Field(default=None, gt=0, le=1e9)
+    """Hours × GPUs. None: not declared, and no saving of a retune is claimed."""
+
+
 class RetunePolicy(Schema):
     """What a project lets retuning do by itself; the operator's limits for the fleet hold besides."""
 

@@ -16,6 +16,8 @@ class Trigger(StrEnum):
     CRON = "cron"
     FINGERPRINT = "fingerprint"
     """A change of hardware or software that makes a recommendation stale."""
+    DRIFT = "drift"
+    """A canary found it slower than it was."""
     MANUAL = "manual"
     """Only a person."""
 

@@ -98,9 +98,10 @@ def last_cost(session: Session, project_id: str, study_key: str) -> float | None
     return session.scalars(query).one_or_none()
 
 
-def study_cost(session: Session, study_id: str) -> float:
-    """GPU-seconds of a study."""
-    return session.scalars(select(StudyRow.gpu_seconds).where(StudyRow.id == study_id)).one()
+def study_cost(session: Session, study_id: str) -> tuple[float, bool]:
+    """GPU-seconds of a study, and whether it was a search that somebody asked for."""
+    found = session.execute(select(StudyRow.gpu_seconds, StudyRow.purpose).where(StudyRow.id == study_id)).one()
+    return found.gpu_seconds, found.purpose == "user"
 
 
 def background_running(session: Session) -> set[str]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import func, select, tuple_, update
+from sqlalchemy import func, select, tuple_
 from sqlalchemy.orm import Session, load_only
 
 from api_schemas.studies import StudyState
@@ -64,11 +64,6 @@ def running(session: Session) -> Sequence[StudyRow]:
 def with_running_runs(session: Session) -> set[str]:
     """Studies of which a worker executes a run now."""
     return set(session.scalars(select(RunRow.study_id).where(RunRow.state == TrialState.RUNNING).distinct()))
-
-
-def set_purpose(session: Session, study_id: str, purpose: str) -> None:
-    """Say whom a study is for."""
-    session.execute(update(StudyRow).where(StudyRow.id == study_id).values(purpose=purpose))
 
 
 def running_versions(session: Session) -> dict[str, int]:

@@ -20,6 +20,7 @@ from service import (
     pages,
     recommendations,
     retention,
+    retuning,
     staleness,
     waiting,
 )
@@ -36,6 +37,7 @@ from service.routes import (
     leases,
     predictions,
     retunes,
+    schedules,
     studies,
     webhooks,
     workers,
@@ -76,6 +78,7 @@ def create_app(
                 retention.keep_forgetting,
                 staleness.keep_watching,
                 canary.keep_watching,
+                retuning.keep_retuning,
             )
         ]
         try:
@@ -105,6 +108,7 @@ def create_app(
     for routes in (
         studies,
         best,
+        schedules,
         retunes,
         fingerprints,
         canaries,

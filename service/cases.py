@@ -44,5 +44,5 @@ def covers(session: Session, row: BestRow, cases: Cases) -> bool:
 
 
 def _present(rows: Sequence[BestRow], live: set[str]) -> Sequence[BestRow]:
-    there = [row for row in rows if row.serving is not None and row.serving.answer.fingerprint.content_key() in live]
+    there = [row for row in rows if row.fingerprint_key in live]
     return there or rows[:1]

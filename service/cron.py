@@ -44,6 +44,11 @@ def next_tick(expression: str, zone: str, after: datetime) -> datetime | None:
     return next(ticks(expression, zone, after), None)
 
 
+def explain(expression: str) -> str:
+    """In words: `At 03:00 on Sunday`."""
+    return CronSim(expression, datetime.now(UTC)).explain()
+
+
 def ticks(expression: str, zone: str, after: datetime) -> Iterator[datetime]:
     """The ticks after a moment.
 

@@ -43,7 +43,7 @@ def _inside(field: str, value: Any, message: str) -> tuple[str, Any]:
     found = FIELD_FIRST.match(message)
     if found is None or found["field"] == field.rpartition(".")[2]:
         return field, value
-    return f"{field}.{found['field']}", found["value"].strip("'")
+    return f"{field}.{found['field']}".removeprefix("body."), found["value"].strip("'")
 
 
 def of_the_likeliest_branch(items: Sequence[Any]) -> list[Any]:

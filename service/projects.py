@@ -3,6 +3,7 @@
 import logging
 
 from api_schemas.keys import Project, ProjectPage, ProjectSpec
+from api_schemas.retunes import RetunePolicy
 from db import keys
 from db.access_rows import ProjectRow
 from service import etags, paging
@@ -43,7 +44,7 @@ def put(context: Context, project_id: str, spec: ProjectSpec, if_match: str | No
     with context.db.write() as session:
         row = keys.put_project(session, project_id, context.now())
         etags.check(if_match, view(row))
-        row.quotas, row.requires_approval = spec.quotas, spec.requires_approval
+        row.quotas, row.requires_approval, row.retuning = spec.quotas, spec.requires_approval, spec.retuning
         log.info("project set", extra={"project": project_id})
         return view(row)
 
@@ -51,5 +52,9 @@ def put(context: Context, project_id: str, spec: ProjectSpec, if_match: str | No
 def view(row: ProjectRow) -> Project:
     """A project as a user reads it."""
     return Project(
-        project_id=row.id, quotas=row.quotas, requires_approval=row.requires_approval, created_at=row.created_at
+        project_id=row.id,
+        quotas=row.quotas,
+        requires_approval=row.requires_approval,
+        retuning=row.retuning or RetunePolicy(),
+        created_at=row.created_at,
     )

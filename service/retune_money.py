@@ -97,12 +97,15 @@ def likely_run(session: Session, study_id: str, ranks: int) -> float:
 
 
 def likely_cost(session: Session, row: RetuneRow) -> float:
-    """GPU-seconds a retune may take: what the last one of its case did, else a third of the study that found its answer."""
+    """GPU-seconds a retune may take: what the last one of its case did, else a third of the search that found its answer."""
     last = retune_costs.last_cost(session, row.project_id, row.study_key)
     if last is not None:
         return last
     origin = retune_costs.incumbent_study(session, row.project_id, row.study_key)
-    return 0.0 if origin is None else retune_costs.study_cost(session, origin) * _CHALLENGE_SHARE
+    if origin is None:
+        return 0.0
+    cost, is_search = retune_costs.study_cost(session, origin)
+    return cost * _CHALLENGE_SHARE if is_search else cost
 
 
 def dearest_run(session: Session, row: RetuneRow) -> float:

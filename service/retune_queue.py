@@ -11,8 +11,7 @@ from datetime import datetime, timedelta
 from sqlalchemy.orm import Session
 
 from api_schemas.retunes import Cause, RetuneOutcome, RetuneState
-from api_schemas.schedules import Trigger
-from db import best, retunes, schedules, studies
+from db import best, retunes, schedules
 from db.retune_rows import RetuneRow
 from service import retune_admission, retune_money
 from service.cases import covers, spec_of
@@ -48,7 +47,7 @@ def request(
     """Have a recommendation measured again, not before a moment; the retune that is unfinished already, where there is one.
 
     That one takes in the changed fields. While it is queued, a change puts it off to the later moment (a rolling
-    upgrade is one event), and a person who asks brings it forward.
+    upgrade is one event), and a person who asks brings it forward and makes it theirs.
     """
     asked = _policy(session, project_id, study_key, cause, schedule_id)
     row, is_new = retunes.put(
@@ -68,8 +67,10 @@ def request(
             retunes.end(session, row, RetuneOutcome.SKIPPED, asked.why_not, now)
         return row
     row.changed_fields = list(dict.fromkeys([*row.changed_fields, *changed_fields]))
-    if row.state is RetuneState.QUEUED:
-        row.not_before = min(row.not_before, not_before) if cause == "manual" else max(row.not_before, not_before)
+    if row.state is RetuneState.QUEUED and cause == "manual":
+        row.cause, row.not_before = cause, min(row.not_before, not_before)
+    elif row.state is RetuneState.QUEUED:
+        row.not_before = max(row.not_before, not_before)
     session.flush()
     return row
 
@@ -84,20 +85,18 @@ class _Policy:
 
 
 def _policy(session: Session, project_id: str, study_key: str, cause: Cause, schedule_id: str | None) -> _Policy:
-    """A change of the fingerprint is the business of the schedules for that, if any covers the case; else the project's."""
+    """A change or drift is the business of the schedules for that, if any covers the case; else of the project."""
     case = best.served(session, project_id, study_key)
     why_not = None
     found = schedules.get(session, schedule_id) if schedule_id is not None else None
-    if cause == "fingerprint" and found is None and case is not None:
+    if cause in ("fingerprint", "drift") and found is None and case is not None:
         for_it = [
-            row
-            for row in schedules.of_trigger(session, project_id, Trigger.FINGERPRINT)
-            if covers(session, case, spec_of(row).cases)
+            row for row in schedules.of_trigger(session, project_id, cause) if covers(session, case, spec_of(row).cases)
         ]
         found = next((row for row in for_it if not row.is_paused), None)
         if for_it and found is None:
             why_not = f"schedule {for_it[0].id} is for this, and it is paused"
-        elif not for_it and not policy_of(session, project_id).on_fingerprint:
+        elif not for_it and cause == "fingerprint" and not policy_of(session, project_id).on_fingerprint:
             why_not = f"project {project_id} has nothing measured on a change of hardware or software (on_fingerprint)"
     hours = spec_of(found).planned_gpu_hours if found is not None else None
     planned = hours * _HOUR_S if hours is not None else case.planned_gpu_seconds if case is not None else None
@@ -160,7 +159,6 @@ def begin(context: Context, retune_id: str, start: Start) -> bool:
         if row.state is not RetuneState.RUNNING:
             return False
         row.challenge_study_id, row.claimed_until, row.tries = study_id, None, 0
-        studies.set_purpose(session, study_id, "retune")
     log.info("retune started", extra={"retune": retune_id, "study": study_id})
     return True
 

@@ -62,12 +62,14 @@ def _why_stop(session: Session, row: RetuneRow) -> str | None:
 def _stop(context: Context, retune_id: str, outcome: RetuneOutcome, why: str) -> None:
     """End a retune and what it still has running."""
     with context.db.write() as session:
-        row = retunes.lock(session, retune_id)
-        for study_id in (row.challenge_study_id, row.search_study_id):
+        known = retunes.get(session, retune_id)
+        assert known is not None
+        # Studies are locked before the retune, as everywhere.
+        for study_id in (known.challenge_study_id, known.search_study_id):
             study = studies.lock(session, study_id) if study_id is not None else None
             if study is not None and study.state in UNFINISHED:
                 moves.end_study(session, study, StudyState.CANCELLED, why, context.now())
-        finish(context, session, row, outcome, why)
+        finish(context, session, retunes.lock(session, retune_id), outcome, why)
 
 
 def _note_broken(context: Context, retune_id: str, why: str) -> None:
@@ -86,8 +88,6 @@ def _release(context: Context, retune_id: str) -> None:
         row.claimed_until, row.tries = None, 0
         if row.state is not RetuneState.RUNNING:
             return
-        if row.search_study_id is not None:
-            studies.set_purpose(session, row.search_study_id, "retune")
         words = _why_idle(context, session, row)
         if words is not None or (row.reason or "").startswith(_WAITS):
             row.reason = words

@@ -5,13 +5,14 @@ from dataclasses import astuple
 
 from sqlalchemy.orm import Session
 
-from api_schemas.retunes import Gain, Retune, RetuneOutcome, RetunePage, RetuneState
-from db import retunes
+from api_schemas.retunes import Gain, PlannedRun, Retune, RetuneOutcome, RetunePage, RetuneState
+from db import best, retunes
 from db.retune_rows import RetuneRow
 from db.retunes import Filter
 from service import paging
 from service.context import Context
 from service.errors import NotFound
+from service.recommendations import project_of, unknown_key
 from service.retune_worth import booked
 
 log = logging.getLogger(__name__)
@@ -43,6 +44,22 @@ def page(context: Context, wanted: Filter, token: str | None, limit: int) -> Ret
         rows = retunes.page(session, wanted, after, limit + 1)
         shown, following = paging.cut(rows, limit, filters, lambda row: [row.created_at.isoformat(), row.id])
         return RetunePage(retunes=tuple(view(session, row) for row in shown), next_page_token=following)
+
+
+def plan(context: Context, study_key: str, planned: PlannedRun, project_id: str | None) -> PlannedRun:
+    """Declare the training run a best configuration is for; retunes from now on are held against it.
+
+    Raises:
+        NotFound: nothing is known under the key.
+    """
+    with context.db.write() as session:
+        known = best.current(session, project_of(context, project_id), study_key)
+        row = best.lock(session, known.project_id, known.study_key) if known is not None else None
+        if row is None:
+            raise unknown_key(study_key)
+        hours = planned.planned_gpu_hours
+        row.planned_gpu_seconds = None if hours is None else hours * 3600
+    return planned
 
 
 def finish(

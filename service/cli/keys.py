@@ -11,6 +11,7 @@ import typer
 from pydantic import BaseModel, ValidationError
 
 from api_schemas.keys import DEFAULT_PROJECT, ApiKey, KeyCreated, KeySpec, ProjectSpec, Quotas, RotateRequest, Scope
+from api_schemas.retunes import RetunePolicy
 from db import keys as rows
 from db.session import Database
 from service import keys, projects
@@ -126,6 +127,12 @@ def set_project(
     gpu_seconds_per_day: Annotated[float | None, typer.Option(help="GPU-seconds from midnight UTC.")] = None,
     requests_per_minute: Annotated[int | None, typer.Option(help="Of all its keys, per service process.")] = None,
     requires_approval: Annotated[bool, typer.Option(help="Serve a new best only after approval.")] = False,
+    retune_gpu_seconds_per_day: Annotated[float | None, typer.Option(help="What retunes may use a day.")] = None,
+    retune_timezone: Annotated[str, typer.Option(help="IANA name; of that day and of the windows.")] = "UTC",
+    retune_window: Annotated[list[str] | None, typer.Option(help="When retunes may start: 22:00-06:00.")] = None,
+    retune_on_fingerprint: Annotated[
+        bool, typer.Option(help="Measure again what a change of hardware or software made stale.")
+    ] = True,
     state_dir: StateDir = Path(".shardtune"),
     as_json: AsJson = False,
 ) -> None:
@@ -137,10 +144,17 @@ def set_project(
             gpu_seconds_per_day=gpu_seconds_per_day,
             requests_per_minute=requests_per_minute,
         )
+        retuning = RetunePolicy(
+            gpu_seconds_per_day=retune_gpu_seconds_per_day,
+            timezone=retune_timezone,
+            windows=tuple(retune_window or ()),
+            on_fingerprint=retune_on_fingerprint,
+        )
     except ValidationError as error:
         raise InputError(*error_lines(error)) from None
     with _opened(state_dir) as context:
-        stored = projects.put(context, project, ProjectSpec(quotas=quotas, requires_approval=requires_approval))
+        spec = ProjectSpec(quotas=quotas, requires_approval=requires_approval, retuning=retuning)
+        stored = projects.put(context, project, spec)
     _print(stored, as_json, f"{stored.project_id}  {json.dumps(stored.quotas.model_dump())}")
 
 

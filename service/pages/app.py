@@ -15,7 +15,7 @@ from service.mistakes import field_error
 from service.pages.assets import Static, folder
 from service.pages.gate import ENTERS, LoginNeeded
 from service.pages.rendering import PageRefused, render, see_other
-from service.pages.routes import best, compare, live, login, new, settings, studies, trials, workers
+from service.pages.routes import best, compare, live, login, new, schedules, settings, studies, trials, workers
 
 _API = ("/v1/", "/healthz", "/readyz", "/metrics", "/openapi.json")
 Handler = Callable[[Request, Exception], Response | Awaitable[Response]]
@@ -23,7 +23,7 @@ Handler = Callable[[Request, Exception], Response | Awaitable[Response]]
 
 def install(app: FastAPI) -> None:
     """Add the pages to the application, after its own error handlers."""
-    for routes in (best, studies, trials, compare, new, workers, settings, live):
+    for routes in (best, studies, trials, compare, new, schedules, workers, settings, live):
         app.include_router(routes.router, include_in_schema=False, dependencies=[ENTERS])
     app.include_router(login.router, include_in_schema=False)
     app.mount("/static", Static(directory=folder()), name="static")

@@ -5,19 +5,22 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from api_schemas.keys import Scope
-from api_schemas.retunes import Retune, RetunePage, RetuneState
+from api_schemas.retunes import PlannedRun, Retune, RetunePage, RetuneState
 from db.retunes import Filter
 from service import retunes
 from service.auth import requires
 from service.codes import problems
 from service.context import InContext
 from service.paging import InLimit, InPageToken
+from service.routes.best import InStudyKey
 from service.routes.studies import InProject
 
-router = APIRouter(prefix="/v1/retunes", tags=["retunes"], dependencies=[requires(Scope.STUDIES_READ)])
+router = APIRouter(prefix="/v1", tags=["retunes"])
+
+_READ = [requires(Scope.STUDIES_READ)]
 
 
-@router.get("", responses=problems("invalid_page_token"))
+@router.get("/retunes", dependencies=_READ, responses=problems("invalid_page_token"))
 def list_retunes(
     context: InContext,
     study_key: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$", description="Only of this case.")] = None,
@@ -32,7 +35,17 @@ def list_retunes(
     return retunes.page(context, wanted, page_token, limit)
 
 
-@router.get("/{retune_id}", responses=problems("unknown_retune"))
+@router.get("/retunes/{retune_id}", dependencies=_READ, responses=problems("unknown_retune"))
 def read_retune(context: InContext, retune_id: str) -> Retune:
     """One retune."""
     return retunes.read(context, retune_id)
+
+
+@router.put(
+    "/best:plan",
+    dependencies=[requires(Scope.STUDIES_WRITE)],
+    responses=problems("unknown_best", "unknown_project"),
+)
+def plan_run(context: InContext, study_key: InStudyKey, planned: PlannedRun, project: InProject = None) -> PlannedRun:
+    """Declare the training run a best configuration is for; what its retunes cost is held against what they save there."""
+    return retunes.plan(context, study_key, planned, project)

@@ -60,6 +60,7 @@ def test_every_page_is_accessible_and_fits(site, finished, running, scheme, widt
         "/studies",
         "/new",
         "/workers",
+        "/schedules",
         "/settings",
         "/compare",
         "/nothing",
@@ -175,6 +176,20 @@ def test_the_calculator_follows_what_is_typed(page):
     expect(page.locator("#gpus")).to_have_text("1024")
     page.get_by_label("Sequence length").fill("long")
     expect(page.locator("#result")).to_contain_text("must be a whole number")
+
+
+def test_a_schedule_is_made_paused_and_deleted(page, finished):
+    page.goto("/schedules")
+    page.get_by_label("Name").fill("nightly")
+    page.get_by_role("textbox", name="Cron").fill("30 2 * * *")
+    page.get_by_label("Time zone").fill("Europe/Berlin")
+    press(page, "button", "Create schedule")
+    expect(page.locator("#schedules")).to_contain_text("At 02:30 every day (Europe/Berlin)")
+    page.get_by_role("button", name="Pause").click()
+    expect(page.locator("#schedules .badge")).to_have_text("paused")
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Delete").click()
+    expect(page.locator("main")).to_contain_text("No schedule yet")
 
 
 def test_everything_to_read_and_send_works_without_scripts(site, finished):

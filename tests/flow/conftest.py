@@ -37,7 +37,11 @@ def open_service(clock: Clock) -> Iterator[Callable[[str], TestClient]]:
     clients = []
 
     def open_one(url: str) -> TestClient:
-        context = Context(Database(url), Settings(database_url=url, sweep_s=3600, fingerprint_check_s=3600), clock)
+        context = Context(
+            Database(url),
+            Settings(database_url=url, sweep_s=3600, fingerprint_check_s=3600, retune_every_s=3600),
+            clock,
+        )
         client = local_client(create_app(context=context))
         clients.append(client)
         return client.__enter__()

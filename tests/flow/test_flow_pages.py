@@ -43,6 +43,7 @@ def study_id(quick_client) -> str:
 def test_every_page_answers_before_there_is_anything(quick_client):
     assert "Nothing has been tuned yet" in page(quick_client, "/")
     assert "shardtune worker --service http://127.0.0.1" in page(quick_client, "/workers")
+    assert "No schedule yet" in page(quick_client, "/schedules")
     for path in ("/studies", "/new", "/compare"):
         page(quick_client, path)
     assert "does not exist" in page(quick_client, "/studies/study-none", 404)
@@ -187,3 +188,24 @@ def test_an_answer_is_pinned_rejected_and_rolled_back_to(quick_client, study_id)
     assert "serving</span>" in back and "rolled back to, by local" in back
     assert quick_client.post(f"{decide}/nonsense", data=known, headers=HTML).status_code == 404
     assert quick_client.post(f"{decide}/pin", headers=HTML).status_code == 403
+
+
+def test_schedules_are_made_and_run_by_form(quick_client, study_id):
+    form = {"csrf": token(quick_client), "name": "nightly", "cron": "61 2 * * *", "timezone": "Europe/Berlin"}
+    refused = quick_client.post("/schedules", data=form, headers=HTML)
+    assert refused.status_code == 422 and "cannot be read: bad minute" in refused.text
+    assert 'value="61 2 * * *"' in refused.text
+    form |= {"cron": "30 2 * * *", "planned_gpu_hours": "5", "likely_gain": "3"}
+    assert quick_client.post("/schedules", data=form, headers=HTML, follow_redirects=False).status_code == 303
+    shown = page(quick_client, "/schedules")
+    assert (
+        "At 02:30 every day (Europe/Berlin)" in shown and "Thursday 1 January 2026, 02:30 CET, in 1 h 30 min" in shown
+    )
+    assert "for a run of 5 GPU-hours, reckoning with 3.0%" in shown
+    (schedule,) = quick_client.get("/v1/schedules").json()["schedules"]
+    path = f"/schedules/{schedule['schedule_id']}"
+    quick_client.post(f"{path}/run", data=form, headers=HTML)
+    shown = page(quick_client, "/schedules")
+    assert "1 January 01:00 by hand: started, 1 case" in shown and "asked for" in shown and ">queued<" in shown
+    quick_client.post(f"{path}/delete", data=form, headers=HTML)
+    assert "its schedule was deleted" in page(quick_client, "/schedules")

@@ -1,0 +1,74 @@
+"""`/schedules`: when recommendations are measured again, and what came of it."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from fastapi import APIRouter, Form, Request
+from starlette.responses import Response
+
+from api_schemas.keys import Scope
+from db.retunes import Filter
+from service import retunes
+from service import schedules as rules
+from service.codes import FieldError
+from service.context import Context, InContext
+from service.errors import Conflict, Invalid, NotFound
+from service.pages.gate import may
+from service.pages.rendering import Checked, render, see_other
+from service.pages.views.schedules import FormErrors, ScheduleForm, cards, choices, lines, spec_of
+
+router = APIRouter(prefix="/schedules")
+
+_MOST = 100
+"""Rows of each list; more are read over the API."""
+
+
+@router.get("")
+def show_schedules(request: Request, context: InContext) -> Response:
+    """Schedules, a form for another, and the newest retunes."""
+    return _show(request, context, ScheduleForm())
+
+
+@router.post("", dependencies=[Checked, may(Scope.STUDIES_WRITE)])
+def create_schedule(request: Request, context: InContext, form: Annotated[ScheduleForm, Form()]) -> Response:
+    """Make a schedule, or say what is wrong beside the form."""
+    try:
+        rules.create(context, spec_of(form))
+    except FormErrors as error:
+        return _show(request, context, form, error.errors)
+    except (Invalid, Conflict) as error:
+        return _show(request, context, form, error.errors or [FieldError(field="", message=error.detail)])
+    return see_other("/schedules")
+
+
+@router.post("/{schedule_id}/{action}", dependencies=[Checked, may(Scope.STUDIES_WRITE)])
+def act(context: InContext, schedule_id: str, action: str) -> Response:
+    """Pause, resume, run or delete a schedule."""
+    match action:
+        case "pause" | "resume":
+            rules.pause(context, schedule_id, action == "pause")
+        case "run":
+            rules.run(context, schedule_id)
+        case "delete":
+            rules.delete(context, schedule_id)
+        case _:
+            raise NotFound("unknown_action", f"A schedule can be paused, resumed, run or deleted, not {action!r}.")
+    return see_other("/schedules")
+
+
+def _show(request: Request, context: Context, form: ScheduleForm, errors: Sequence[FieldError] = ()) -> Response:
+    found = rules.page(context, None, None, _MOST).schedules
+    newest = retunes.page(context, Filter(), None, _MOST).retunes
+    with context.db.read() as session:
+        shown, selectable = lines(session, newest), choices(session, context.principal.home)
+    return render(
+        request,
+        "schedules.html",
+        status=422 if errors else 200,
+        cards=cards(found, context.now()),
+        retunes=shown,
+        form=form,
+        choices=selectable,
+        errors=list(errors),
+        settings=context.settings,
+    )

@@ -1,0 +1,197 @@
+"""Schedules and retunes: when each runs next, what came of the last ticks, and what each retune cost and saves."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from sqlalchemy.orm import Session
+
+from api_schemas.retunes import Retune, RetuneOutcome, RetuneState
+from api_schemas.schedules import Schedule, ScheduleSpec
+from db import best, schedules
+from db.best_rows import BestRow
+from service import retune_words
+from service.codes import FieldError
+from service.mistakes import field_error
+from service.pages.views import words
+
+_TONES = {
+    RetuneOutcome.KEPT: "good",
+    RetuneOutcome.REPLACED: "good",
+    RetuneOutcome.INCONCLUSIVE: "warn",
+    RetuneOutcome.FAILED: "bad",
+    RetuneOutcome.SKIPPED: "quiet",
+}
+_LONGEST = 400
+
+
+@dataclass(frozen=True)
+class Case:
+    """A recommendation by what it is for."""
+
+    model: str
+    cluster: str
+    workload: str
+
+
+@dataclass(frozen=True)
+class ScheduleCard:
+    """One schedule."""
+
+    schedule: Schedule
+    when: str
+    next_run: str
+    ticks: tuple[str, ...]
+    cases: str
+    limits: str
+
+
+@dataclass(frozen=True)
+class RetuneLine:
+    """One retune."""
+
+    retune: Retune
+    case: Case | None
+    """None: its recommendation is gone."""
+    cause: str
+    tone: str
+    outcome: str
+
+
+class ScheduleForm(BaseModel):
+    """Every field as its text, so that what was typed comes back beside its error."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    name: str = Field(default="", max_length=_LONGEST)
+    trigger: str = "cron"
+    cron: str = Field(default="0 3 * * 0", max_length=_LONGEST)
+    timezone: str = Field(default="UTC", max_length=_LONGEST)
+    cases: str = ""
+    """Empty: all; `model:NAME`; `key:STUDY_KEY`."""
+    windows: str = Field(default="", max_length=_LONGEST)
+    overlap: str = "skip"
+    catch_up: str = "one"
+    planned_gpu_hours: str = Field(default="", max_length=40)
+    likely_gain: str = Field(default="", max_length=40)
+    """Per cent."""
+    max_gpu_seconds: str = Field(default="", max_length=40)
+
+
+class FormErrors(Exception):
+    """What the form says cannot be used."""
+
+    def __init__(self, errors: Sequence[FieldError]) -> None:
+        super().__init__("; ".join(error.message for error in errors))
+        self.errors = tuple(errors)
+
+
+def spec_of(form: ScheduleForm) -> ScheduleSpec:
+    """The schedule the form means.
+
+    Raises:
+        FormErrors: one entry per field.
+    """
+    kind, _, named = form.cases.partition(":")
+    values: dict[str, Any] = {
+        "name": form.name.strip(),
+        "trigger": form.trigger,
+        # A field that its trigger does not use is left as it was typed, and out of the schedule.
+        "cron": form.cron.strip() or None if form.trigger == "cron" else None,
+        "timezone": form.timezone.strip() or "UTC",
+        "cases": {"study_keys": [named] if kind == "key" else [], "model": named if kind == "model" else None},
+        "windows": [part.strip() for part in form.windows.split(",") if part.strip()],
+        "overlap": form.overlap,
+        "catch_up": form.catch_up,
+        "planned_gpu_hours": _number(form.planned_gpu_hours.strip()),
+        "likely_gain": _share(form.likely_gain.strip()),
+        "max_gpu_seconds": _number(form.max_gpu_seconds.strip()),
+    }
+    try:
+        return ScheduleSpec.model_validate(values)
+    except ValidationError as error:
+        raise FormErrors([field_error(item) for item in error.errors()]) from None
+
+
+def cards(found: Sequence[Schedule], now: datetime) -> tuple[ScheduleCard, ...]:
+    """Schedules as the page shows them."""
+    return tuple(
+        ScheduleCard(
+            schedule=one,
+            when=retune_words.when(one),
+            next_run=retune_words.next_run(one, now),
+            ticks=tuple(retune_words.tick(tick, one.timezone) for tick in one.last_ticks),
+            cases=_cases(one),
+            limits=_limits(one),
+        )
+        for one in found
+    )
+
+
+def lines(session: Session, found: Sequence[Retune]) -> tuple[RetuneLine, ...]:
+    """Retunes as the page shows them."""
+    known: dict[tuple[str, str], Case | None] = {}
+    for one in found:
+        key = (one.project_id, one.study_key)
+        if key not in known:
+            known[key] = _case(best.served(session, *key))
+    return tuple(
+        RetuneLine(
+            retune=one,
+            case=known[one.project_id, one.study_key],
+            cause=retune_words.cause(one),
+            tone=_TONES[one.outcome] if one.outcome else "busy" if one.state is RetuneState.RUNNING else "quiet",
+            outcome=retune_words.outcome(one),
+        )
+        for one in found
+    )
+
+
+def choices(session: Session, project_id: str) -> tuple[tuple[str, str], ...]:
+    """What a schedule can be about: value and label."""
+    rows = [(row, case) for row in schedules.serving_cases(session, project_id) if (case := _case(row)) is not None]
+    models = sorted({case.model for _, case in rows})
+    cases = [(f"key:{row.study_key}", f"{case.model}, {case.cluster}, {case.workload}") for row, case in rows]
+    return (("", "all recommendations"), *((f"model:{name}", f"every case of {name}") for name in models), *cases)
+
+
+def _case(row: BestRow | None) -> Case | None:
+    if row is None or row.serving is None:
+        return None
+    answer = row.serving.answer
+    return Case(answer.model.name, words.cluster(answer.cluster), words.workload(answer.workload))
+
+
+def _cases(schedule: Schedule) -> str:
+    if schedule.cases.study_keys:
+        count = len(schedule.cases.study_keys)
+        return f"{count} case{'s' if count != 1 else ''}: " + ", ".join(
+            key[:12] for key in schedule.cases.study_keys[:3]
+        )
+    return f"every case of {schedule.cases.model}" if schedule.cases.model else "all recommendations of the project"
+
+
+def _limits(schedule: Schedule) -> str:
+    parts = [f"starts in {', '.join(schedule.windows)} ({schedule.timezone})"] if schedule.windows else []
+    if schedule.max_gpu_seconds is not None:
+        parts.append(f"at most {schedule.max_gpu_seconds:,.0f} GPU-s a retune")
+    if schedule.planned_gpu_hours is not None:
+        gain = f", reckoning with {schedule.likely_gain:.1%}" if schedule.likely_gain is not None else ""
+        parts.append(f"for a run of {schedule.planned_gpu_hours:,g} GPU-hours{gain}")
+    return "; ".join(parts) or "only those of project and fleet"
+
+
+def _share(text: str) -> float | str | None:
+    """Per cent as a share; what is no number stays as it was typed."""
+    found = _number(text.removesuffix("%"))
+    return found / 100 if isinstance(found, float) else found
+
+
+def _number(text: str) -> float | str | None:
+    """What is no number stays as it was typed, for the error beside it."""
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return text

@@ -1,0 +1,78 @@
+"""Schedules and retunes in words, shared by the command line and the pages."""
+
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+from api_schemas.retunes import Retune, RetuneOutcome, RetuneState
+from api_schemas.schedules import Schedule, ScheduleSpec, Tick, Trigger
+from service import cron, wording
+
+_WHEN = {
+    Trigger.FINGERPRINT: "when hardware or software changes",
+    Trigger.DRIFT: "when a canary finds it slower",
+    Trigger.MANUAL: "by hand only",
+}
+_CAUSES = {
+    "fingerprint": "hardware or software changed",
+    "schedule": "scheduled",
+    "drift": "slower than it was",
+    "manual": "asked for",
+}
+
+
+def when(spec: ScheduleSpec) -> str:
+    """What makes a schedule run: `At 03:00 on Sunday (Europe/Berlin)`."""
+    if spec.cron is None:
+        return _WHEN[spec.trigger]
+    return f"{cron.explain(spec.cron)} ({spec.timezone})"
+
+
+def next_run(schedule: Schedule, now: datetime) -> str:
+    """`Sunday 22 November 2026, 03:00 CET, in 17 h 2 min`; or why there is none."""
+    if schedule.is_paused:
+        return "paused"
+    if schedule.next_tick_at is None:
+        return _WHEN.get(schedule.trigger, "never again")
+    local = schedule.next_tick_at.astimezone(ZoneInfo(schedule.timezone))
+    return f"{local:%A} {local.day} {local:%B %Y, %H:%M %Z}, {_until(schedule.next_tick_at, now)}"
+
+
+def tick(found: Tick, zone: str) -> str:
+    """`22 November 03:00: started, 3 cases`."""
+    local = found.at.astimezone(ZoneInfo(zone))
+    by = " by hand" if found.kind == "manual" else ""
+    cases = f", {found.cases} case{'s' if found.cases != 1 else ''}" if found.state == "started" else ""
+    more = f", for {found.stands_for} ticks" if found.stands_for > 1 else ""
+    why = f" ({found.reason})" if found.reason else ""
+    return f"{local.day} {local:%B %H:%M}{by}: {found.state}{cases}{more}{why}"
+
+
+def cause(retune: Retune) -> str:
+    """Why a retune was asked for: `hardware or software changed: driver, nccl`."""
+    return _CAUSES[retune.cause] + (f": {', '.join(retune.changed_fields)}" if retune.changed_fields else "")
+
+
+def outcome(retune: Retune) -> str:
+    """`replaced (+12.3 % [10.1, 14.6])`, `kept`, `running`."""
+    if retune.state is not RetuneState.ENDED or retune.outcome is None:
+        return retune.state.value
+    if retune.outcome is RetuneOutcome.REPLACED and retune.gain is not None:
+        low, high = retune.gain.ci95
+        return f"replaced ({retune.gain.value - 1:+.1%} [{(low - 1) * 100:.1f}, {(high - 1) * 100:.1f}])"
+    return retune.outcome.value
+
+
+def ledger(retune: Retune) -> str:
+    """What it cost against what it saves: `312 GPU-s; saves 1,440 GPU-s of the declared 7,200`."""
+    spent = f"{retune.gpu_seconds:,.0f} GPU-s"
+    if retune.planned_gpu_seconds is None:
+        return f"{spent}; no saving claimed: no run is declared"
+    planned = f"the declared {retune.planned_gpu_seconds:,.0f}"
+    if retune.expected_saving_gpu_seconds is None:
+        return f"{spent}; saving not known, of {planned}"
+    return f"{spent}; saves {retune.expected_saving_gpu_seconds:,.0f} GPU-s of {planned}"
+
+
+def _until(moment: datetime, now: datetime) -> str:
+    left_s = (moment.astimezone(UTC) - now).total_seconds()
+    return f"in {wording.duration(left_s)}" if left_s > 0 else "due now"

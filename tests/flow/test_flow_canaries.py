@@ -98,6 +98,7 @@ def test_drift_on_one_worker_is_that_workers_fault(client, clock):
     assert fleet.day() == [("watch", "sim-0", "worker"), ("peer", "sim-1", "normal")]
     assert client.get("/v1/retunes").json()["retunes"] == []
     assert "slower than it was" in fleet.conditions()["sim-0"] and fleet.conditions()["sim-1"] is None
+    assert client.get("/workers", headers={"accept": "text/html"}).text.count("slower than it was") == 1
     fleet.slow["sim-0"] = 1.0
     assert fleet.day()[-1] == ("watch", "sim-0", "normal") and fleet.conditions()["sim-0"] is None
 

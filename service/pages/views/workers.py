@@ -55,6 +55,8 @@ class WorkerCard:
     activity: str
     study_id: str | None
     trial_number: int | None
+    condition: str | None
+    """What canaries have found wrong with it."""
     last: LastRun | None
     """Of live workers."""
     fingerprint: Fingerprint
@@ -88,6 +90,7 @@ def _card(session: Session, row: WorkerRow, run: RunRow | None, is_live: bool, e
         activity=_activity(run) if run else ("waiting for work" if is_live else "not heard of"),
         study_id=run.study_id if run else None,
         trial_number=run.trial.number if run and run.trial else None,
+        condition=row.condition,
         last=_last(attempt) if attempt else None,
         fingerprint=row.inventory.fingerprint,
         eras=eras,

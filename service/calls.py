@@ -120,7 +120,7 @@ class Calls:
         for attempt in count():
             response = self._sent(request)
             if response.is_success:
-                return response.json()
+                return response.json() if response.content else None
             pause_s = _pause_s(response, attempt)
             if response.status_code not in _LATER or pause_s > left_s:
                 break

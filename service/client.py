@@ -17,6 +17,8 @@ from api_schemas.exports import Export
 from api_schemas.fingerprints import FingerprintDetail, FingerprintRecord
 from api_schemas.insights import Importance, ParetoFront
 from api_schemas.leases import Worker
+from api_schemas.retunes import Retune
+from api_schemas.schedules import Schedule, ScheduleSpec
 from api_schemas.studies import Study, StudyResult, StudySpec, StudyState
 from api_schemas.study_changes import CloneRequest, Extension
 from api_schemas.trials import Rejection, Trial
@@ -28,6 +30,8 @@ _TRIALS = TypeAdapter(list[Trial])
 _REJECTIONS = TypeAdapter(list[Rejection])
 _STUDIES = TypeAdapter(list[Study])
 _WORKERS = TypeAdapter(list[Worker])
+_SCHEDULES = TypeAdapter(list[Schedule])
+_RETUNES = TypeAdapter(list[Retune])
 _UNFINISHED = (StudyState.RUNNING, StudyState.PAUSED)
 _EVENTS = 1000
 """Read at once."""
@@ -213,3 +217,31 @@ class ServiceClient:
         """Files of a contender."""
         params = {"which": which, "format": form}
         return Export.model_validate(self._calls.send("GET", f"/v1/studies/{study_id}/export", params=params))
+
+    def schedules(self) -> list[Schedule]:
+        """Schedules, newest first."""
+        return _SCHEDULES.validate_python(self._calls.pages("/v1/schedules", "schedules"))
+
+    def schedule(self, schedule_id: str, action: str | None = None) -> Schedule:
+        """One schedule and its last ticks; after `pause`, `resume` or `run`, where given."""
+        path = f"/v1/schedules/{quote(schedule_id, safe='')}"
+        found = self._calls.send("POST", f"{path}:{action}") if action else self._calls.send("GET", path)
+        return Schedule.model_validate(found)
+
+    def create_schedule(self, spec: ScheduleSpec, project: str | None = None) -> Schedule:
+        """Have recommendations measured again."""
+        params = {"project": project} if project else None
+        return Schedule.model_validate(self._calls.send("POST", "/v1/schedules", spec.model_dump(mode="json"), params))
+
+    def delete_schedule(self, schedule_id: str) -> None:
+        """Forget a schedule."""
+        self._calls.send("DELETE", f"/v1/schedules/{quote(schedule_id, safe='')}")
+
+    def retunes(self, **wanted: str | None) -> list[Retune]:
+        """Retunes, newest first; `study_key`, `schedule_id`, `state` choose."""
+        chosen = {name: value for name, value in wanted.items() if value is not None}
+        return _RETUNES.validate_python(self._calls.pages("/v1/retunes", "retunes", chosen))
+
+    def retune(self, retune_id: str) -> Retune:
+        """One retune."""
+        return Retune.model_validate(self._calls.send("GET", f"/v1/retunes/{quote(retune_id, safe='')}"))

@@ -17,7 +17,7 @@ from db.session import Database, parse_url, upgrade
 from service import logs, wording
 from service.app import create_app
 from service.cli import export as exporting
-from service.cli import fingerprints, keys, studies, study_file, summary, workers
+from service.cli import fingerprints, keys, schedules, studies, study_file, summary, workers
 from service.cli import predict as predicting
 from service.cli.connection import connected, study_named
 from service.cli.errors import PLATFORM_FAILURE, InputError
@@ -44,6 +44,8 @@ app.add_typer(keys.projects_app, name="projects")
 app.add_typer(fingerprints.app, name="fingerprints")
 app.add_typer(studies.app, name="studies")
 app.add_typer(workers.app, name="workers")
+app.add_typer(schedules.app, name="schedules")
+app.add_typer(schedules.retunes_app, name="retunes")
 
 AllowModel = Annotated[
     list[str] | None, typer.Option("--allow-model", metavar="NAME", help="An installed model that a study may name.")

@@ -127,10 +127,11 @@ def test_a_configuration_that_its_backend_refuses_is_a_failure_like_any_other(
 def test_a_checkpoint_that_has_no_room_is_the_machines_fault_with_both_figures(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match=r"may take 953674.32 GiB, but .* GiB free; .*budget.restart_check"):
         checkpoint_folder.require_room(tmp_path, 1024 * 10**12)
+    with pytest.raises(RuntimeError, match="another"), checkpoint_folder.full_disk_named(tmp_path):
+        raise RuntimeError("another")
     with pytest.raises(SetupError, match="ran full"), checkpoint_folder.full_disk_named(tmp_path):
         try:
             raise OSError(errno.ENOSPC, "No space left on device")
         except OSError as error:
             raise RuntimeError("PytorchStreamWriter failed") from error
-    with pytest.raises(RuntimeError, match="another"), checkpoint_folder.full_disk_named(tmp_path):
-        raise RuntimeError("another")
+    assert not tmp_path.exists(), "the report of the failure needs the room"

@@ -120,6 +120,8 @@ def require_room(folder: Path, needed: int) -> None:
 def full_disk_named(folder: Path) -> Iterator[None]:
     """A disk that runs full while saving is no fault of the configuration; the writers tell of it in many ways.
 
+    What was saved of the checkpoint is removed: the rank's report needs room too.
+
     Raises:
         SetupError: in place of what such a disk raised.
     """
@@ -128,6 +130,7 @@ def full_disk_named(folder: Path) -> Iterator[None]:
     except Exception as error:
         free = shutil.disk_usage(folder).free
         if free < _FULL or _has_no_space(error):
+            shutil.rmtree(folder, ignore_errors=True)
             raise SetupError(
                 f"work_dir's disk ({folder}) ran full while the checkpoint was saved ({free / GIB:.2f} GiB free); "
                 "free some space, choose another work directory, or set budget.restart_check to false"

@@ -3,6 +3,7 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response
+from starlette.convertors import StringConvertor, register_url_convertor
 
 from api_schemas.keys import Scope
 from api_schemas.schedules import Schedule, SchedulePage, ScheduleSpec, TickPage
@@ -15,6 +16,14 @@ from service.idempotency import InOnce
 from service.paging import InLimit, InPageToken
 from service.routes.studies import InProject
 
+
+class _Id(StringConvertor):
+    """Leaves `/{schedule_id}:pause` to the route of that name: another method there is 405, not a change of `…:pause`."""
+
+    regex = "[^/:]+"
+
+
+register_url_convertor("schedule", _Id())
 router = APIRouter(prefix="/v1/schedules", tags=["schedules"])
 
 READ, WRITE = [requires(Scope.STUDIES_READ)], [requires(Scope.STUDIES_WRITE)]
@@ -43,7 +52,7 @@ def list_schedules(
     return schedules.page(context, project, page_token, limit)
 
 
-@router.get("/{schedule_id}", dependencies=READ, responses=_UNKNOWN, response_model=Schedule)
+@router.get("/{schedule_id:schedule}", dependencies=READ, responses=_UNKNOWN, response_model=Schedule)
 def read_schedule(
     context: InContext, schedule_id: InScheduleId, request: Request, response: Response
 ) -> Schedule | Response:
@@ -60,7 +69,7 @@ def list_ticks(
     return schedules.tick_page(context, schedule_id, page_token, limit)
 
 
-@router.put("/{schedule_id}", dependencies=WRITE, responses=_CHANGED)
+@router.put("/{schedule_id:schedule}", dependencies=WRITE, responses=_CHANGED)
 def put_schedule(
     context: InContext, schedule_id: InScheduleId, spec: ScheduleSpec, response: Response, if_match: InIfMatch = None
 ) -> Schedule:
@@ -70,7 +79,7 @@ def put_schedule(
     return schedule
 
 
-@router.delete("/{schedule_id}", status_code=204, dependencies=WRITE, responses=_CHANGED)
+@router.delete("/{schedule_id:schedule}", status_code=204, dependencies=WRITE, responses=_CHANGED)
 def delete_schedule(context: InContext, schedule_id: InScheduleId, if_match: InIfMatch = None) -> None:
     """Forget a schedule and its ticks. Its queued retunes are skipped; those that run go on."""
     schedules.delete(context, schedule_id, if_match)

@@ -7,6 +7,7 @@ from sqlalchemy import CursorResult, delete, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from db.access_rows import IdempotentRow
+from db.retune_rows import ScheduleTickRow
 from db.rows import DeliveryRow, EventRow, RunRow, StudyRow
 
 _BATCH = 1000
@@ -23,6 +24,13 @@ def delete_deliveries(session: Session, before: datetime) -> int:
     """Webhook messages that were delivered or given up before a moment."""
     old = select(DeliveryRow.id).where(DeliveryRow.finished_at < before).limit(_BATCH)
     return _count(session.execute(delete(DeliveryRow).where(DeliveryRow.id.in_(old)).execution_options(**_PLAIN)))
+
+
+def delete_ticks(session: Session, before: datetime) -> int:
+    """Ticks of schedules that were accounted for before a moment, but for those that wait."""
+    old = select(ScheduleTickRow.id).where(ScheduleTickRow.created_at < before, ScheduleTickRow.state != "queued")
+    gone = delete(ScheduleTickRow).where(ScheduleTickRow.id.in_(old.limit(_BATCH)))
+    return _count(session.execute(gone.execution_options(**_PLAIN)))
 
 
 def delete_idempotent(session: Session, before: datetime) -> int:

@@ -1,4 +1,4 @@
-"""Forget old events, webhook messages, log tails and answers to named requests. Never measurements, attempts or results."""
+"""Forget old events, webhook messages, ticks, log tails and answers to named requests. Never measurements, attempts or results."""
 
 import asyncio
 import logging
@@ -21,12 +21,13 @@ def forget(context: Context) -> dict[str, int]:
     events_before = now - timedelta(days=settings.keep_events_days)
     logs_before = now - timedelta(days=settings.keep_logs_days)
     answers_before = now - idempotency.KEPT
-    forgotten = {"events": 0, "deliveries": 0, "log_tails": 0, "idempotent_requests": 0}
+    forgotten = {"events": 0, "deliveries": 0, "ticks": 0, "log_tails": 0, "idempotent_requests": 0}
     while True:
         with context.db.write() as session:
             now_gone = {
                 "events": retention.delete_events(session, events_before),
                 "deliveries": retention.delete_deliveries(session, events_before),
+                "ticks": retention.delete_ticks(session, events_before),
                 "log_tails": retention.clear_log_tails(session, logs_before),
                 "idempotent_requests": retention.delete_idempotent(session, answers_before),
             }

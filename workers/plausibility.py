@@ -10,8 +10,6 @@ _CLOCK_SLACK = 1.01
 
 def doubt(task: TrialTask, measured: Measurement, peak_flops: float | None) -> str | None:
     """Why the measurement cannot be true, None where nothing speaks against it."""
-    if not measured.step_time_s > 0:
-        return f"a step time of {measured.step_time_s} s"
     # The median can hide a window that no clock has measured.
     if min(measured.window_step_times_s) <= 0:
         return f"a timed window of {min(measured.window_step_times_s)} s a step"

@@ -15,7 +15,7 @@ def as_json(study: Study, result: StudyResult, exports: Sequence[str] | None = N
         "baseline": _contender(result.baseline),
         "speedup": None,
         "verdict": result.verdict.value,
-        "promotion": result.promotion.model_dump(mode="json") if result.promotion else None,
+        "promotion": result.promotion.model_dump(mode="json", exclude={"ratios"}) if result.promotion else None,
         "restart": result.restart.model_dump(mode="json") if result.restart else None,
         "trials": trial_counts(study.trials),
     }

@@ -146,7 +146,10 @@ def test_trials_are_sorted_and_compared_by_keyboard(page, finished):
     press(page, "link", "tokens/s/GPU")
     page.wait_for_url("**sort=speed**")
     expect(page.locator("table.trials th[aria-sort=descending]")).to_contain_text("tokens/s/GPU")
-    speeds = [float(text.replace(",", "")) for text in page.locator("table.trials td[data-label='tokens/s/GPU']").all_inner_texts()]
+    speeds = [
+        float(text.replace(",", ""))
+        for text in page.locator("table.trials td[data-label='tokens/s/GPU']").all_inner_texts()
+    ]
     assert len(speeds) == 4 and speeds == sorted(speeds, reverse=True)
     for box in page.locator("table.trials input[type=checkbox]").all()[:2]:
         box.focus()

@@ -148,7 +148,6 @@ def test_a_run_on_a_good_device_keeps_its_result_and_says_what_was_seen():
         ({"tokens_per_s_per_gpu": 4000.0}, "at most 3,333"),
         ({"window_step_times_s": (9.0, 9.0)}, "in a run that took 10.00 s"),
         ({"window_step_times_s": (1.0, 0.0)}, "a timed window of 0.0 s"),
-        ({"step_time_s": 0.0}, "step time of 0.0 s"),
         ({"data_wait_share": 0.4}, "40% of the timed windows"),
         ({"mfu": 0.6, "tokens_per_s_per_gpu": 3000.0, "data_wait_share": 0.1}, None),
     ],

@@ -12,7 +12,7 @@ from workers.trial_dir import DiskFull, TrialDir, prune, tail
 
 def test_the_rank_reads_the_task_the_agent_wrote(directory, task, fingerprint):
     assert TrialTask.model_validate_json((directory.path / "task.json").read_text()) == task
-    assert json.loads((directory.path / "versions.json").read_text()) == fingerprint.model_dump()
+    assert json.loads((directory.path / "versions.json").read_text()) == fingerprint.model_dump(mode="json")
 
 
 def test_the_same_attempt_again_starts_empty(directory, task, fingerprint):

@@ -33,7 +33,8 @@ soak: setup
 
 test-long: soak
 	SHARDTUNE_TEST_LONG=1 $(BIN)/python -m pytest --timeout=3600 tests/flow/test_flow_machine.py \
-		tests/flow/test_flow_fuzz.py tests/flow/test_flow_crash_points.py $(PYTEST_ARGS)
+		tests/flow/test_flow_fuzz.py tests/flow/test_flow_crash_points.py \
+		tests/endtoend/test_live_retune.py tests/endtoend/test_fingerprint_change.py $(PYTEST_ARGS)
 
 check: setup
 	$(BIN)/ruff format --check .

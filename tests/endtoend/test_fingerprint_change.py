@@ -14,7 +14,12 @@ from replicas import Replicas, replicas_of
 
 from service.cli.tied import tied
 
-pytestmark = [pytest.mark.ranks, pytest.mark.postgres, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.ranks,
+    pytest.mark.postgres,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(os.environ.get("SHARDTUNE_TEST_LONG") != "1", reason="minutes of real ranks: make test-long"),
+]
 
 PLAN = {"parity_steps": 2, "max_warmup_steps": 2, "window_steps": 4, "min_windows": 3, "max_windows": 3}
 DEBOUNCE_S = 20

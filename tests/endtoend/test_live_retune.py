@@ -1,5 +1,6 @@
 """A real service, worker and ranks: that nothing changed is seen at a third of the runs of a search."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,11 @@ from service import challenge, retune_queue, retune_steps
 from service.context import Context
 from service.settings import Settings
 
-pytestmark = [pytest.mark.ranks, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.ranks,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(os.environ.get("SHARDTUNE_TEST_LONG") != "1", reason="minutes of real ranks: make test-long"),
+]
 
 # Of the fastest backend one configuration per micro batch: what differs in a bucket's size only is a tie.
 SPACE = {

@@ -44,8 +44,8 @@ def one(noise: Noise, gain: float, salt: str, gives_up: bool) -> tuple[str, int]
         return "kept", len(seen)
     first = math.log(seen[rival] / seen[0])
     rule = partial(challenge.decide, first=first) if gives_up else paired_test.decide
-    match, made = Match(0, (rival,)), list[FreshRun]()
-    while (ask := (now := promotion.standing(match, made, challenge.PAIRS, salt, rule)).next) is not None:
+    match, searched, made = Match(0, (rival,)), dict(enumerate(seen)), list[FreshRun]()
+    while (ask := (now := promotion.standing(match, searched, made, challenge.PAIRS, salt, rule)).next) is not None:
         made.append(FreshRun(ask.trial, ask.block, "worker", run(ask.trial)))
     found = challenge.finding(now.log_ratios, challenge.PAIRS, first)
     return found if found != "faster" or rival == 1 else "wrong arm", len(seen) + len(made)

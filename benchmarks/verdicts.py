@@ -79,7 +79,7 @@ def study(noise: Noise, gains: Sequence[float], salt: str, max_pairs: int) -> Ve
     near = [arm for arm in others[: promotion.MOST_CANDIDATES] if seen[arm] >= promotion.NEAR * seen[others[0]]]
     match = Match(BASELINE, tuple(near))
     made: list[FreshRun] = []
-    while (ask := (now := promotion.standing(match, made, max_pairs, salt)).next) is not None:
+    while (ask := (now := promotion.standing(match, seen, made, max_pairs, salt)).next) is not None:
         made.append(FreshRun(ask.trial, ask.block, "worker", run(ask.trial)))
     speedup = paired_test.speedup(now.log_ratios)
     return Verdict(now.challenger if speedup is not None and speedup.ci95[0] > 1 else None, len(made))

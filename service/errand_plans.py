@@ -103,7 +103,8 @@ def _next_pair(seen: StudyView, match: Match) -> Step:
     assert match.baseline is not None
     first = challenge.first_ratio(seen.history, match.baseline, match.candidates[0])
     decide = partial(challenge.decide, first=first)
-    standing = promotion.standing(match, seen.fresh, most, seen.study_id, decide)
+    searched = ranking.search_speeds(seen.history)
+    standing = promotion.standing(match, searched, seen.fresh, most, seen.study_id, decide)
     if standing.next is not None:
         return NewConfirmation(standing.next.trial, standing.next.block)
     return Complete(ranking.result(seen.history, match, standing, seen.promotion_cost, _GAVE_UP))

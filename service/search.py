@@ -313,7 +313,8 @@ def _end_of_search(seen: StudyView, reason: str | None, rejections: tuple[Reject
 def _next_confirmation(seen: StudyView, match: Match) -> Step:
     if seen.has_open_run and not seen.is_stranded:
         return Wait()
-    standing = promotion.standing(match, seen.fresh, seen.spec.budget.max_pairs, seen.study_id)
+    searched = ranking.search_speeds(seen.history)
+    standing = promotion.standing(match, searched, seen.fresh, seen.spec.budget.max_pairs, seen.study_id)
     if standing.next is not None:
         return NewConfirmation(standing.next.trial, standing.next.block)
     return _checked(seen, ranking.result(seen.history, match, standing, seen.promotion_cost))

@@ -24,7 +24,7 @@ from tuner import paired_test
 from tuner.history import Observation
 from tuner.paired_test import Decision
 from tuner.promotion import NEAR, Match
-from tuner.ranking import contender
+from tuner.ranking import contender, search_speeds
 
 MOST_CHALLENGERS = 3
 RUNNER_UPS = 2
@@ -84,7 +84,7 @@ def first_ratio(history: Sequence[Observation], baseline: int, challenger: int) 
 
 def rival(match: Match, history: Sequence[Observation]) -> Match:
     """The match of the incumbent with its fastest challenger alone; without any where none came near the incumbent."""
-    speeds = {obs.number: obs.measurement.tokens_per_s_per_gpu for obs in history if obs.measurement is not None}
+    speeds = search_speeds(history)
     assert match.baseline is not None
     near = [number for number in match.candidates if speeds[number] >= NEAR * speeds[match.baseline]]
     if near:

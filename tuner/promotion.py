@@ -1,10 +1,10 @@
 """Promotion: which trials are run again, in which order, and what their fresh runs decide.
 
 First the fastest trials of the search run against each other in blocks, each block every remaining candidate once, and
-the slower ones are eliminated: the search picked them by one value each, and the luck in it. What disturbs a run slows it
-down, so only the faster half of their fresh runs is compared, by its mean. The one that is left then runs in pairs with
-the baseline, until `tuner.paired_test` knows. The pairs alone make the verdict: they had no part in any choice, so there
-is a single comparison to protect however many candidates there were.
+the slower ones are eliminated: the search picked them by one value each, and the luck in it. The search counts as one more
+block. What disturbs a run slows it down, so only the faster half of a candidate's runs is compared, by its mean. The one
+that is left then runs in pairs with the baseline, until `tuner.paired_test` knows. The pairs alone make the verdict: they
+had no part in any choice, so there is a single comparison to protect however many candidates there were.
 
 Everything follows from the stored runs. Blocks whose runs were on different workers are left out.
 """
@@ -18,13 +18,12 @@ from statistics import fmean
 from tuner import paired_test
 from tuner.paired_test import Decision
 
-MOST_CANDIDATES = 12
+MOST_CANDIDATES = 20
 NEAR = 0.9
 """Candidates reach this share of the fastest one's speed, in the search and after each round of screening."""
-ROUNDS = (4, 2, 1)
-"""Candidates left after each round; a round that would eliminate nobody is left out."""
-BLOCKS = 2
-"""In each round, so that nobody is eliminated for a single disturbed run."""
+ROUNDS = ((1, 8), (1, 4), (2, 1))
+"""Blocks of each round, and the candidates left after it. A round that would eliminate nobody is left out. With the search's
+run nobody is eliminated for a single disturbed one."""
 
 Decide = Callable[[Sequence[float], int], Decision]
 
@@ -74,23 +73,33 @@ def most_runs(candidates: int, most_pairs: int) -> int:
     """Runs of a promotion that uses all its pairs, loses no block, and has candidates that are all alike."""
     if candidates == 0:
         return 0
-    at_start = [min(count, candidates) for count in (MOST_CANDIDATES, *ROUNDS)]
-    return BLOCKS * sum(count for count, left in zip(at_start, ROUNDS, strict=False) if count > left) + 2 * most_pairs
+    runs, alive = 2 * most_pairs, min(MOST_CANDIDATES, candidates)
+    for blocks, left in ROUNDS:
+        runs += blocks * alive if alive > left else 0
+        alive = min(alive, left)
+    return runs
 
 
 def standing(
-    match: Match, runs: Sequence[FreshRun], most_pairs: int, salt: str, decide: Decide = paired_test.decide
+    match: Match,
+    searched: Mapping[int, float],
+    runs: Sequence[FreshRun],
+    most_pairs: int,
+    salt: str,
+    decide: Decide = paired_test.decide,
 ) -> Standing:
     """Replay a promotion from its complete runs. `salt` (the study's id) seeds the order within blocks.
 
-    `decide` says when the pairs are enough.
+    `searched` has the tokens_per_s_per_gpu of the candidates' search runs. `decide` says when the pairs are enough.
     """
     assert match.baseline is not None and match.candidates
     blocks = _Blocks(match, runs, salt)
     alive: tuple[int, ...] = match.candidates
-    seen: list[Mapping[int, float]] = []
-    for left in ROUNDS:
-        for _ in range(BLOCKS if len(alive) > left else 0):
+    seen: list[Mapping[int, float]] = [{trial: math.log(searched[trial]) for trial in alive}]
+    for count, left in ROUNDS:
+        if len(alive) <= left:
+            continue
+        for _ in range(count):
             found = blocks.take(alive)
             if isinstance(found, NextRun):
                 return Standing(None, (), found)
@@ -109,9 +118,7 @@ def standing(
 
 
 def _fastest(alive: Sequence[int], seen: Sequence[Mapping[int, float]], keep: int) -> tuple[int, ...]:
-    """Those whose faster fresh runs are the fastest, in the order of the search."""
-    if not seen:
-        return tuple(alive)
+    """Those whose faster runs are the fastest, in the order of the search."""
     speeds = {trial: _undisturbed([block[trial] for block in seen]) for trial in alive}
     ranked = sorted(alive, key=lambda trial: -speeds[trial])[:keep]
     least = speeds[ranked[0]] + math.log(NEAR)

@@ -57,6 +57,11 @@ def pick(history: Sequence[Observation], spec_has_baseline: bool, judgement: Jud
     return Match(baseline.number, tuple(near), notes)
 
 
+def search_speeds(history: Sequence[Observation]) -> dict[int, float]:
+    """tokens_per_s_per_gpu of the search runs that were measured, by trial."""
+    return {obs.number: _search_speed(obs) for obs in history if obs.measurement is not None}
+
+
 def unbeaten(history: Sequence[Observation], match: Match) -> StudyResult:
     """The answer where nothing but the baseline is feasible."""
     stands = contender(next(obs for obs in history if obs.number == match.baseline))

@@ -134,8 +134,8 @@ def test_the_fastest_are_promoted_against_the_fastest_documented_default():
 
 
 def test_few_of_many_are_promoted():
-    history = [complete(i, DDP, 100 + i, "baseline" if i == 0 else "sampler") for i in range(15)]
-    assert ranking.pick(history, True, AGREED).candidates == tuple(range(14, 2, -1))
+    history = [complete(i, DDP, 450 + i, "baseline" if i == 0 else "sampler") for i in range(23)]
+    assert ranking.pick(history, True, AGREED).candidates == tuple(range(22, 2, -1))
 
 
 def test_who_is_far_behind_in_the_search_is_not_promoted():

@@ -61,35 +61,36 @@ def test_the_interval_lies_above_one_exactly_when_the_test_says_faster(hundredth
 MATCH = Match(0, (1, 2, 3, 4))
 
 
-def play(speed, match=MATCH, salt="study-1", most_pairs=20, worker="w"):
+def play(speed, match=MATCH, salt="study-1", most_pairs=20, worker="w", searched=None):
     """Make every run a promotion asks for; `speed` is a function of trial and run number."""
-    runs = []
-    while (ask := standing(match, runs, most_pairs, salt).next) is not None:
+    runs, searched = [], searched or dict.fromkeys(match.candidates, 100.0)
+    while (ask := standing(match, searched, runs, most_pairs, salt).next) is not None:
         runs.append(FreshRun(ask.trial, ask.block, worker, speed(ask.trial, len(runs))))
-    return runs, standing(match, runs, most_pairs, salt)
+    return runs, standing(match, searched, runs, most_pairs, salt)
 
 
 def test_slower_candidates_are_eliminated_before_the_pairs():
-    match = Match(0, tuple(range(1, 9)))
-    runs, end = play(lambda trial, _: 100.0 + trial, match)
-    assert end.challenger == 8 and len(end.log_ratios) == 7
-    blocks = [{run.trial for run in runs if run.block == block} for block in range(13)]
-    assert [len(block) for block in blocks] == [8, 8, 4, 4, 2, 2, *[2] * 7]
-    assert blocks[2] == {5, 6, 7, 8} and blocks[4] == {7, 8} and blocks[6] == {0, 8}
-    assert len(runs) == promotion.most_runs(8, 7)
+    match = Match(0, tuple(range(1, 13)))
+    runs, end = play(lambda trial, _: 100.0 + trial, match, searched={trial: 100.0 + trial for trial in range(1, 13)})
+    assert end.challenger == 12 and len(end.log_ratios) == 7
+    blocks = [{run.trial for run in runs if run.block == block} for block in range(11)]
+    assert [len(block) for block in blocks] == [12, 8, 4, 4, *[2] * 7]
+    assert blocks[1] == set(range(5, 13)) and blocks[2] == {9, 10, 11, 12} and blocks[4] == {0, 12}
+    assert len(runs) == promotion.most_runs(12, 7)
 
 
-def test_candidates_far_behind_are_eliminated_at_once_but_not_after_a_single_block():
-    runs, end = play(lambda trial, _: 50.0 * (trial + 1), Match(0, (1, 2, 3)))
-    assert [run.block for run in runs[:8]] == [0, 0, 0, 1, 1, 1, 2, 2]
-    assert end.challenger == 3 and {run.trial for run in runs[6:]} == {0, 3}
-    assert len(runs) == 6 + 14
+def test_candidates_far_behind_are_eliminated_before_their_round_is_due():
+    runs, end = play(lambda trial, _: 50.0 * (trial + 1), Match(0, tuple(range(1, 10))))
+    assert {run.trial for run in runs if run.block == 1} == {8, 9}
+    assert end.challenger == 9 and {run.trial for run in runs if run.block > 2} == {0, 9}
 
 
 def test_one_disturbed_run_does_not_eliminate_the_fastest():
     disturbed = iter([True])
-    speed = lambda trial, _: 105.0 if trial == 4 and not next(disturbed, False) else 60.0 if trial == 4 else 100.0  # noqa: E731
-    assert play(speed)[1].challenger == 4
+    speed = lambda trial, _: 105.0 if trial == 9 and not next(disturbed, False) else 60.0 if trial == 9 else 100.0  # noqa: E731
+    match = Match(0, tuple(range(1, 10)))
+    searched = {trial: 105.0 if trial == 9 else 100.0 for trial in match.candidates}
+    assert play(speed, match, searched=searched)[1].challenger == 9
 
 
 def test_a_single_candidate_needs_no_screening():
@@ -101,8 +102,8 @@ def test_a_promotion_ends_at_its_limit():
     noise = random.Random(1)
     runs, end = play(lambda *_: 100 + noise.random(), most_pairs=9)
     assert end.next is None and len(end.log_ratios) <= 9 and len(runs) <= promotion.most_runs(4, 9)
-    assert promotion.most_runs(4, 9) == 2 * 4 + 2 * 2 + 2 * 9
-    assert promotion.most_runs(3, 9) == 2 * 3 + 2 * 2 + 2 * 9
+    assert promotion.most_runs(4, 9) == 2 * 4 + 2 * 9
+    assert promotion.most_runs(30, 9) == 20 + 8 + 2 * 4 + 2 * 9
 
 
 def test_the_order_within_pairs_is_drawn_anew_and_the_same_for_the_same_study():
@@ -110,18 +111,18 @@ def test_the_order_within_pairs_is_drawn_anew_and_the_same_for_the_same_study():
     again, _ = play(lambda *_: 100.0, most_pairs=40)
     other, _ = play(lambda *_: 100.0, most_pairs=40, salt="study-2")
     assert [run.trial for run in runs] == [run.trial for run in again] != [run.trial for run in other]
-    pairs = [run.trial for run in runs[12:]]
+    pairs = [run.trial for run in runs[8:]]
     assert set(pairs[::2]) == set(pairs[1::2]) == {0, max(pairs)}
 
 
 def test_a_block_of_two_workers_does_not_count():
     runs = [FreshRun(trial, 0, "w" if trial < 3 else "v", 100.0) for trial in (1, 2, 3)]
-    found = standing(MATCH, runs, 20, "s").next
+    found = standing(MATCH, dict.fromkeys(MATCH.candidates, 100.0), runs, 20, "s").next
     assert isinstance(found, NextRun) and found.block == 1
 
 
 def test_blocks_that_never_count_end_too():
     runs: list[FreshRun] = []
-    while (ask := standing(Match(0, (1,)), runs, 20, "s").next) is not None:
+    while (ask := standing(Match(0, (1,)), {1: 100.0}, runs, 20, "s").next) is not None:
         runs.append(FreshRun(ask.trial, ask.block, f"w{len(runs)}", 100.0))
-    assert len(runs) == 40 and standing(Match(0, (1,)), runs, 20, "s").log_ratios == ()
+    assert len(runs) == 40 and standing(Match(0, (1,)), {1: 100.0}, runs, 20, "s").log_ratios == ()

@@ -126,7 +126,7 @@ class NewRestart:
 
 @dataclass(frozen=True)
 class Confirm:
-    """The search is over; promote these."""
+    """The search is over; promote these, or check the only one there is."""
 
     match: Match
     reason: str | None
@@ -305,14 +305,14 @@ def _end_of_search(seen: StudyView, reason: str | None, rejections: tuple[Reject
         return Fail(failure if reason is None else f"{failure} (search ended: {reason})", rejections)
     match = ranking.pick(seen.history, seen.baseline is not None, settled.judgement)
     match = replace(match, notes=(*seen.notes, *settled.notes, *match.notes, *restart.notes(seen.restarts)))
-    if not match.candidates:
-        return Complete(ranking.unbeaten(seen.history, match), reason, rejections)
     return Confirm(match, reason, rejections)
 
 
 def _next_confirmation(seen: StudyView, match: Match) -> Step:
     if seen.has_open_run and not seen.is_stranded:
         return Wait()
+    if not match.candidates:
+        return _checked(seen, ranking.unbeaten(seen.history, match))
     searched = ranking.search_speeds(seen.history)
     standing = promotion.standing(match, searched, seen.fresh, seen.spec.budget.max_pairs, seen.study_id)
     if standing.next is not None:

@@ -76,6 +76,16 @@ def test_a_winner_that_does_not_go_on_is_refused_and_the_next_is_promoted(quick_
     assert [says in note for note in result["notes"]].count(True) == 1
 
 
+def test_the_only_configuration_that_runs_is_asked_too(client):
+    only = lambda lease, _: measurement(2000.0) if lease.trial_number == 0 else failure(FailureKind.OOM, "no memory")  # noqa: E731
+    worker = SimulatedWorker(client, behave=only, **NEW).register()
+    study_id = create(client, space={"backends": ["ddp"]})
+    worker.do(up_to_the_restart(worker))
+    result = best(client, study_id)
+    assert (result["best"]["trial_number"], result["promotion"]) == (0, None)
+    assert result["restart"]["outcome"] == "passed" and "nothing to compare" in result["notes"][-1]
+
+
 def test_a_baseline_that_nothing_beats_stays_with_its_failure_told(quick_client):
     slow = lambda _lease, task: measurement(2000.0 if task.config.backend == "ddp" else speed_of(task.config))  # noqa: E731
     worker = SimulatedWorker(quick_client, behave=slow, restart=lambda _: restarted(loss=6.0), **NEW).register()

@@ -2,6 +2,8 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
+# Tests of one process each; the others start ranks, browsers and services, and want both cores.
+ALONGSIDE := tests/architecture tests/flow tests/unit
 
 .PHONY: setup tune test screenshots soak test-long check format clean
 
@@ -20,7 +22,8 @@ tune: setup
 
 test: setup
 	./tests/setup-machine.sh
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ALONGSIDE) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(foreach folder,$(ALONGSIDE),--ignore=$(folder)) $(PYTEST_ARGS)
 
 screenshots: setup
 	./tests/setup-machine.sh

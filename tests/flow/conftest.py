@@ -1,29 +1,16 @@
 """The real service over HTTP, in process, with a clock the test turns."""
 
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
 
 import pytest
 from fastapi.testclient import TestClient
 from local_client import local_client
+from still_clock import Clock
 
 from db.session import Database
 from service.app import create_app
 from service.context import Context
 from service.settings import Settings
-
-
-class Clock:
-    """Stands still until it is turned."""
-
-    def __init__(self) -> None:
-        self.moment = datetime(2026, 1, 1, tzinfo=UTC)
-
-    def __call__(self) -> datetime:
-        return self.moment
-
-    def turn(self, seconds: float) -> None:
-        self.moment += timedelta(seconds=seconds)
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
-from conftest import Clock
 from local_client import local_client
 from sqlalchemy import select
+from still_clock import Clock
 from test_flow_best import best, tune
 
 from api_schemas.retunes import RetuneOutcome, RetuneState

@@ -5,7 +5,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from conftest import HostProcess, tiny_task
+from tiny_trials import HostProcess, tiny_task
 
 from api_schemas.failures import Failure, FailureKind
 from api_schemas.leases import ProfileTask, TrialTask

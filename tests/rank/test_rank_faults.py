@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import tiny_task
 from plain_training import deviation, train
+from tiny_trials import tiny_task
 
 from api_schemas.measurements import RankReport
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import HostProcess, tiny_task
+from tiny_trials import HostProcess, tiny_task
 from torch.utils.cpp_extension import _get_build_directory
 
 pytestmark = pytest.mark.ranks

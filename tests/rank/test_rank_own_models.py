@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import tiny_task
+from tiny_trials import tiny_task
 
 from api_schemas.failures import FailureKind
 from api_schemas.leases import ProfileTask, RestartTask

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from conftest import GPT2, MIXTRAL, HostProcess, tiny_task
 from plain_training import deviation, train
+from tiny_trials import GPT2, MIXTRAL, HostProcess, tiny_task
 
 from api_schemas.measurements import RankReport
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import GPT2, tiny_task
+from tiny_trials import GPT2, tiny_task
 
 from api_schemas.failures import Failure, FailureKind
 from api_schemas.hardware import Fingerprint

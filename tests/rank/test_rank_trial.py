@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import HostProcess, tiny_task
+from tiny_trials import HostProcess, tiny_task
 
 from api_schemas.failures import FailureKind
 from api_schemas.leases import ProfileTask

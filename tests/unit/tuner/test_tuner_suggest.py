@@ -1,4 +1,3 @@
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tuner_cases import complete, cpu, gate_of, gpus, infeasible, llama, open_gate, search, space_of, tiny_space
@@ -11,8 +10,6 @@ from api_schemas.workload import Workload
 from tuner.history import Observation
 from tuner.seeds import seed_configs
 from tuner.suggest import next_config
-
-pytestmark = pytest.mark.filterwarnings("ignore:Argument ``group``")
 
 WORKLOAD = Workload(sequence_length=128, global_batch=16)
 

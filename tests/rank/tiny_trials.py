@@ -1,0 +1,114 @@
+"""Tiny tasks, about a second each, and a warm host to run them."""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from api_schemas.leases import ProfileTask, TrialTask
+from api_schemas.measurements import RankReport
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "vocab_size": 512,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "tie_word_embeddings": False,
+}
+GPT2: dict[str, Any] = {
+    "model_type": "gpt2",
+    "vocab_size": 512,
+    "n_positions": 128,
+    "n_embd": 64,
+    "n_layer": 3,
+    "n_head": 4,
+    "tie_word_embeddings": True,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
+MIXTRAL: dict[str, Any] = LLAMA | {
+    "model_type": "mixtral",
+    "num_hidden_layers": 2,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "sliding_window": None,
+}
+
+
+def tiny_task(strategy: dict[str, Any], **changes: Any) -> TrialTask:
+    """A trial of a tiny model that takes about a second; `changes` name fields of workload, config, plan or task."""
+    workload = {"sequence_length": 32, "global_batch": 8, "recipe": "fp32", "optimizer": {"lr": 1.25e-3}, "seed": 1}
+    config = {"strategy": strategy, "micro_batch": 1, "activation_checkpointing": "none", "compile": False}
+    plan = {"parity_steps": 16, "max_warmup_steps": 1, "window_steps": 1, "min_windows": 2, "max_windows": 2}
+    task: dict[str, Any] = {"model": LLAMA, "memory_limit_gib": None}
+    world = changes.pop("ranks", 2)
+    for key, value in changes.items():
+        next((part for part in (workload, config, plan) if key in part), task)[key] = value
+    cluster = {"device": "cpu", "gpus_per_node": world, "memory_gib": 4, "host_memory_gib": 16}
+    return TrialTask.model_validate({**task, "workload": workload, "cluster": cluster, "config": config, "plan": plan})
+
+
+@dataclass
+class HostProcess:
+    """Speaks the host's protocol."""
+
+    process: "subprocess.Popen[str]"
+    folder: Path
+    ready: dict[str, Any]
+    launched: int = 0
+
+    @classmethod
+    def start(cls, folder: Path) -> "HostProcess":
+        process = subprocess.Popen(
+            [sys.executable, "-m", "workers.rank.host"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        return cls(process, folder, json.loads(process.stdout.readline()))
+
+    def order(self, order: dict[str, Any]) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(order) + "\n")
+        self.process.stdin.flush()
+
+    def event(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        event: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return event
+
+    def prepare(self, task: TrialTask | ProfileTask) -> Path:
+        """A new trial directory with that task."""
+        self.launched += 1
+        folder = self.folder / f"run-{self.launched}"
+        folder.mkdir()
+        (folder / "task.json").write_text(task.model_dump_json())
+        return folder
+
+    def run_folder(self, folder: Path, ranks: int) -> list[int]:
+        """Launch and wait; exit codes by rank."""
+        self.order({"launch": str(folder), "world_size": ranks})
+        started = self.event()
+        assert started["event"] == "started", started
+        codes = {}
+        for _ in started["pids"]:
+            event = self.event()
+            codes[event["rank"]] = event["code"]
+        return [codes[rank] for rank in sorted(codes)]
+
+    def run(self, task: TrialTask) -> list[RankReport]:
+        """Run a trial; the reports by rank."""
+        ranks = task.cluster.world_size
+        folder = self.prepare(task)
+        self.run_folder(folder, ranks)
+        return [RankReport.model_validate_json((folder / f"rank_{r}.json").read_text()) for r in range(ranks)]
+
+    def close(self) -> None:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.process.wait(timeout=20)

@@ -127,7 +127,11 @@ def confirm_position(study: Study, trials: Sequence[Trial]) -> str:
 
 def most_confirm_runs(study: Study) -> int:
     """Fresh runs a promotion can take; it ends as soon as the pairs are clear."""
-    return promotion.most_runs(promotion.MOST_CANDIDATES, study.spec.budget.max_pairs)
+    return promotion.most_runs(_most_candidates(study), study.spec.budget.max_pairs)
+
+
+def _most_candidates(study: Study) -> int:
+    return (study.spec.budget.max_trials or DEFAULT_TRIALS) - 1
 
 
 def confirm_runs(trials: Sequence[Trial], state: TrialState) -> list[tuple[Trial, Run]]:
@@ -174,7 +178,7 @@ def remaining(study: Study, finished: int, confirmed: int, elapsed_s: float) -> 
         if budget.max_wall_seconds is not None:
             search_s = min(search_s, max(0.0, budget.max_wall_seconds - elapsed_s))
     # Clear winners take the fewest pairs there can be, and most that are none are seen to be none by then.
-    usual = promotion.most_runs(promotion.MOST_CANDIDATES, FEWEST_PAIRS)
+    usual = promotion.most_runs(_most_candidates(study), FEWEST_PAIRS)
     left = usual if confirmed < usual else most_confirm_runs(study)
     total = duration(search_s + (left - confirmed) * per_run)
     return f"at most {total}" if budget.max_trials is None or left > usual else f"about {total}"

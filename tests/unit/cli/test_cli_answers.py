@@ -160,7 +160,7 @@ def test_the_table_fits_the_screen_and_keeps_the_best() -> None:
         (
             StudyPhase.CONFIRM,
             None,
-            "running the fastest and the baseline again, run 1 of at most 84, trial 1: starting ranks",
+            "running the fastest and the baseline again, run 1 of at most 63, trial 1: starting ranks",
         ),
     ],
 )
@@ -172,8 +172,8 @@ def test_the_activity_is_in_words(phase: StudyPhase, progress: Progress | None, 
 
 def test_the_time_left_counts_trials_and_fresh_runs() -> None:
     done = [trial(number, TrialState.COMPLETE) for number in range(4)]
-    # 40 GPU seconds on 2 ranks over 4 runs: 5 s each, for 4 trials, 28 screening runs and 7 pairs.
-    assert wording.time_left(study(), done, 100.0) == "about 4 min"
+    # 40 GPU seconds on 2 ranks over 4 runs: 5 s each, for 4 trials, 15 screening runs and 7 pairs.
+    assert wording.time_left(study(), done, 100.0) == "about 3 min"
     assert wording.time_left(study(), [], 100.0) == ""
 
 

@@ -131,7 +131,8 @@ class RankReport(Schema):
     """Seconds for a small calculation that is the same on every rank, before training."""
     is_steady: bool | None = None
     data_wait_s: float | None = None
-    """Within the timed windows; None where data is made outside of them."""
+    """Inside the `next()` of torch DataLoaders within the timed windows; None where no batch comes from one, or all are made
+    before."""
     wrap_time_s: float | None = None
     memory: Memory | None = None
     warmup_steps: int = 0

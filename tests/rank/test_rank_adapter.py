@@ -105,3 +105,33 @@ def test_the_same_training_by_hand_and_by_accelerate_gives_the_same_numbers(host
     assert [step.parameter_square_sum for step in plain.trajectory] == pytest.approx(squares, rel=1e-6)
     assert plain.memory is not None and plain.memory.peak_allocated_gib is not None
     assert plain.memory.peak_allocated_gib > 4 * 4 * 200_000 / 2**30
+
+
+WAITING = """
+import os, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+from workers import adapter
+
+class Slow(Dataset):
+    def __len__(self):
+        return 10_000
+    def __getitem__(self, index):
+        time.sleep(0.02)
+        return torch.ones(2)
+
+trial = adapter.trial()
+model = trial.prepare(torch.nn.Linear(2, 1))
+for batch in DataLoader(Slow(), batch_size=1):
+    time.sleep(0.02)
+    trial.report(model(batch).square().mean())
+"""
+
+
+def test_what_a_script_waits_for_its_data_is_told_apart(host: HostProcess, tmp_path: Path) -> None:
+    (tmp_path / "waiting.py").write_text(WAITING)
+    _, (report,) = run_script(host, tmp_path / "waiting.py", tiny_task({"kind": "ddp"}, ranks=1, parity_steps=2), 1)
+    assert report.status == "complete", report.failure
+    timed_s = sum(report.window_step_times_s)
+    assert report.data_wait_s is not None and 0.02 * len(report.window_step_times_s) <= report.data_wait_s < timed_s
+    assert timed_s - report.data_wait_s >= 0.02 * len(report.window_step_times_s)

@@ -57,6 +57,8 @@ class Outcome:
     """Whether the warm-up's last steps took the same time."""
     window_step_times_s: list[float] = field(default_factory=list)
     own_step_times_s: list[float] = field(default_factory=list)
+    data_wait_s: float | None = None
+    """See `RankReport.data_wait_s`."""
 
 
 Checksum = Callable[[], tuple[float | None, float | None]]

@@ -155,6 +155,7 @@ def _report(place: Place, loop: Loop, meter: memory.MemoryMeter, wrap_time: floa
         is_steady=outcome.is_steady,
         window_step_times_s=tuple(outcome.window_step_times_s),
         own_step_times_s=tuple(outcome.own_step_times_s),
+        data_wait_s=outcome.data_wait_s,
         measured_steps=timed,
         trajectory=tuple(outcome.trajectory),
         losses=tuple(outcome.losses),

@@ -23,7 +23,8 @@ from api_schemas.strategies import DdpConfig, TrialConfig
 from workers import adapter
 from workers.rank import mesh, profile, trial_dir, wrap
 from workers.rank.classify import NumericsError
-from workers.rank.loop import Loop
+from workers.rank.data_wait import DataWait, counted
+from workers.rank.loop import Loop, Steps
 from workers.rank.measure import memory
 from workers.rank.place import Place
 from workers.rank.strategies import base
@@ -41,7 +42,9 @@ class ScriptRecorder:
         setting = base.Setting.of(task, place)
         self.accumulation = setting.accumulation
         self.meter = memory.meter(place)
+        self.wait = DataWait()
         self.loop = _ReportedLoop(self._checksum, setting, None, progress)
+        self.loop.wait = self.wait
         self.reports = 0
         self.complete = False
         self._place, self._folder, self._config = place, folder, task.config
@@ -86,6 +89,14 @@ class ScriptRecorder:
 
 
 class _ReportedLoop(Loop):
+    wait: DataWait
+
+    def _measure(self) -> Steps[None]:
+        before = self.wait.seconds or 0.0
+        yield from super()._measure()
+        if self.wait.seconds is not None:
+            self.outcome.data_wait_s = self.wait.seconds - before
+
     def _note_losses(self, losses: list[float]) -> None:
         super()._note_losses(losses)
         for loss in losses:
@@ -116,7 +127,8 @@ def run_trial(recorder: ScriptRecorder, task: TrialTask, place: Place, folder: P
         Exception: whatever the script raised.
     """
     trial = adapter.Trial(recorder, task.config, task.workload, recorder.accumulation, _options(task), place.device)
-    _run(folder, place.rank, trial)
+    with counted(recorder.wait):
+        _run(folder, place.rank, trial)
     if not recorder.complete:
         raise adapter.AdapterError(
             f"the script ended after {recorder.reports} reported steps, before the trial had seen enough; "

@@ -1,10 +1,10 @@
 """Queries on recommendations, on what is served, and on decisions."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, or_, select
+from sqlalchemy import ColumnElement, or_, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, joinedload
 
@@ -20,6 +20,13 @@ def served(session: Session, project_id: str, study_key: str) -> BestRow | None:
     """What is served under a key: two lookups by primary key, whatever is stored."""
     query = select(BestRow).where(BestRow.project_id == project_id, BestRow.study_key == study_key)
     return session.scalars(query.options(joinedload(BestRow.serving))).one_or_none()
+
+
+def served_of(session: Session, cases: Collection[tuple[str, str]]) -> dict[tuple[str, str], BestRow]:
+    """The same of many cases (project and study_key) at once."""
+    query = select(BestRow).where(tuple_(BestRow.project_id, BestRow.study_key).in_(cases))
+    found = session.scalars(query.options(joinedload(BestRow.serving)))
+    return {(row.project_id, row.study_key): row for row in found}
 
 
 def current(session: Session, project_id: str, study_key: str) -> BestRow | None:
@@ -96,6 +103,14 @@ def newest_proposal(session: Session, project_id: str, study_key: str) -> Recomm
         .order_by(RecommendationRow.created_at.desc(), RecommendationRow.id.desc())
         .limit(1)
     ).one_or_none()
+
+
+def newest_proposals(session: Session, cases: Collection[tuple[str, str]]) -> dict[tuple[str, str], RecommendationRow]:
+    """The same of many cases (project and study_key) at once."""
+    case = tuple_(RecommendationRow.project_id, RecommendationRow.study_key)
+    query = select(RecommendationRow).where(case.in_(cases), RecommendationRow.state == RecommendationState.PROPOSED)
+    found = session.scalars(query.order_by(RecommendationRow.created_at, RecommendationRow.id))
+    return {(row.project_id, row.study_key): row for row in found}
 
 
 def recommendations(

@@ -48,6 +48,19 @@ def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
     raise AssertionError(f"not within {seconds:g} s: {what}")
 
 
+class Crew:
+    """The processes of a worker whose ranks train."""
+
+    def __init__(self, agent: psutil.Process) -> None:
+        (helper,) = agent.children()
+        # With a PID namespace there is a process in between, which waits for the host.
+        wrapped = any("tether" in word for word in helper.cmdline())
+        self.agent, self.host = agent, helper.children()[0] if wrapped else helper
+        self.ranks = self.host.children()
+        self.rank = self.ranks[1]
+        self.below = agent.children(recursive=True)
+
+
 class Stack:
     """One service and one worker at a time, in a folder of their own."""
 

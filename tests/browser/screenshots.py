@@ -1,105 +1,140 @@
 """Every page, light and dark, wide and narrow, as PNG files: `make screenshots` writes them to screenshots/.
 
-Starts a service and a worker of its own and runs three small real studies: one answered, one with too little memory
-for most configurations, and one that is still running while the pictures are taken.
+Starts a service and workers of its own and runs small real studies, retunes one of their answers, and takes pictures
+before, while and after; what happens is in scenes.py. Everything shown was measured on this machine minutes before.
 """
 
 import sys
 import tempfile
+import time
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from real_parts import TINY, Stack, study, until
+from real_parts import Stack
+from receiver import receiver
+from scenes import Story
 
 CHROMIUM = "/usr/bin/chromium"
-WIDTHS = {"wide": (1600, 1000), "narrow": (390, 844)}
+FORMS = {
+    f"{scheme}-{size}": (scheme, {"width": width, "height": height})
+    for scheme in ("light", "dark")
+    for size, width, height in (("wide", 1600, 1000), ("narrow", 390, 844))
+}
+Shown = str | tuple[str, Callable[[Page], object]]
+"""An address, and what is done there before the picture."""
+
+EMPTY: dict[str, Shown] = {
+    "empty-best": "/",
+    "empty-studies": "/studies",
+    "empty-schedules": "/schedules",
+    "empty-workers": "/workers",
+    "empty-settings": "/settings",
+    "empty-compare": "/compare",
+}
+FORMS_OF_NEW: dict[str, Shown] = {
+    "new": "/new",
+    "new-worker": ("/new", lambda page: choose_worker(page)),
+    "new-error": ("/new", lambda page: mistake(page, "Global batch", "0", "Create study")),
+    "calculator": "/new?model=llama-2-70b&hardware=H100-SXM5-80GB&size=6&sequence_length=4096",
+    "schedules-error": ("/schedules", lambda page: mistake(page, "Cron", "0 25 * * *", "Create schedule")),
+    "best-no-match": "/?q=nothing-like-it",
+    "error": "/studies/none",
+}
 
 
 def main() -> None:
-    """Run the studies, then visit every page in every form."""
+    """Let it happen, and take the pictures."""
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "screenshots")
-    with tempfile.TemporaryDirectory(prefix="shardtune-screenshots-") as scratch:
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="shardtune-screenshots-") as scratch, sync_playwright() as playwright:
         stack = Stack(Path(scratch))
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         try:
-            stack.start_service(WEBHOOK_ALLOW_PRIVATE="1")
-            with sync_playwright() as playwright:
-                browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-                address = str(stack.http.base_url).rstrip("/")
-                shoot(browser, address, folder, {"empty-best": "/", "empty-workers": "/workers"})
-                settings = settings_of(stack)
-                shoot(browser, address, folder, pages_of(stack) | settings)
+            with receiver() as hook:
+                story = Story(stack, hook)
+                camera = Camera(browser, story.address, folder)
+                camera.shoot(EMPTY)
+                story.search()
+                story.change_the_machine()
+                camera.shoot(story.while_running())
+                story.quiet_down()
+                camera.shoot(story.pages() | FORMS_OF_NEW)
                 # With the first key everything needs one, so these come last.
                 key = stack.http.post("/v1/keys", json={"name": "admin", "scopes": ["admin"]}).json()["secret"]
-                shoot(browser, address, folder, {"login": "/login"})
-                shoot(browser, address, folder, {"settings": "/settings"}, key)
+                camera.shoot({"login": "/login", "login-wrong": ("/login", lambda page: log_in(page, "stk_wrong"))})
+                camera.shoot({"key-made": ("/settings", make_key), "settings": "/settings"}, key)
         finally:
             stack.close()
-    print(f"{len(list(folder.rglob('*.png')))} pictures in {folder}/")
+            browser.close()
+    print(f"{len(list(folder.rglob('*.png')))} pictures in {folder}/ in {time.monotonic() - began:.0f} s")
 
 
-def pages_of(stack: Stack) -> dict[str, str]:
-    """Run the studies; the address of each page by name."""
-    stack.start_worker()
-    # DeepSpeed builds an operator for offloading at its first use on a machine, which takes minutes.
-    quick = {"space": {"knobs": {"offload_optimizer": "none", "offload_param": "none"}}}
-    answered = stack.create(study(budget={"max_trials": 12, "max_pairs": 7}, **quick))
-    wide = TINY | {"hidden_size": 256, "intermediate_size": 512}
-    little = {"device": "cpu", "gpus_per_node": 2, "memory_gib": 0.03, "host_memory_gib": 1}
-    tight = stack.create(study(model=wide, cluster=little, budget={"max_trials": 8, "max_pairs": 7}, **quick))
-    for study_id in (answered, tight):
-        until(lambda name=study_id: stack.study(name)["state"] != "running", 240, f"{study_id} ends")
-    running = stack.create(study(budget={"max_trials": 40}, seed=3, **quick))
-    until(lambda: len(stack.trials(running)) > 4, 120, "the third study has trials")
-    failed = next((t["number"] for t in stack.trials(tight) if t["failure"]), 0)
-    found = stack.study(answered)
-    best = found["result"]["best"]["trial_number"] if found["result"] else 0
-    return {
-        "best": "/",
-        "studies": "/studies",
-        "study": f"/studies/{answered}",
-        "study-little-memory": f"/studies/{tight}",
-        "study-running": f"/studies/{running}",
-        "trial": f"/studies/{answered}/trials/{best}",
-        "trial-not-usable": f"/studies/{tight}/trials/{failed}",
-        "export": f"/studies/{answered}/export",
-        "compare": f"/compare?pick={answered}:0&pick={answered}:{best or 1}",
-        "new": "/new",
-        "calculator": "/new?model=llama-2-70b&hardware=H100-SXM5-80GB&size=6&sequence_length=4096",
-        "workers": "/workers",
-        "error": "/studies/none",
-    }
+class Camera:
+    """Takes pictures of pages of one service."""
 
+    def __init__(self, browser: Browser, address: str, folder: Path) -> None:
+        self._browser, self._address, self._folder = browser, address, folder
 
-def settings_of(stack: Stack) -> dict[str, str]:
-    """Two webhooks that nobody answers, one of them switched off; the address of the other's page."""
-    for events in ([], ["study.complete"]):
-        spec = {"url": "http://127.0.0.1:9/hook", "events": events}
-        made = stack.http.post("/v1/webhooks", json=spec).json()["webhook_id"]
-    stack.http.post(f"/v1/webhooks/{made}:test")
-    stack.http.post(f"/v1/webhooks/{made}:disable")
-    return {"webhook": f"/settings/webhooks/{stack.http.get('/v1/webhooks').json()[0]['webhook_id']}"}
-
-
-def shoot(browser: Browser, address: str, folder: Path, pages: dict[str, str], key: str = "") -> None:
-    """Each page in light and dark, wide and narrow; logged in where there is a key."""
-    for scheme in ("light", "dark"):
-        for size, (width, height) in WIDTHS.items():
-            context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": height})
-            page = context.new_page()
+    def shoot(self, pages: dict[str, Shown], key: str = "") -> None:
+        """Each page in light and dark, wide and narrow, from one visit; logged in where there is a key."""
+        with closing(self._browser.new_context(base_url=self._address)) as context:
             if key:
-                page.goto(f"{address}/login")
-                page.get_by_label("API key").fill(key)
-                page.get_by_role("button", name="Log in").click()
-                page.wait_for_url(f"{address}/")
-            for name, path in pages.items():
-                page.goto(address + path)
-                page.wait_for_timeout(150)
-                target = folder / f"{scheme}-{size}" / f"{name}.png"
-                page.screenshot(path=target, full_page=True)
-            context.close()
+                page = context.new_page()
+                page.goto("/login")
+                log_in(page, key)
+                page.wait_for_url("**/")
+            for name, shown in pages.items():
+                self._picture(context, name, *((shown,) if isinstance(shown, str) else shown))
+
+    def _picture(
+        self, context: BrowserContext, name: str, path: str, act: Callable[[Page], object] = lambda page: None
+    ) -> None:
+        page = context.new_page()
+        page.set_viewport_size({"width": 1600, "height": 1000})
+        page.goto(path)
+        act(page)
+        for form, (scheme, size) in FORMS.items():
+            page.emulate_media(color_scheme=scheme)
+            page.set_viewport_size(size)
+            page.wait_for_timeout(100)
+            page.screenshot(path=self._folder / form / f"{name}.png", full_page=True)
+        page.close()
+
+
+def choose_worker(page: Page) -> None:
+    """A model pasted for the hardware of a live worker."""
+    page.get_by_label("Hardware").select_option(index=0)
+    page.get_by_label("Preset").select_option("llama-tiny")
+    page.get_by_label("Recipe").select_option("fp32")
+    page.wait_for_timeout(1500)
+
+
+def mistake(page: Page, field: str, value: str, button: str) -> None:
+    """A form sent with a value that cannot be used."""
+    if button == "Create schedule":
+        page.get_by_label("Name").fill("nightly")
+    page.get_by_role("textbox", name=field).fill(value)
+    page.get_by_role("button", name=button).click()
+    page.locator("[role=alert]").wait_for()
+
+
+def log_in(page: Page, key: str) -> None:
+    """The form of the login page, sent."""
+    page.get_by_label("API key").fill(key)
+    page.get_by_role("button", name="Log in").click()
+
+
+def make_key(page: Page) -> None:
+    """A key for reading; its secret is shown."""
+    page.get_by_label("Name").fill("grafana")
+    page.get_by_label("studies:read").check()
+    page.get_by_role("button", name="Make key").click()
+    page.get_by_role("status").wait_for()
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 import json
 import re
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
 from browser_steps import press
@@ -158,6 +160,15 @@ def test_trials_are_sorted_and_compared_by_keyboard(page, finished):
     expect(page.locator("table.compare tr.differs")).not_to_have_count(0)
 
 
+def test_trials_are_compared_by_mouse(page, finished):
+    page.goto(finished)
+    page.get_by_label("Compare trial 0").check()
+    page.get_by_label("Compare trial 1").check()
+    page.get_by_role("button", name="Compare the ticked").click()
+    expect(page.locator("table.compare thead a")).to_have_count(2)
+    expect(page.locator("table.compare tr.differs")).not_to_have_count(0)
+
+
 def test_a_trial_shows_its_steps_ranks_and_memory(page, finished):
     page.goto(f"{finished}/trials/0")
     expect(page.locator("#chart-loss polyline.own")).to_be_visible()
@@ -181,18 +192,30 @@ def test_the_calculator_follows_what_is_typed(page):
     expect(page.locator("#result")).to_contain_text("must be a whole number")
 
 
-def test_a_schedule_is_made_paused_and_deleted(page, finished):
+def test_a_schedule_is_made_run_paused_and_deleted_by_keyboard(site, finished):
+    watched = site.open(viewport={"width": 390, "height": 900}, color_scheme="dark")
+    page = watched.page
+    page.on("dialog", lambda dialog: dialog.accept())
     page.goto("/schedules")
     page.get_by_label("Name").fill("nightly")
     page.get_by_role("textbox", name="Cron").fill("30 2 * * *")
     page.get_by_label("Time zone").fill("Europe/Berlin")
+    # Closed now, so that what is asked for waits.
+    opens = datetime.now(ZoneInfo("Europe/Berlin")) + timedelta(hours=3)
+    page.get_by_label("Starts only between").fill(f"{opens:%H:%M}-{opens + timedelta(minutes=5):%H:%M}")
     press(page, "button", "Create schedule")
     expect(page.locator("#schedules")).to_contain_text("At 02:30 every day (Europe/Berlin)")
-    page.get_by_role("button", name="Pause").click()
+    press(page, "button", "Run now")
+    expect(page.locator("#schedules")).to_contain_text("by hand: started, 1 case")
+    expect(page.locator("#retunes .badge")).to_have_text("queued")
+    expect(page.locator("#retunes")).to_contain_text("waits for a window of its schedule")
+    watched.assert_accessible()
+    press(page, "button", "Pause")
     expect(page.locator("#schedules .badge")).to_have_text("paused")
-    page.on("dialog", lambda dialog: dialog.accept())
-    page.get_by_role("button", name="Delete").click()
+    expect(page.locator("#retunes .badge")).to_have_text("skipped")
+    press(page, "button", "Delete")
     expect(page.locator("main")).to_contain_text("No schedule yet")
+    watched.close()
 
 
 def test_everything_to_read_and_send_works_without_scripts(site, finished):

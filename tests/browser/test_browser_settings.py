@@ -1,36 +1,19 @@
 """A service with keys in the browser: log in, make keys and webhooks and read what became of a message, by keyboard."""
 
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
 import pytest
 from browser_steps import Site, press
 from playwright.sync_api import expect
 from real_parts import Stack
+from receiver import receiver
 
 pytestmark = pytest.mark.ranks
 
 
-class Receiver(BaseHTTPRequestHandler):
-    """Takes whatever it is sent."""
-
-    def do_POST(self):
-        self.rfile.read(int(self.headers["content-length"]))
-        self.send_response(204)
-        self.end_headers()
-
-    def log_message(self, *_):
-        pass
-
-
 @pytest.fixture(scope="module")
-def receiver():
+def hook():
     """Somebody's address."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}/hook"
-    server.shutdown()
-    server.server_close()
+    with receiver() as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +29,7 @@ def locked(chromium, tmp_path_factory):
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1600), ("dark", 390)])
-def test_log_in_then_make_a_key_and_a_webhook_by_keyboard(locked, receiver, scheme, width):
+def test_log_in_then_make_a_key_and_a_webhook_by_keyboard(locked, hook, scheme, width):
     site, secret = locked
     watched = site.open(viewport={"width": width, "height": 900}, color_scheme=scheme)
     page = watched.page
@@ -61,7 +44,7 @@ def test_log_in_then_make_a_key_and_a_webhook_by_keyboard(locked, receiver, sche
     page.get_by_label("studies:read").check()
     press(page, "button", "Make key")
     expect(page.get_by_role("status")).to_contain_text(f"Key ci-{width} was made")
-    page.get_by_label("Address").fill(receiver)
+    page.get_by_label("Address").fill(hook)
     press(page, "button", "Make webhook")
     expect(page.get_by_role("status")).to_contain_text("whsec_")
     watched.assert_accessible()
@@ -80,13 +63,13 @@ def test_log_in_then_make_a_key_and_a_webhook_by_keyboard(locked, receiver, sche
     watched.close()
 
 
-def test_webhooks_work_without_scripts(locked, receiver):
+def test_webhooks_work_without_scripts(locked, hook):
     site, secret = locked
     page = site.browser.new_context(base_url=site.address, java_script_enabled=False).new_page()
     page.goto("/settings")
     page.get_by_label("API key").fill(secret)
     page.get_by_role("button", name="Log in").click()
-    page.get_by_label("Address").fill(receiver)
+    page.get_by_label("Address").fill(hook)
     page.get_by_text("Only some events").click()
     page.get_by_label("study.complete").check()
     page.get_by_role("button", name="Make webhook").click()

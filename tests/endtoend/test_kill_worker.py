@@ -11,26 +11,13 @@ from typing import Any
 
 import psutil
 import pytest
-from real_parts import Stack, study, until
+from real_parts import Crew, Stack, study, until
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(600)]
 
 LEASE_S, NO_PROGRESS_S = 8, 12
 PLAN = {"parity_steps": 2, "max_warmup_steps": 1, "window_steps": 10, "min_windows": 20, "max_windows": 20}
 """Long enough to be hit."""
-
-
-class Crew:
-    """The processes of a worker whose ranks train."""
-
-    def __init__(self, agent: psutil.Process) -> None:
-        (helper,) = agent.children()
-        # With a PID namespace there is a process in between, which waits for the host.
-        wrapped = any("tether" in word for word in helper.cmdline())
-        self.agent, self.host = agent, helper.children()[0] if wrapped else helper
-        self.ranks = self.host.children()
-        self.rank = self.ranks[1]
-        self.below = agent.children(recursive=True)
 
 
 def is_gone(process: psutil.Process) -> bool:

@@ -49,15 +49,25 @@ function carryState(from, to) {
   });
 }
 
+const REACHABLE = "a, button, input, summary, select, [tabindex]";
+
+function traits(element) {
+  const leadsTo = element.getAttribute("href") ?? element.getAttribute("formaction") ?? element.form?.getAttribute("action");
+  return [element.tagName, leadsTo, element.value, element.textContent.trim()].join("\n");
+}
+
 function place(element) {
   const part = element?.closest("[data-live]");
   if (!part) return null;
-  const reachable = [...part.querySelectorAll("a, button, input, summary, select, [tabindex]")];
-  return { part: part.id, href: element.getAttribute("href"), value: element.value, index: reachable.indexOf(element) };
+  const index = [...part.querySelectorAll(REACHABLE)].indexOf(element);
+  return { part: part.id, href: element.getAttribute("href"), traits: traits(element), index };
 }
 
-function find({ part, href, value, index }) {
-  const reachable = [...(document.getElementById(part)?.querySelectorAll("a, button, input, summary, select, [tabindex]") ?? [])];
-  return reachable.find((element) => href && element.getAttribute("href") === href)
-    ?? reachable.find((element) => value && element.value === value) ?? reachable[index];
+// Rows may have moved, and a button's word changed: the same at its place, the same elsewhere, whatever is at its place.
+function find({ part, href, traits: wanted, index }) {
+  const reachable = [...(document.getElementById(part)?.querySelectorAll(REACHABLE) ?? [])];
+  const there = reachable[index];
+  if (there && traits(there) === wanted) return there;
+  return reachable.find((element) => traits(element) === wanted)
+    ?? reachable.find((element) => href && element.getAttribute("href") === href) ?? there;
 }

@@ -84,19 +84,32 @@ def of_studies(session: Session, study_ids: Sequence[str]) -> dict[str, Recommen
     """By study: its recommendation that is served, else its newest, without history."""
     query = select(RecommendationRow).where(RecommendationRow.study_id.in_(study_ids))
     is_serving = RecommendationRow.state == RecommendationState.SERVING
-    rows = session.scalars(query.order_by(is_serving, RecommendationRow.created_at)).all()
-    return {row.study_id: _view(session, row) for row in rows}
+    rows = {row.study_id: row for row in session.scalars(query.order_by(is_serving, RecommendationRow.created_at))}
+    cases = {_case(row) for row in rows.values()}
+    served, proposals = best.served_of(session, cases), best.newest_proposals(session, cases)
+    return {study: _view(row, served.get(_case(row)), proposals.get(_case(row))) for study, row in rows.items()}
 
 
 def of_study(session: Session, study_id: str) -> Recommended | None:
     """With its history; None while the study has recommended nothing."""
     query = select(RecommendationRow).where(RecommendationRow.study_id == study_id)
     row = session.scalars(query.order_by(RecommendationRow.created_at.desc()).limit(1)).one_or_none()
-    return _view(session, row, with_history=True) if row is not None else None
+    if row is None:
+        return None
+    proposal = best.newest_proposal(session, *_case(row))
+    return _view(row, best.served(session, *_case(row)), proposal, _decisions(session, row))
 
 
-def _view(session: Session, row: RecommendationRow, with_history: bool = False) -> Recommended:
-    case = best.served(session, row.project_id, row.study_key)
+def _case(row: RecommendationRow) -> tuple[str, str]:
+    return row.project_id, row.study_key
+
+
+def _view(
+    row: RecommendationRow,
+    case: BestRow | None,
+    proposal: RecommendationRow | None,
+    decisions: tuple[Made, ...] = (),
+) -> Recommended:
     is_serving = row.state is RecommendationState.SERVING
     served = case.serving if case is not None else None
     return Recommended(
@@ -105,17 +118,16 @@ def _view(session: Session, row: RecommendationRow, with_history: bool = False) 
         state=row.state.value,
         tone=_TONES[row.state],
         result=row.answer.result,
-        newer=_newer(session, row) if is_serving else None,
+        newer=_newer(row, proposal) if is_serving else None,
         is_pinned=is_serving and case is not None and case.is_pinned,
         served_study=served.study_id if served is not None and served.id != row.id else None,
         stale_fields=tuple(case.changed_fields) if is_serving and case and case.freshness == "stale" else (),
         actions=_actions(row, case),
-        decisions=_decisions(session, row) if with_history else (),
+        decisions=decisions,
     )
 
 
-def _newer(session: Session, row: RecommendationRow) -> Proposal | None:
-    found = best.newest_proposal(session, row.project_id, row.study_key)
+def _newer(row: RecommendationRow, found: RecommendationRow | None) -> Proposal | None:
     if found is None or found.created_at < row.created_at:
         return None
     return Proposal(found.study_id, found.answer.result.best.tokens_per_s_per_gpu, found.created_at)

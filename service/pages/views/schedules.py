@@ -132,15 +132,11 @@ def cards(found: Sequence[Schedule], now: datetime) -> tuple[ScheduleCard, ...]:
 
 def lines(session: Session, found: Sequence[Retune]) -> tuple[RetuneLine, ...]:
     """Retunes as the page shows them."""
-    known: dict[tuple[str, str], Case | None] = {}
-    for one in found:
-        key = (one.project_id, one.study_key)
-        if key not in known:
-            known[key] = _case(best.served(session, *key))
+    served = best.served_of(session, {(one.project_id, one.study_key) for one in found})
     return tuple(
         RetuneLine(
             retune=one,
-            case=known[one.project_id, one.study_key],
+            case=_case(served.get((one.project_id, one.study_key))),
             cause=retune_words.cause(one),
             tone=_TONES[one.outcome] if one.outcome else "busy" if one.state is RetuneState.RUNNING else "quiet",
             outcome=retune_words.outcome(one),

@@ -81,11 +81,12 @@ def restarted(check: RestartCheck) -> str:
     if check.outcome != "passed":
         return f"{'not checked' if check.outcome == 'not_checked' else check.outcome}: {check.reason}"
     assert check.checkpoint_bytes is not None
+    off = f"largest difference {check.loss_difference:.1e}" if check.loss_difference else "no difference"
     retries = ", no allocator retries" if check.allocator_retries == 0 else ""
     return (
         f"went on from its own checkpoint in new processes: {check.steps_before} steps, saved {check.checkpoint_bytes / 2**20:,.1f} MiB "
         f"in {check.save_s:.2f} s, loaded in {check.load_s:.2f} s, {check.steps_after} steps with the losses of an uninterrupted "
-        f"run (largest difference {check.loss_difference:.1e}){retries}"
+        f"run ({off}){retries}"
     )
 
 

@@ -52,7 +52,7 @@ class Story:
         agent.wait(timeout=60)
 
     def change_the_machine(self) -> None:
-        """The worker comes back with other software: one case is measured again, and others wait or are not worth it."""
+        """The worker comes back with other software: one case is measured again; others are skipped, asked for by hand, or wait."""
         policy = {"requires_approval": True, "retuning": {"on_fingerprint": False}}
         self._stack.http.put("/v1/projects/default", json=policy).raise_for_status()
         self._schedule("upgrades", trigger="fingerprint", cases={"model": "tiny-llama"}, planned_gpu_hours=2000)
@@ -63,7 +63,7 @@ class Story:
         until(lambda: self._get(f"/v1/retunes/{retune}")["state"] == "ended", 200, "the retune ends")
         cheap = {"planned_gpu_hours": 0.001, "likely_gain": 0.01, "cases": {"model": "wide-llama"}}
         self._post(f"/v1/schedules/{self._schedule('short-runs', trigger='manual', **cheap)}:run")
-        until(lambda: any(r["outcome"] == "skipped" for r in self._list("/v1/retunes")), 30, "one is not worth it")
+        until(lambda: any(r["outcome"] == "skipped" for r in self._list("/v1/retunes")), 30, "one is skipped")
         weekly = {"trigger": "cron", "cron": "0 3 * * 0", "timezone": "Europe/Berlin", "windows": ["03:00-03:30"]}
         self._post(f"/v1/schedules/{self._schedule('weekly', planned_gpu_hours=5000, likely_gain=0.03, **weekly)}:run")
         drift = self._schedule("slower-than-it-was", trigger="drift", max_gpu_seconds=600)

@@ -201,7 +201,7 @@ def test_schedules_are_made_and_run_by_form(quick_client, study_id):
     assert (
         "At 02:30 every day (Europe/Berlin)" in shown and "Thursday 1 January 2026, 02:30 CET, in 1 h 30 min" in shown
     )
-    assert "for a run of 5 GPU-hours, reckoning with 3.0%" in shown
+    assert "for a run of 5 GPU-hours, reckoning with a gain of 3.0 %" in shown
     (schedule,) = quick_client.get("/v1/schedules").json()["schedules"]
     path = f"/schedules/{schedule['schedule_id']}"
     quick_client.post(f"{path}/run", data=form, headers=HTML)

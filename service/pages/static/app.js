@@ -12,6 +12,7 @@ function setUpTheme() {
   const name = () => { button.textContent = isDark() ? "Light" : "Dark"; };
   button.hidden = false;
   name();
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", name);
   button.addEventListener("click", () => {
     const theme = isDark() ? "light" : "dark";
     document.documentElement.dataset.theme = theme;

@@ -7,7 +7,7 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from api_schemas.best import RecommendationState
+from api_schemas.best import RecommendationState, Renewed
 from api_schemas.studies import StudyResult
 from db import best
 from db.best_rows import BestRow, RecommendationRow
@@ -68,6 +68,8 @@ class Recommended:
     tone: str
     result: StudyResult
     """What is recommended; after a retune not all that the study found."""
+    renewed: Renewed | None
+    """What was shown of it at first, where a retune has kept it."""
     is_pinned: bool
     newer: Proposal | None
     """Than this one, where this one is served."""
@@ -118,6 +120,7 @@ def _view(
         state=row.state.value,
         tone=_TONES[row.state],
         result=row.answer.result,
+        renewed=row.answer.renewed,
         newer=_newer(row, proposal) if is_serving else None,
         is_pinned=is_serving and case is not None and case.is_pinned,
         served_study=served.study_id if served is not None and served.id != row.id else None,

@@ -174,7 +174,9 @@ def _limits(schedule: Schedule) -> str:
     if schedule.max_gpu_seconds is not None:
         parts.append(f"at most {schedule.max_gpu_seconds:,.0f} GPU-s a retune")
     if schedule.planned_gpu_hours is not None:
-        gain = f", reckoning with {schedule.likely_gain:.1%}" if schedule.likely_gain is not None else ""
+        gain = (
+            f", reckoning with a gain of {schedule.likely_gain * 100:.1f} %" if schedule.likely_gain is not None else ""
+        )
         parts.append(f"for a run of {schedule.planned_gpu_hours:,g} GPU-hours{gain}")
     return "; ".join(parts) or "only those of project and fleet"
 

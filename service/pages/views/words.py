@@ -90,11 +90,11 @@ def _answer(result: StudyResult) -> tuple[str, str]:
             f"Confirmed: {gain} faster than the baseline (95 % interval {percent(low - 1)} to {percent(high - 1)}).",
         )
     if result.speedup is None:
-        return "quiet", "Nothing to compare: only one configuration came through. Keep it."
+        return "quiet", "Nothing was run in pairs: no other configuration came near this one. Keep it."
     low, high = result.speedup.ci95
     return "quiet", (
         f"No significant improvement: the fastest candidate came to {result.speedup.value:.2f}× "
-        f"(95 % interval {low:.2f} to {high:.2f}, which includes 1). Keep the baseline."
+        f"(95 % interval {low:.2f} to {high:.2f}{', which includes 1' if low <= 1 <= high else ''}). Keep the baseline."
     )
 
 

@@ -173,6 +173,8 @@ class Study(Schema):
     rejected: int
     """Configurations the memory gate refused; these are not trials."""
     gpu_seconds: float
+    promotion: int = 0
+    """Number of the promotion that counts: it grows where one begins, and where a search goes on after one."""
     created_at: datetime
     finished_at: datetime | None = None
     best_so_far: Contender | None = None

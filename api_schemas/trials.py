@@ -58,6 +58,8 @@ class Run(Schema):
     run_id: str
     purpose: Literal["search", "confirm", "restart"]
     """`confirm`: a fresh run of a promotion. `restart`: of the winner, from a checkpoint in new processes."""
+    promotion: int | None = None
+    """Of a fresh run: the number of its promotion. Where it is not the study's, the run does not count any more."""
     block: int | None = None
     """Of a promotion; its runs are made one after the other."""
     state: TrialState

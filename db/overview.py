@@ -99,15 +99,16 @@ def devices(session: Session, project_id: str | None) -> list[str]:
     return sorted(name for name in session.scalars(select(_DEVICE).where(*_of(project_id)).distinct()) if name)
 
 
-def confirmed_runs(session: Session, study_id: str, match_round: int) -> int:
-    """Finished confirmation runs of a round."""
-    query = select(func.count()).where(
-        RunRow.study_id == study_id,
-        RunRow.purpose == "confirm",
-        RunRow.match_round == match_round,
-        RunRow.state == TrialState.COMPLETE,
+def confirmed_runs(session: Session, study_id: str, match_round: int) -> tuple[int, int]:
+    """Numbers of complete fresh runs: of the promotion of that number, and of all others."""
+    query = (
+        select(RunRow.match_round, func.count())
+        .where(RunRow.study_id == study_id, RunRow.purpose == "confirm", RunRow.state == TrialState.COMPLETE)
+        .group_by(RunRow.match_round)
     )
-    return session.scalar(query) or 0
+    counts = {int(row.match_round): int(row[1]) for row in session.execute(query)}
+    present = counts.pop(match_round, 0)
+    return present, sum(counts.values())
 
 
 def running_on_workers(session: Session) -> dict[str, RunRow]:

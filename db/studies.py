@@ -57,7 +57,7 @@ def page(
 def running(session: Session) -> Sequence[StudyRow]:
     """Running studies, oldest first, which is the order they are served in; large columns are read when asked for."""
     few = (StudyRow.version, StudyRow.cluster, StudyRow.fingerprint_key, StudyRow.project_id, StudyRow.purpose)
-    query = select(StudyRow).where(StudyRow.state == StudyState.RUNNING).options(load_only(*few))
+    query = select(StudyRow).where(StudyRow.state == StudyState.RUNNING).options(load_only(*few, StudyRow.errand))
     return session.scalars(query.order_by(StudyRow.created_at, StudyRow.id)).all()
 
 

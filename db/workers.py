@@ -1,15 +1,18 @@
 """Queries on workers and fingerprints."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing, contextmanager
 from datetime import datetime
 
-from sqlalchemy import or_, select
+from sqlalchemy import JSON, ColumnElement, or_, select, type_coerce
 from sqlalchemy.orm import Session
 
 from api_schemas.hardware import Inventory, MeasuredHardware
 from db import fingerprints
 from db.rows import RunRow, WorkerRow
+
+_FEW = 16
 
 
 def named(session: Session, name: str) -> WorkerRow | None:
@@ -66,14 +69,34 @@ def everyone(session: Session) -> Sequence[WorkerRow]:
 
 def measured_hardware(session: Session, fingerprint_key: str) -> MeasuredHardware | None:
     """What a worker of that fingerprint has measured of its hardware; of several, the one seen last."""
-    query = select(WorkerRow).where(WorkerRow.fingerprint_key == fingerprint_key).order_by(WorkerRow.seen_at.desc())
-    found = (row.inventory.measured for row in session.scalars(query))
-    return next((measured for measured in found if measured is not None), None)
+    is_known = _inventory("measured").is_not(None)
+    query = select(WorkerRow).where(WorkerRow.fingerprint_key == fingerprint_key, is_known)
+    row = session.scalars(query.order_by(WorkerRow.seen_at.desc()).limit(1)).one_or_none()
+    return row.inventory.measured if row is not None else None
 
 
-def seen_since(session: Session, moment: datetime) -> Sequence[WorkerRow]:
-    """Workers that asked for something since then, by name."""
-    return session.scalars(select(WorkerRow).where(WorkerRow.seen_at >= moment).order_by(WorkerRow.name)).all()
+def seen_since(session: Session, moment: datetime, only: Collection[str] | None = None) -> Sequence[WorkerRow]:
+    """Workers, of all or of these ids, that asked for something since then, by name."""
+    query = select(WorkerRow).where(WorkerRow.seen_at >= moment).order_by(WorkerRow.name)
+    return session.scalars(query if only is None else query.where(WorkerRow.id.in_(only))).all()
+
+
+@contextmanager
+def understanding(session: Session, task_kind: str, moment: datetime) -> Iterator[Iterator[WorkerRow]]:
+    """Workers seen since then that take work, and whose release knows a kind of task; read as far as is looked."""
+    query = select(WorkerRow).where(
+        WorkerRow.seen_at >= moment,
+        WorkerRow.is_draining.is_(False),
+        _inventory("task_kinds").contains(f'"{task_kind}"'),
+    )
+    with closing(session.scalars(query.execution_options(yield_per=_FEW))) as rows:
+        yield (row for row in rows if task_kind in row.inventory.task_kinds)
+
+
+def _inventory(name: str) -> ColumnElement[str]:
+    """A field of what workers offer, as text: inventories are long, and there may be hundreds."""
+    field: ColumnElement[str] = type_coerce(WorkerRow.inventory, JSON)[name].as_string()
+    return field
 
 
 def running(session: Session) -> dict[str, str]:

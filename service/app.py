@@ -1,8 +1,8 @@
 """The FastAPI application: its parts put together, and what happens at start and stop."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 
 from fastapi import FastAPI
@@ -47,6 +47,33 @@ from service.settings import Settings
 from service.telemetry import NAMED, config
 from service.webhooks import deliveries
 
+_LOOPS = (
+    expiry.keep_sweeping,
+    events.keep_polling,
+    waiting.keep_looking,
+    deliveries.keep_delivering,
+    retention.keep_forgetting,
+    staleness.keep_watching,
+    canary.keep_watching,
+    retuning.keep_retuning,
+)
+"""What runs beside the requests as long as the service does."""
+_ROUTES = (
+    studies,
+    best,
+    schedules,
+    retunes,
+    fingerprints,
+    canaries,
+    event_routes,
+    predictions,
+    workers,
+    leases,
+    keys,
+    webhooks,
+    health,
+)
+
 
 class DatabaseNotMigrated(RuntimeError):
     """The database is at another revision than the code, and not ours to migrate unasked."""
@@ -63,39 +90,11 @@ def create_app(
     """
     settings = settings or (context.settings if context else Settings())
     context = context or Context(Database(settings.database_url), settings)
-
-    @asynccontextmanager
-    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        await run_in_threadpool(prepare_database, context.db, settings.database_url, migrate)
-        await run_in_threadpool(recommendations.adopt_earlier, context)
-        loops = [
-            asyncio.create_task(loop(context))
-            for loop in (
-                expiry.keep_sweeping,
-                events.keep_polling,
-                waiting.keep_looking,
-                deliveries.keep_delivering,
-                retention.keep_forgetting,
-                staleness.keep_watching,
-                canary.keep_watching,
-                retuning.keep_retuning,
-            )
-        ]
-        try:
-            yield
-        finally:
-            for task in loops:
-                task.cancel()
-            for task in loops:
-                with suppress(asyncio.CancelledError):
-                    await task
-            context.db.close()
-
     app = FastAPI(
         title="Shardtune",
         version=_version(),
         summary="Finds the fastest measured training configuration for a model on a cluster.",
-        lifespan=lifespan,
+        lifespan=_lifespan(context, migrate),
         responses={500: {"model": Problem}},
         dependencies=[READABLE, NAMED],
         telemetry={**config(settings), "tracer_provider": tracer_provider},
@@ -105,24 +104,31 @@ def create_app(
     idempotency.install(app)
     openapi.install(app)
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
-    for routes in (
-        studies,
-        best,
-        schedules,
-        retunes,
-        fingerprints,
-        canaries,
-        event_routes,
-        predictions,
-        workers,
-        leases,
-        keys,
-        webhooks,
-        health,
-    ):
+    for routes in _ROUTES:
         app.include_router(routes.router)
     pages.install(app)
     return app
+
+
+def _lifespan(context: Context, migrate: bool) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    """What happens at start and stop."""
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        await run_in_threadpool(prepare_database, context.db, context.settings.database_url, migrate)
+        await run_in_threadpool(recommendations.adopt_earlier, context)
+        tasks = [asyncio.create_task(loop(context)) for loop in _LOOPS]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            for task in tasks:
+                with suppress(asyncio.CancelledError):
+                    await task
+            context.db.close()
+
+    return lifespan
 
 
 def prepare_database(database: Database, url: str, migrate: bool = True) -> None:

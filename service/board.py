@@ -1,13 +1,15 @@
 """Waiting for work without threads: one cheap query per poll and process tells whether anything has changed.
 
 Workers alike (the same hardware and software) get the same answer from the same state of the studies. So once one of
-them was told "nothing", none of the others asks before a study changes: 200 idle workers cost one look, not 200.
+them was told "nothing", none of the others asks before a study changes: 200 idle workers cost one look, not 200. Only
+those look again for which something waits that nobody else may take, such as the second run of a pair they began.
 """
 
 import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from anyio import CapacityLimiter
 
@@ -18,6 +20,14 @@ _LOOK_AGAIN_S = 5.0
 """Some work appears without a change of a study: a budget in seconds runs out and the confirmation begins."""
 
 
+class _Nothing(NamedTuple):
+    """What the last look of a kind of worker came to."""
+
+    seen: int
+    at_s: float
+    reserved: frozenset[str]
+
+
 class Board:
     """The studies' versions as last seen, and who found nothing there. Belongs to the event loop's thread."""
 
@@ -26,7 +36,7 @@ class Board:
         """Requests held open now."""
         self._versions: Mapping[str, int] = {}
         self._seen = 0
-        self._found_nothing: dict[str, tuple[int, float]] = {}
+        self._found_nothing: dict[str, _Nothing] = {}
         self._changed = asyncio.Event()
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._limiter: CapacityLimiter | None = None
@@ -57,14 +67,19 @@ class Board:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def found_nothing(self, kind: str, seen: int) -> None:
-        """Workers of this kind have no work in the state that was seen before the claim."""
-        self._found_nothing[kind] = (seen, time.monotonic())
+    def found_nothing(self, kind: str, seen: int, reserved: frozenset[str] = frozenset()) -> None:
+        """Workers of this kind have no work in the state that was seen before the claim, but for the `reserved` ids."""
+        self._found_nothing[kind] = _Nothing(seen, time.monotonic(), reserved)
 
-    def may_have_work(self, kind: str) -> bool:
+    def may_have_work(self, kind: str, worker_id: str) -> bool:
         """Whether a claim could find something that the last one of this kind did not."""
-        seen, at_s = self._found_nothing.get(kind, (-1, 0.0))
-        return seen != self._seen or time.monotonic() - at_s >= _LOOK_AGAIN_S
+        last = self._found_nothing.get(kind)
+        return (
+            last is None
+            or last.seen != self._seen
+            or worker_id in last.reserved
+            or time.monotonic() - last.at_s >= _LOOK_AGAIN_S
+        )
 
     async def change(self, timeout_s: float) -> None:
         """Wait for a change, at most so long."""

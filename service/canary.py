@@ -21,7 +21,7 @@ from db import best, canaries, retunes, studies, trials, workers
 from db.best_rows import BestRow, RecommendationRow
 from db.canary_rows import CanaryRow
 from db.rows import StudyRow, WorkerRow
-from service import canary_reference, errands, matching, moves, retune_queue, search
+from service import canary_reference, errands, matching, moves, retune_queue, study_view
 from service.context import Context
 from service.recommendations import SERVICE, note_decision, told
 from service.workers import live_since
@@ -185,7 +185,7 @@ def _read(session: Session, canary: CanaryRow, study: StudyRow, row: BestRow, no
     """Take in what the study measured; True where it looks slow, and more has to be known."""
     assert study.errand is not None and row.serving is not None
     rows = trials.of_study(session, study.id)
-    seen = [search.observation(trial, study.match_round) for trial in rows]
+    seen = [study_view.observation(trial, study.match_round) for trial in rows]
     runs = [run for obs in seen for run in (*obs.confirmations, *((obs.measurement,) if obs.measurement else ()))]
     if study.state is not StudyState.COMPLETE or not runs:
         _end(canary, "unmeasured", study.reason, now)

@@ -4,7 +4,7 @@ from sqlalchemy.orm import Session
 
 from db import canaries, trials
 from db.best_rows import BestRow, RecommendationRow
-from service import search
+from service import study_view
 from tuner import drift
 from tuner.drift import Reference
 
@@ -34,6 +34,6 @@ def _measured(session: Session, serving: RecommendationRow) -> list[float]:
     trial = trials.by_number(session, study.id, serving.answer.result.best.trial_number)
     if trial is None:
         return []
-    seen = search.observation(trial, study.match_round)
+    seen = study_view.observation(trial, study.match_round)
     runs = (*seen.confirmations, *([seen.measurement] if seen.measurement is not None else []))
     return [run.tokens_per_s_per_gpu for run in runs]

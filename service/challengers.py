@@ -11,7 +11,7 @@ from api_schemas.strategies import TrialConfig
 from db import best, trials
 from db.best_rows import BestRow
 from db.rows import FingerprintRow, StudyRow
-from service import experience, search
+from service import experience, study_view
 from service.askers import Askers
 from service.experience import Experience
 from service.subjects import Subject
@@ -39,7 +39,7 @@ def choose(
 
 def observed(session: Session, study: StudyRow) -> Iterable[Observation]:
     """A study's trials as the tuner sees them."""
-    return (search.observation(row, study.match_round) for row in trials.of_study(session, study.id))
+    return (study_view.observation(row, study.match_round) for row in trials.of_study(session, study.id))
 
 
 def _whence(config: TrialConfig, known: TrialConfig | None, runner_ups: tuple[TrialConfig, ...]) -> str:

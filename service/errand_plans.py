@@ -11,7 +11,8 @@ from api_schemas.strategies import TrialConfig
 from api_schemas.studies import StudyPhase, StudyState
 from api_schemas.trials import Rejection, TrialState
 from service import crowning
-from service.search import Complete, Confirm, Fail, NewConfirmation, NewTrial, Step, StudyView, Wait
+from service.search import Complete, Confirm, Fail, NewConfirmation, NewTrial, Step, Wait
+from service.study_view import StudyView
 from tuner import challenge, feasibility, learning, promotion, ranking, suggest, traced_shape
 from tuner.history import Observation, Origin
 from tuner.promotion import Match

@@ -13,7 +13,7 @@ from api_schemas.study_changes import Extension
 from api_schemas.trials import TrialState
 from db import leases, studies
 from db.rows import StudyRow
-from service import etags, matching, moves, quotas, search, steps, workers
+from service import etags, matching, moves, quotas, steps, study_view, workers
 from service.context import Context
 from service.errors import Conflict, from_value_error, invalid
 from service.idempotency import ALWAYS, Once
@@ -29,7 +29,7 @@ def extend(context: Context, study_id: str, more: Extension, once: Once = ALWAYS
     """Raise a study's budget; one that has ended runs again.
 
     Raises:
-        Conflict: it was cancelled or never profiled, or the larger budget changes nothing for it.
+        Conflict: it was cancelled or never profiled, or the larger budget changes nothing for it, or the service made it.
         Invalid: the budget has no such limit, or no live worker could go on with it.
         TooMany: running again would break a quota of its project.
         PreconditionFailed: it is not what the sender saw.
@@ -57,6 +57,13 @@ def extend(context: Context, study_id: str, more: Extension, once: Once = ALWAYS
 
 
 def _check_may_go_on(row: StudyRow, had_ended: bool) -> None:
+    if row.errand is not None:
+        # Its retune has been judged by it, or will be: a later answer would be nobody's.
+        whose = f"retune {row.errand.retune_id}" if row.errand.retune_id is not None else f"a {row.errand.kind}"
+        raise Conflict(
+            "made_by_service",
+            f"study {row.id} belongs to {whose}, which decides what it runs; clone it, and the clone is yours to extend",
+        )
     if row.state is StudyState.CANCELLED:
         raise Conflict("study_ended", f"study {row.id} was cancelled; clone it to begin anew")
     if had_ended != (row.state in _ENDED):
@@ -78,7 +85,7 @@ def _check_worker(context: Context, session: Session, row: StudyRow) -> None:
 
 def _grow(session: Session, row: StudyRow, more: Extension, now: datetime) -> None:
     """Set the larger budget, and the phase that uses it."""
-    seen = search.view(session, row)
+    seen = study_view.view(session, row)
     spent = (seen.gpu_seconds, (now - row.created_at).total_seconds())
     is_searching = row.phase in (StudyPhase.PROFILE, StudyPhase.SEARCH)
     trials = len(seen.history)

@@ -126,7 +126,7 @@ def fingerprint_differs(worker: WorkerRow, study: StudyRow) -> bool:
 
 def changed_fields(worker: WorkerRow, study: StudyRow) -> tuple[str, ...]:
     """Fields in which the worker differs from where the study was measured, so that its runs would not compare."""
-    if study.fingerprint is None or study.fingerprint_key == worker.fingerprint_key:
+    if study.fingerprint_key == worker.fingerprint_key or study.fingerprint is None:
         return ()
     return stale_fields(study.fingerprint.value, worker.inventory.fingerprint, study.cluster.nodes)
 

@@ -15,7 +15,7 @@ from api_schemas.studies import StudyPhase, StudyState
 from api_schemas.trials import TrialState
 from db import leases, trials
 from db.rows import RunRow, StudyRow
-from service import moves, search
+from service import moves, search, study_view
 from tuner import feasibility, objective, ranking, restart
 
 log = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ def _fault_found(session: Session, study: StudyRow, run: RunRow, ended: Ended) -
     over = objective.over_limit(ended.measurement, study.cluster, study.spec.objective)
     if over is not None or run.purpose != "confirm" or run.trial is None:
         return over
-    return search.confirm_failure(search.view(session, study), run.trial.number, ended.measurement)
+    return search.confirm_failure(study_view.view(session, study), run.trial.number, ended.measurement)
 
 
 def _might_fit(study: StudyRow, run: RunRow, failure: Failure | None) -> bool:
@@ -178,7 +178,7 @@ def _follow_profile(session: Session, study: StudyRow, run: RunRow, judged: Ende
 def _judge(session: Session, study: StudyRow, now: datetime) -> None:
     """Compare all trajectories again, and turn out the trials that train something else."""
     rows = {row.number: row for row in trials.of_study(session, study.id)}
-    history = [search.observation(row, study.match_round) for row in rows.values()]
+    history = [study_view.observation(row, study.match_round) for row in rows.values()]
     judgement = search.judge(history, study.spec)
     for number, reason in judgement.infeasible.items():
         if rows[number].state is TrialState.COMPLETE:

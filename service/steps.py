@@ -8,9 +8,10 @@ from sqlalchemy.orm import Session
 from api_schemas.studies import StudyPhase, StudyState
 from db import leases, studies, trials
 from db.rows import StudyRow
-from service import errand_plans, moves, recommendations, search
+from service import errand_plans, moves, recommendations, search, study_view
 from service.context import Context
-from service.search import Complete, Confirm, Fail, NewConfirmation, NewRestart, NewTrial, Step, StudyView, Wait
+from service.search import Complete, Confirm, Fail, NewConfirmation, NewRestart, NewTrial, Step, Wait
+from service.study_view import StudyView
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +25,7 @@ def advance(context: Context, study_id: str) -> None:
         with context.db.read() as session:
             study = studies.get(session, study_id)
             assert study is not None
-            seen = search.view(session, study)
+            seen = study_view.view(session, study)
         step = plan(context, seen, may_ask=False)
         if isinstance(step, Wait | NewTrial | NewConfirmation | NewRestart):
             return

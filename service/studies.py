@@ -15,7 +15,7 @@ from api_schemas.trials import RejectionPage, TrialPage, TrialState
 from db import leases, studies, trials
 from db.rows import StudyRow
 from db.studies import Filter
-from service import checks, matching, paging, quotas, search, views, workers
+from service import checks, matching, paging, quotas, study_view, views, workers
 from service.context import Context
 from service.errors import Conflict, NotFound, invalid
 from service.idempotency import ALWAYS, Once
@@ -176,7 +176,7 @@ def _contender(session: Session, row: StudyRow, which: str) -> Contender:
     trial = trials.by_number(session, row.id, int(which)) if which.isdecimal() and len(which) < 10 else None
     if trial is None:
         raise NotFound("unknown_trial", f"which ({which!r}) is not best, baseline or the number of a trial of {row.id}")
-    seen = search.observation(trial, row.match_round)
+    seen = study_view.observation(trial, row.match_round)
     if seen.measurement is None:
         raise Conflict(
             "trial_unmeasured", f"trial {which} is {trial.state.value} and has no measurement; choose another"

@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 
 from api_schemas.leases import Lease, LeaseRequest
 from db import studies
-from service import leases
+from service import claims
 from service.context import Context
 
 log = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ async def lease(context: Context, http: Request, request: LeaseRequest) -> Lease
     """Work for a session within `wait_s`, or None."""
     board = context.board
     until_s = time.monotonic() + request.wait_s
-    entry = await to_thread.run_sync(leases.check_in, context, request, limiter=board.limiter)
+    entry = await to_thread.run_sync(claims.check_in, context, request, limiter=board.limiter)
     if isinstance(entry, Lease):
         return entry
     board.waiting += 1
@@ -30,12 +30,12 @@ async def lease(context: Context, http: Request, request: LeaseRequest) -> Lease
                 # Work handed to a connection that is gone would idle until the worker asks again.
                 if context.stopping or await http.is_disconnected():
                     return None
-                if board.may_have_work(entry.kind) or request.wait_s == 0:
+                if board.may_have_work(entry.kind, entry.worker_id) or request.wait_s == 0:
                     seen = board.seen
-                    found = await to_thread.run_sync(leases.claim, context, request.session, limiter=board.limiter)
-                    if found is not None:
+                    found = await to_thread.run_sync(claims.claim, context, request.session, limiter=board.limiter)
+                    if isinstance(found, Lease):
                         return found
-                    board.found_nothing(entry.kind, seen)
+                    board.found_nothing(found.kind, seen, found.reserved)
             left_s = until_s - time.monotonic()
             if left_s <= 0:
                 return None

@@ -122,7 +122,7 @@ def activity(study: Study, trials: Sequence[Trial]) -> str:
 
 def confirm_position(study: Study, trials: Sequence[Trial]) -> str:
     """How far the promotion is."""
-    done = len(confirm_runs(trials, TrialState.COMPLETE))
+    done = len(fresh_runs(study, trials))
     return f"running the fastest and the baseline again, run {done + 1} of at most {most_confirm_runs(study)}"
 
 
@@ -135,9 +135,10 @@ def _most_candidates(study: Study) -> int:
     return (study.spec.budget.max_trials or DEFAULT_TRIALS) - 1
 
 
-def confirm_runs(trials: Sequence[Trial], state: TrialState) -> list[tuple[Trial, Run]]:
-    """Fresh runs of a promotion in a state, with their trials."""
-    return runs_of(trials, "confirm", state)
+def fresh_runs(study: Study, trials: Sequence[Trial]) -> list[tuple[Trial, Run]]:
+    """Complete runs of the present promotion, with their trials; those of former ones do not count any more."""
+    made = runs_of(trials, "confirm", TrialState.COMPLETE)
+    return [(trial, run) for trial, run in made if run.promotion in (None, study.promotion)]
 
 
 def runs_of(trials: Sequence[Trial], purpose: str, state: TrialState) -> list[tuple[Trial, Run]]:
@@ -163,15 +164,17 @@ def step(progress: Progress | None) -> str:
 def time_left(study: Study, trials: Sequence[Trial], elapsed_s: float) -> str:
     """An estimate from the mean time of a run so far; empty before there is one."""
     finished = sum(is_done(trial) for trial in trials)
-    return remaining(study, finished, len(confirm_runs(trials, TrialState.COMPLETE)), elapsed_s)
+    confirmed = len(fresh_runs(study, trials))
+    earlier = len(runs_of(trials, "confirm", TrialState.COMPLETE)) - confirmed
+    return remaining(study, finished, confirmed, earlier, elapsed_s)
 
 
-def remaining(study: Study, finished: int, confirmed: int, elapsed_s: float) -> str:
-    """The same from the numbers of finished trials and confirmation runs."""
+def remaining(study: Study, finished: int, confirmed: int, earlier: int, elapsed_s: float) -> str:
+    """The same from the numbers of finished trials, and of complete fresh runs of this and of former promotions."""
     if not finished or study.phase is StudyPhase.DONE:
         return ""
     # Not from the elapsed time: a resumed study has not spent all of it.
-    per_run = study.gpu_seconds / study.cluster.world_size / (finished + confirmed)
+    per_run = study.gpu_seconds / study.cluster.world_size / (finished + confirmed + earlier)
     budget = study.spec.budget
     search_s = 0.0
     if study.phase is StudyPhase.SEARCH:

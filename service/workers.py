@@ -110,14 +110,31 @@ def live(context: Context, session: Session, project_id: str | None = None) -> l
     return [worker for worker in seen if worker.project_id in (None, project_id)]
 
 
-def has_begun_elsewhere(context: Context, session: Session, study: StudyRow, run: RunRow, worker: WorkerRow) -> bool:
-    """Another worker has run a part of the run's block and can go on: a block is compared on the same devices."""
+def of_session(context: Context, session: Session, worker_session: str) -> WorkerRow:
+    """The worker whose present life a session is.
+
+    Raises:
+        Conflict: there is none, or a newer session took its place, or it is not one of the sender's project alone.
+    """
+    worker = workers.by_session(session, worker_session)
+    if worker is None or context.principal.project_id not in (None, worker.project_id):
+        raise Conflict(
+            "unknown_session",
+            f"session ({worker_session}) is not registered, or a newer session of its worker replaced it; "
+            "register again with POST /v1/workers",
+        )
+    return worker
+
+
+def begun_by_others(
+    context: Context, session: Session, study: StudyRow, run: RunRow, worker: WorkerRow
+) -> frozenset[str]:
+    """Ids of other workers that have run a part of the run's block and can go on: it is compared on the same devices."""
     if run.block is None:
-        return False
+        return frozenset()
     begun_by = leases.block_workers(session, run) - {worker.id}
-    return any(
-        other.id in begun_by and matching.may_run(other, study) for other in live(context, session, study.project_id)
-    )
+    others = workers.seen_since(session, live_since(context), begun_by) if begun_by else ()
+    return frozenset(other.id for other in others if matching.may_run(other, study))
 
 
 def knows(worker: WorkerRow, run: RunRow) -> bool:
@@ -127,10 +144,11 @@ def knows(worker: WorkerRow, run: RunRow) -> bool:
 
 def has_restart_worker(context: Context, session: Session, study: StudyRow) -> bool:
     """Whether a live worker that may run the study understands the restart task; asked only where it matters."""
-    return study.phase is not StudyPhase.CONFIRM or any(
-        "restart" in worker.inventory.task_kinds and not worker.is_draining and matching.may_run(worker, study)
-        for worker in live(context, session, study.project_id)
-    )
+    if study.phase is not StudyPhase.CONFIRM:
+        return True
+    project_ids = (None, study.project_id)
+    with workers.understanding(session, "restart", live_since(context)) as able:
+        return any(worker.project_id in project_ids and matching.may_run(worker, study) for worker in able)
 
 
 def live_since(context: Context) -> datetime:

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from api_schemas.leases import Heartbeat, LeaseRequest, Registration, Report
 from api_schemas.studies import StudySpec
 from db.session import Database
-from service import expiry, leases, steps, studies, workers
+from service import claims, expiry, leases, steps, studies, workers
 from service.context import Context, utc_now
 from service.errors import ServiceError
 from service.settings import Settings
@@ -126,7 +126,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     "create": lambda context, body, study_id: studies.create(
         context, StudySpec.model_validate(body), study_id=study_id
     ),
-    "lease": lambda context, body: leases.grant(context, LeaseRequest.model_validate(body)),
+    "lease": lambda context, body: claims.grant(context, LeaseRequest.model_validate(body)),
     "heartbeat": lambda context, run_id, body: leases.renew(context, run_id, Heartbeat.model_validate(body)),
     "report": lambda context, run_id, body: leases.finish(context, run_id, Report.model_validate(body)),
     "sweep": expiry.sweep,

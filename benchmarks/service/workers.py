@@ -12,12 +12,12 @@ from typing import Any
 import httpx
 
 from api_schemas.hardware import Inventory
-from api_schemas.leases import PROTOCOL_VERSION
+from api_schemas.leases import PROTOCOL_VERSION, TASK_KINDS
 from api_schemas.strategies import TrialConfig
-from tests.simulated_worker import CLUSTER, FINGERPRINT, PROFILE, measurement, speed_of
+from tests.simulated_worker import CLUSTER, FINGERPRINT, PROFILE, measurement, restarted, speed_of
 
 _RETRY_S = 0.1
-_INVENTORY = Inventory(cluster=CLUSTER, fingerprint=FINGERPRINT).model_dump(mode="json")
+_INVENTORY = Inventory(cluster=CLUSTER, fingerprint=FINGERPRINT, task_kinds=TASK_KINDS).model_dump(mode="json")
 
 
 @dataclass
@@ -106,6 +106,8 @@ class SimulatedWorker:
 def _outcome(task: dict[str, Any]) -> dict[str, Any]:
     if task["kind"] == "profile":
         return {"profile": PROFILE.model_dump(mode="json")}
+    if task["kind"] == "restart":
+        return {"restart": restarted().model_dump(mode="json")}
     speed = speed_of(TrialConfig.model_validate(task["config"])) * random.uniform(0.99, 1.01)
     return {"measurement": measurement(speed).model_dump(mode="json")}
 

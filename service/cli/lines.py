@@ -17,6 +17,7 @@ class LineView:
         self._phase: StudyPhase | None = None
         self._states: dict[int, TrialState] = {}
         self._confirmed: set[str] = set()
+        self._promotion = 0
         self._rejected = 0
         self._restarted: set[str] = set()
 
@@ -32,8 +33,10 @@ class LineView:
 
     def show(self, study: Study, trials: Sequence[Trial], rejections: Sequence[Rejection], elapsed_s: float) -> None:
         """Print the differences to the last call."""
+        if study.promotion != self._promotion:
+            self._promotion, self._confirmed = study.promotion, set()
         if self._phase is None and any(wording.is_done(trial) for trial in trials):
-            self._take_up(trials, rejections)
+            self._take_up(study, trials, rejections)
         for trial in trials:
             if self._states.get(trial.number) is not trial.state:
                 self._states[trial.number] = trial.state
@@ -43,7 +46,7 @@ class LineView:
             self._phase = study.phase
             if study.phase is not StudyPhase.SEARCH:
                 self._write(wording.activity(study, trials))
-        for trial, run in wording.confirm_runs(trials, TrialState.COMPLETE):
+        for trial, run in wording.fresh_runs(study, trials):
             if run.run_id not in self._confirmed:
                 self._confirmed.add(run.run_id)
                 figure = wording.rate(run.measurement.tokens_per_s_per_gpu if run.measurement else None)
@@ -71,11 +74,11 @@ class LineView:
             self._write(f"refused by the memory gate: {len(new) - _TOLD_AT_ONCE} more")
         self._rejected = len(rejections)
 
-    def _take_up(self, trials: Sequence[Trial], rejections: Sequence[Rejection]) -> None:
+    def _take_up(self, study: Study, trials: Sequence[Trial], rejections: Sequence[Rejection]) -> None:
         """What was there before the first look is summed up, not told again."""
         done = [trial for trial in trials if wording.is_done(trial)]
         self._states = {trial.number: trial.state for trial in done}
-        self._confirmed = {run.run_id for _, run in wording.confirm_runs(trials, TrialState.COMPLETE)}
+        self._confirmed = {run.run_id for _, run in wording.fresh_runs(study, trials)}
         self._rejected = len(rejections)
         confirmed = f" and {len(self._confirmed)} fresh runs" if self._confirmed else ""
         self._write(f"{len(done)} trials{confirmed} are there already")

@@ -113,6 +113,7 @@ def resume_study(context: InContext, study_id: InStudyId, once: InOnce, if_match
         "unknown_study",
         "study_ended",
         "nothing_to_extend",
+        "made_by_service",
         "precondition_failed",
         "no_worker",
         "quota_running_studies",

@@ -78,6 +78,19 @@ def test_a_canary_a_day_goes_from_worker_to_worker_and_costs_one_run(client, clo
     assert fleet.runs() == [1.0, 1.0, 1.0] and client.get("/v1/retunes").json()["retunes"] == []
 
 
+def test_a_study_of_the_services_own_is_not_extended_but_its_clone_may_be(client, clock):
+    fleet = Fleet(client, clock)
+    fleet.day()
+    made = next(study for study in client.get("/v1/studies").json()["studies"] if study["errand"])
+    refused = client.post(f"/v1/studies/{made['study_id']}:extend", json={"add_trials": 2})
+    assert (refused.status_code, refused.json()["code"]) == (409, "made_by_service")
+    assert "belongs to a canary" in refused.json()["detail"] and "clone it" in refused.json()["detail"]
+    assert "Search on" not in client.get(f"/studies/{made['study_id']}").text
+    clone = client.post(f"/v1/studies/{made['study_id']}:clone", json={}).json()
+    assert clone["errand"] is None
+    client.post(f"/v1/studies/{clone['study_id']}:extend", json={"add_trials": 2}).raise_for_status()
+
+
 def test_drift_on_every_worker_is_a_regression_and_asks_for_a_retune(client, clock):
     fleet = Fleet(client, clock)
     key, study_id = best(client)["study_key"], best(client)["study_id"]

@@ -5,10 +5,11 @@ import time
 
 import pytest
 from simulated_worker import CLUSTER, PROFILE, SPEC, SimulatedWorker, measurement
+from test_flow_study import THREE_BACKENDS, create
 
 from api_schemas.leases import LeaseRequest
 from db.session import Database
-from service import leases
+from service import claims
 from service.askers import Askers
 from service.context import Context
 from service.settings import Settings
@@ -78,7 +79,7 @@ def test_two_replicas_never_give_out_the_same_and_sample_once_for_each_trial(cli
 
     def ask(index):
         request = LeaseRequest(protocol_version=1, session=workers[index].session)
-        got.append(leases.grant(replicas[index % 2], request))
+        got.append(claims.grant(replicas[index % 2], request))
 
     in_threads(ask, range(6))
     assert len({lease.task.config.content_key() for lease in got}) == 6
@@ -86,6 +87,18 @@ def test_two_replicas_never_give_out_the_same_and_sample_once_for_each_trial(cli
         assert sum(replica.askers.samples for replica in replicas) == 6
     for replica in replicas:
         replica.db.close()
+
+
+def test_who_began_a_block_finds_its_next_run_whatever_others_were_told(client):
+    mine, other = (SimulatedWorker(client, name=name).register() for name in ("mine", "other"))
+    create(client, **THREE_BACKENDS)
+    for _ in range(1 + 8 + 1):
+        mine.do(mine.lease())
+    assert other.lease() is None, "the block is compared on one worker's devices"
+    # Held open, it looks only where the answer to its kind does not hold for it.
+    lease = mine.lease(wait_s=0.01)
+    assert lease is not None and lease.trial_number is not None
+    mine.do(lease)
 
 
 @pytest.mark.postgres

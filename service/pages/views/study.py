@@ -154,7 +154,7 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
 
 
 def _progress(session: Session, row: StudyRow, study: Study, now: datetime) -> Progress:
-    confirmed = overview.confirmed_runs(session, row.id, row.match_round)
+    confirmed, earlier = overview.confirmed_runs(session, row.id, row.match_round)
     done = best.finished(study)
     end = study.finished_at or now
     elapsed = (end - study.created_at).total_seconds()
@@ -167,7 +167,7 @@ def _progress(session: Session, row: StudyRow, study: Study, now: datetime) -> P
         confirmed=confirmed,
         confirmations=wording.most_confirm_runs(study),
         activity=_activity(session, study, confirmed) if running else "",
-        remaining=wording.remaining(study, done, confirmed, elapsed) if running else "",
+        remaining=wording.remaining(study, done, confirmed, earlier, elapsed) if running else "",
         elapsed_s=elapsed,
     )
 

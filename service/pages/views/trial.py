@@ -11,7 +11,7 @@ from api_schemas.studies import Study
 from api_schemas.trials import Run, Trial
 from db import trials
 from db.rows import StudyRow, TrialRow
-from service import crowning, search
+from service import crowning, study_view
 from service import views as shown
 from service.pages.charts.plot import Plot
 from service.pages.charts.series import losses, step_times
@@ -103,7 +103,7 @@ def _later_troubles(trial: Trial) -> tuple[tuple[str, tuple[tuple[str, str], ...
 
 
 def _reference(session: Session, row: StudyRow) -> int | None:
-    seen = search.view(session, row)
+    seen = study_view.view(session, row)
     return crowning.judgement_at_the_end(seen.history, seen.rejected, seen.spec).judgement.reference
 
 

@@ -141,6 +141,28 @@ def test_a_resumed_study_is_summed_up_not_told_again() -> None:
     assert lines == ["1 trials are there already", "trial 1 (2 of 8): ZeRO-2, micro batch 4: running"]
 
 
+def test_fresh_runs_of_a_former_promotion_are_not_counted_again() -> None:
+    def fresh(*promotions: int) -> list[Trial]:
+        runs = tuple(
+            Run(run_id=f"r{i}", purpose="confirm", promotion=number, state=TrialState.COMPLETE)
+            for i, number in enumerate(promotions)
+        )
+        return [trial(0, TrialState.COMPLETE, runs=runs)]
+
+    lines: list[str] = []
+    view = LineView(lines.append)
+    view.show(study(), [], [], 1.0)
+    for number, trials in ((1, fresh(1)), (1, fresh(1, 1)), (2, fresh(1, 1)), (3, fresh(1, 1, 3))):
+        view.show(study(phase=StudyPhase.CONFIRM, promotion=number), trials, [], 1.0)
+    assert [line.split(" of ")[0] for line in lines if line.startswith("fresh run")] == [
+        "fresh run 1",
+        "fresh run 2",
+        "fresh run 1",
+    ]
+    extended = study(phase=StudyPhase.CONFIRM, promotion=3)
+    assert "run 2 of at most" in wording.activity(extended, fresh(1, 1, 3))
+
+
 def test_the_table_fits_the_screen_and_keeps_the_best() -> None:
     trials = [trial(number, TrialState.COMPLETE, tokens_per_s_per_gpu=float(number)) for number in range(30)]
     shown = study(best_so_far=contender(2, ZERO, 99.0), phase=StudyPhase.SEARCH)

@@ -7,7 +7,8 @@ import pytest
 from simulated_worker import CLUSTER, FINGERPRINT, SPEC
 from sqlalchemy.exc import IntegrityError
 
-from api_schemas.hardware import Inventory
+from api_schemas.hardware import Inventory, MeasuredHardware
+from api_schemas.leases import TASK_KINDS
 from api_schemas.strategies import DdpConfig, TrialConfig
 from api_schemas.studies import StudyPhase, StudySpec, StudyState
 from api_schemas.trials import TrialState
@@ -118,3 +119,26 @@ def test_writers_that_read_first_do_not_collide(database):
     assert errors == []
     with database.read() as session:
         assert studies.get(session, "study-1").version == 40
+
+
+def test_workers_are_found_by_what_they_offer(database):
+    measured = MeasuredHardware(bf16_flops=1e9, fp32_flops=1e9, copy_bytes_per_s=1e9, launch_s=1e-5)
+    offers = {"old": {}, "new": {"task_kinds": TASK_KINDS}, "drained": {"task_kinds": TASK_KINDS, "measured": measured}}
+    with database.write() as session:
+        rows = {
+            name: workers.put(session, name, name, Inventory(cluster=CLUSTER, fingerprint=FINGERPRINT, **offer), NOON)
+            for name, offer in offers.items()
+        }
+        rows["drained"].is_draining = True
+        ids, key = {name: row.id for name, row in rows.items()}, rows["old"].fingerprint_key
+    with database.read() as session:
+        assert workers.measured_hardware(session, key) == measured
+        assert workers.measured_hardware(session, "another") is None
+        for kind, moment, names in (
+            ("restart", NOON, ["new"]),
+            ("restart", NOON + timedelta(1), []),
+            ("trial", NOON, ["new", "old"]),
+        ):
+            with workers.understanding(session, kind, moment) as able:
+                assert sorted(worker.name for worker in able) == names
+        assert [worker.name for worker in workers.seen_since(session, NOON, {ids["old"]})] == ["old"]

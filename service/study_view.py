@@ -1,0 +1,149 @@
+"""A study as one transaction sees it: what its next step is decided from."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy.orm import Session
+
+from api_schemas.errands import Errand
+from api_schemas.hardware import Cluster, MeasuredHardware
+from api_schemas.models import ModelProfile
+from api_schemas.strategies import TrialConfig
+from api_schemas.studies import StudyPhase, StudySpec, StudyState
+from api_schemas.trials import Rejection, TrialState
+from db import leases, studies, trials
+from db.rows import RunRow, StudyRow, TrialRow
+from tuner.calibration import NOTHING_LEARNT, Calibrations
+from tuner.history import Observation, Origin
+from tuner.promotion import FreshRun, Match
+from tuner.restart import RestartRun
+from tuner.warm_start import WarmStart
+
+
+@dataclass(frozen=True)
+class StudyView:
+    """A study at one version."""
+
+    study_id: str
+    version: int
+    state: StudyState
+    phase: StudyPhase
+    spec: StudySpec
+    cluster: Cluster
+    baseline: TrialConfig | None
+    profile: ModelProfile | None
+    has_nvme: bool
+    notes: tuple[str, ...]
+    gpu_seconds: float
+    created_at: datetime
+    match: Match | None
+    history: tuple[Observation, ...]
+    rejected: tuple[Rejection, ...]
+    fresh: tuple[FreshRun, ...]
+    """Complete runs of this promotion, in order."""
+    promotion_cost: tuple[int, float]
+    """Runs and GPU-seconds of all promotions so far."""
+    has_waiting_run: bool
+    has_open_run: bool
+    calibrations: Calibrations = NOTHING_LEARNT
+    """What its fingerprint's runs have taught; the priors where nothing is asked."""
+    hardware: MeasuredHardware | None = None
+    """What a worker of that fingerprint has measured."""
+    errand: Errand | None = None
+    warm: WarmStart | None = None
+    restarts: tuple[RestartRun, ...] = ()
+    """Runs that ask a winner to go on from its checkpoint."""
+    has_restart_worker: bool = True
+    """A live worker understands such a run."""
+
+    @property
+    def has_work(self) -> bool:
+        """A run waits that some live worker can take."""
+        return self.has_waiting_run and not self.is_stranded
+
+    @property
+    def is_stranded(self) -> bool:
+        """What waits is a restart check, and no worker that is left understands it."""
+        return not self.has_restart_worker and any(run.state is TrialState.WAITING for run in self.restarts)
+
+
+def view(session: Session, study: StudyRow) -> StudyView:
+    """The study and its history as the transaction sees them."""
+    open_runs = leases.open_runs(session, study.id)
+    confirm_runs = leases.confirm_runs(session, study.id, study.match_round)
+    return StudyView(
+        study_id=study.id,
+        version=study.version,
+        state=study.state,
+        phase=study.phase,
+        spec=study.spec,
+        cluster=study.cluster,
+        baseline=study.baseline,
+        profile=study.profile,
+        has_nvme=study.has_nvme,
+        notes=tuple(study.notes),
+        gpu_seconds=study.gpu_seconds,
+        created_at=study.created_at,
+        match=stored_match(study),
+        history=tuple(observation(row, study.match_round) for row in trials.of_study(session, study.id)),
+        rejected=tuple(row.value for row in trials.rejections(session, study.id)),
+        fresh=tuple(fresh for run in confirm_runs if (fresh := _fresh(run)) is not None),
+        promotion_cost=leases.promotion_cost(session, study.id),
+        restarts=tuple(_restart(run) for run in leases.restart_runs(session, study.id)),
+        has_waiting_run=any(run.state is TrialState.WAITING for run in open_runs),
+        has_open_run=bool(open_runs),
+        errand=study.errand,
+        warm=_warm(session, study.errand),
+    )
+
+
+def _warm(session: Session, errand: Errand | None) -> WarmStart | None:
+    if errand is None or errand.warm_study_id is None:
+        return None
+    earlier = studies.get(session, errand.warm_study_id)
+    if earlier is None:
+        return None
+    rows = trials.of_study(session, earlier.id)
+    return WarmStart(earlier.id, earlier.fingerprint_key, tuple(observation(row, earlier.match_round) for row in rows))
+
+
+def stored_match(study: StudyRow) -> Match | None:
+    """Who is promoted."""
+    if study.match is None:
+        return None
+    return Match(study.match["baseline"], tuple(study.match["candidates"]), tuple(study.match["notes"]))
+
+
+def _fresh(run: RunRow) -> FreshRun | None:
+    if run.trial is None or run.block is None or run.measurement is None or run.state is not TrialState.COMPLETE:
+        return None
+    return FreshRun(run.trial.number, run.block, run.worker_id or "", run.measurement.tokens_per_s_per_gpu)
+
+
+def _restart(run: RunRow) -> RestartRun:
+    assert run.trial is not None
+    return RestartRun(run.trial.number, run.state, run.restart, run.failure)
+
+
+def observation(row: TrialRow, match_round: int) -> Observation:
+    """A trial as the tuner sees it; fresh runs of earlier promotions do not count."""
+    return Observation(
+        number=row.number,
+        config=row.config,
+        origin=_origin(row),
+        state=row.state,
+        measurement=next((run.measurement for run in row.runs if run.purpose == "search"), None),
+        failure=row.failure,
+        confirmations=tuple(run.measurement for run in row.runs if _counts(run, match_round) and run.measurement),
+    )
+
+
+def _counts(run: RunRow, match_round: int) -> bool:
+    return run.purpose == "confirm" and run.match_round == match_round and run.state is TrialState.COMPLETE
+
+
+def _origin(row: TrialRow) -> Origin:
+    match row.origin:
+        case "baseline" | "default" | "challenger" | "sampler":
+            return row.origin
+    raise AssertionError(row.origin)

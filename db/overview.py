@@ -34,8 +34,9 @@ def best_ids(
 ) -> tuple[list[str], int]:
     """The study behind each model, workload and cluster that matches, and how many there are.
 
-    It is the one whose answer is served: a fresh answer before a stale one, then the last that came to be served; where
-    nothing is served, the newest that was answered. `project_id` None: of all projects.
+    It is the one whose answer is served: one that was not superseded by another fingerprint's first, then a fresh before
+    a stale one, then the last that came to be served; where nothing is served, the newest that was answered.
+    `project_id` None: of all projects.
     """
     subject = (
         _SPEC[("model", "config")].as_string(),
@@ -50,6 +51,7 @@ def best_ids(
         partition_by=subject,
         order_by=(
             BestRow.serving_id.is_(None),
+            BestRow.superseded_by.is_not(None),
             BestRow.freshness != "fresh",
             BestRow.updated_at.desc(),
             ended.desc(),

@@ -26,6 +26,7 @@ class Errand(Schema):
     worker_id: str | None = Field(default=None, max_length=32)
     """The only worker that may run it; None: any of the fingerprint."""
     repeat_below: float | None = Field(default=None, gt=0)
-    """tokens_per_s_per_gpu: a canary whose runs were all slower runs once more."""
+    """tokens_per_s_per_gpu: a canary whose runs were all slower runs once more. None: too little is known to tell; each of
+    its `most_runs` runs becomes part of what is normal."""
     most_runs: int = Field(default=1, ge=1)
     """Of a canary."""

@@ -17,12 +17,12 @@ class Trigger(StrEnum):
     FINGERPRINT = "fingerprint"
     """A change of hardware or software that makes a recommendation stale."""
     DRIFT = "drift"
-    """A canary found it slower than it was."""
+    """A canary found it slower than it was. `cron` says when its canaries are sent; without it the operator's period does."""
     MANUAL = "manual"
     """Only a person."""
 
 
-_NEEDS_CRON = (Trigger.CRON,)
+_TAKES_CRON = (Trigger.CRON, Trigger.DRIFT)
 
 
 class Cases(Schema):
@@ -46,7 +46,8 @@ class ScheduleSpec(Schema):
     name: str = Field(min_length=1, max_length=100)
     trigger: Trigger
     cron: str | None = Field(default=None, max_length=100)
-    """Five fields: minute, hour, day of month, month, day of week. For `cron`, and for no other trigger."""
+    """Five fields: minute, hour, day of month, month, day of week. Needed for trigger `cron`; for `drift`, when canaries are
+    sent; for no other."""
     timezone: str = Field(default="UTC", max_length=64)
     """IANA name; of `cron` and of `windows`."""
     cases: Cases = Cases()
@@ -78,11 +79,9 @@ class ScheduleSpec(Schema):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        if self.trigger in _NEEDS_CRON and self.cron is None:
-            raise ValueError(
-                f"cron (None) is required with trigger {self.trigger.value}; write one such as '0 3 * * 0'"
-            )
-        if self.trigger not in _NEEDS_CRON and self.cron is not None:
+        if self.trigger is Trigger.CRON and self.cron is None:
+            raise ValueError("cron (None) is required with trigger cron; write one such as '0 3 * * 0'")
+        if self.trigger not in _TAKES_CRON and self.cron is not None:
             raise ValueError(f"cron ({self.cron}) does nothing with trigger {self.trigger.value}; leave it out")
         if self.catch_up == "all" and self.overlap == "skip":
             raise ValueError(

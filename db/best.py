@@ -113,6 +113,17 @@ def newest_proposals(session: Session, cases: Collection[tuple[str, str]]) -> di
     return {(row.project_id, row.study_key): row for row in found}
 
 
+def earlier(session: Session, found: RecommendationRow) -> Sequence[RecommendationRow]:
+    """The recommendations of the same key from before one, the newest first."""
+    query = select(RecommendationRow).where(
+        RecommendationRow.project_id == found.project_id,
+        RecommendationRow.study_key == found.study_key,
+        RecommendationRow.created_at <= found.created_at,
+        RecommendationRow.id != found.id,
+    )
+    return session.scalars(query.order_by(RecommendationRow.created_at.desc(), RecommendationRow.id.desc())).all()
+
+
 def recommendations(
     session: Session,
     project_id: str | None,

@@ -46,6 +46,12 @@ def of_trigger(session: Session, project_id: str, trigger: str) -> Sequence[Sche
     return session.scalars(query.order_by(ScheduleRow.created_at, ScheduleRow.id)).all()
 
 
+def timed(session: Session, trigger: str) -> Sequence[ScheduleRow]:
+    """The schedules of one kind that have times, in all projects, paused ones included."""
+    query = select(ScheduleRow).where(ScheduleRow.trigger == trigger, ScheduleRow.spec["cron"].as_string().is_not(None))
+    return session.scalars(query.order_by(ScheduleRow.created_at, ScheduleRow.id)).all()
+
+
 def due(session: Session, now: datetime) -> Sequence[ScheduleRow]:
     """Schedules with a tick that nobody has accounted for."""
     query = select(ScheduleRow).where(ScheduleRow.next_tick_at <= now, ScheduleRow.is_paused.is_(False))

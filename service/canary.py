@@ -1,27 +1,23 @@
 """Canaries: run what is served again from time to time, and see whether it is as fast as it was measured.
 
-Each period one canary of a case goes to one worker, in turn. One that looks slow has a peer run the same: where the peer is
-as fast as ever the worker is at fault, and said to be; where it is slow too, or there is none, the case is measured anew.
-The statistics are tuner.drift's. Every step may be taken by several replicas at once, and again after a crash.
+Each time one canary of a case goes to one worker, in turn (service.canary_sending). One that looks slow has a peer run the
+same: where the peer is as fast as ever the worker is at fault, and said to be; where it is slow too, or there is none, the
+case is measured anew. The statistics are tuner.drift's. Every step may be taken by several replicas, and again after a crash.
 """
 
 import asyncio
-import hashlib
 import logging
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from api_schemas.errands import Errand
-from api_schemas.retunes import RetuneState
-from api_schemas.studies import Budget, StudyState
-from db import best, canaries, retunes, studies, trials, workers
-from db.best_rows import BestRow, RecommendationRow
+from api_schemas.studies import StudyState
+from db import best, canaries, studies, workers
+from db.best_rows import BestRow
 from db.canary_rows import CanaryRow
 from db.rows import StudyRow, WorkerRow
-from service import canary_reference, errands, matching, moves, retune_queue, study_view
+from service import canary_reference, canary_sending, matching, moves, retune_queue
 from service.context import Context
 from service.recommendations import SERVICE, note_decision, told
 from service.workers import live_since
@@ -29,7 +25,6 @@ from tuner import drift
 
 log = logging.getLogger(__name__)
 
-_EPOCH = datetime(2020, 1, 1, tzinfo=UTC)
 _UNFINISHED = (StudyState.RUNNING, StudyState.PAUSED)
 
 
@@ -38,12 +33,9 @@ def watch(context: Context) -> int:
     with context.db.read() as session:
         waiting = [(row.id, row.study_id) for row in canaries.open_ones(session)]
     judged = sum(_judge(context, canary_id, study_id) for canary_id, study_id in waiting)
-    period_s = context.settings.canary_period_s
-    if not period_s:
-        return judged
     with context.db.read() as session:
-        cases = [(row.project_id, row.study_key) for row in canaries.watched(session)]
-    return judged + sum(begin(context, project_id, study_key, period_s) for project_id, study_key in cases)
+        cases = canary_sending.watched(context, session)
+    return judged + sum(canary_sending.begin(context, *case) for case in cases)
 
 
 async def keep_watching(context: Context) -> None:
@@ -57,85 +49,9 @@ async def keep_watching(context: Context) -> None:
             log.exception("canaries could not be looked after; trying again")
 
 
-def begin(context: Context, project_id: str, study_key: str, period_s: float) -> bool:
-    """Send the canary of this period to the worker that had one longest ago; False: none is due, or there is no worker."""
-    now, period = context.now(), timedelta(seconds=period_s)
-    tick = (now - _EPOCH) // period
-    with context.db.read() as session:
-        row = best.served(session, project_id, study_key)
-        if row is None or row.serving is None or now - row.serving.created_at < period:
-            return False
-        known = canaries.of_case(session, project_id, study_key)
-        if any(canary.tick >= tick or canary.verdict in (None, "slow") for canary in known):
-            return False
-        unfinished = (RetuneState.QUEUED, RetuneState.RUNNING)
-        if retunes.page(session, retunes.Filter(project_id, study_key, states=unfinished), None, 1):
-            return False
-        able = _able(context, session, row, row.serving)
-        if not able:
-            return False
-        last = {canary.worker_id: canary.created_at for canary in known}
-        worker = min(able, key=lambda one: (last.get(one.id, _EPOCH), one.name))
-    return _send(context, row, worker.id, tick, "watch")
-
-
-def _able(context: Context, session: Session, row: BestRow, serving: RecommendationRow) -> list[WorkerRow]:
-    """Workers on which the recommendation was measured, as far as fingerprints tell."""
-    answer = serving.answer
-    found = errands.able(context, session, row.project_id, answer.model, answer.cluster)
-    return [worker for worker in found if not matching.changed_fields(worker, serving.study)]
-
-
-def _send(context: Context, row: BestRow, worker_id: str, tick: int, role: str) -> bool:
-    assert row.serving is not None
-    name = hashlib.sha256(f"{row.project_id}:{row.study_key}:{tick}:{role}".encode()).hexdigest()[:12]
-    now = context.now()
-    try:
-        with context.db.write() as session:
-            held = best.lock(session, row.project_id, row.study_key)
-            if held is None or held.serving is None or held.serving_id != row.serving_id:
-                return False
-            worker = session.get(WorkerRow, worker_id)
-            assert worker is not None
-            known, earlier = canary_reference.normal(session, held, held.serving, worker_id)
-            study = errands.add(
-                session,
-                f"study-{name}",
-                errands.origin(session, held.serving),
-                worker.fingerprint_key,
-                worker.inventory.nvme_path is not None,
-                held.serving.answer.result.best.config,
-                Errand(
-                    kind="canary",
-                    worker_id=worker_id,
-                    repeat_below=drift.alarm_below(known, earlier) if known is not None else None,
-                    most_runs=drift.MOST_RUNS,
-                ),
-                Budget(max_trials=1),
-                (),
-                now,
-            )
-            session.add(
-                CanaryRow(
-                    id=f"canary-{name}",
-                    project_id=held.project_id,
-                    study_key=held.study_key,
-                    recommendation_id=held.serving_id,
-                    worker_id=worker_id,
-                    study_id=study.id,
-                    tick=tick,
-                    role=role,
-                    created_at=now,
-                )
-            )
-    except IntegrityError:
-        return False  # another replica began it
-    return True
-
-
 def _judge(context: Context, canary_id: str, study_id: str) -> bool:
     """The verdict on a canary whose study has ended, or whose peer has."""
-    peer: tuple[BestRow, str, int] | None = None
+    peer: str | None = None
     with context.db.write() as session:
         study, now = studies.lock(session, study_id), context.now()
         found = session.get(CanaryRow, canary_id)
@@ -153,11 +69,9 @@ def _judge(context: Context, canary_id: str, study_id: str) -> bool:
             return False
         other = _peer(session, canary)
         if other is None:
-            others = _able(context, session, row, canary.recommendation)
-            able = [worker for worker in others if worker.id != canary.worker_id]
-            if able:
-                peer = row, able[0].id, canary.tick
-            else:
+            able = canary_sending.able(context, session, row, canary.recommendation)
+            peer = next((worker.id for worker in able if worker.id != canary.worker_id), None)
+            if peer is None:
                 _drifted(context, session, canary, row, "there is no other worker to compare it with", now)
         elif other.verdict == "normal":
             _fault(session, canary, other, now)
@@ -167,7 +81,7 @@ def _judge(context: Context, canary_id: str, study_id: str) -> bool:
         else:
             return False
     if peer is not None:
-        _send(context, *peer, "peer")
+        canary_sending.send_peer(context, canary_id, peer)
     return True
 
 
@@ -184,17 +98,18 @@ def _give_up(context: Context, session: Session, canary: CanaryRow, study: Study
 def _read(session: Session, canary: CanaryRow, study: StudyRow, row: BestRow, now: datetime) -> bool:
     """Take in what the study measured; True where it looks slow, and more has to be known."""
     assert study.errand is not None and row.serving is not None
-    rows = trials.of_study(session, study.id)
-    seen = [study_view.observation(trial, study.match_round) for trial in rows]
-    runs = [run for obs in seen for run in (*obs.confirmations, *((obs.measurement,) if obs.measurement else ()))]
+    runs = canary_reference.speeds(session, study)
     if study.state is not StudyState.COMPLETE or not runs:
         _end(canary, "unmeasured", study.reason, now)
         return False
-    canary.tokens_per_s_per_gpu = max(run.tokens_per_s_per_gpu for run in runs)
-    known, _ = canary_reference.normal(session, row, row.serving, canary.worker_id)
-    canary.change = drift.change(known, canary.tokens_per_s_per_gpu) if known is not None else None
+    canary.tokens_per_s_per_gpu = max(runs)
     least = study.errand.repeat_below
-    if least is None or canary.tokens_per_s_per_gpu >= least:
+    if least is None:
+        _end(canary, "normal", "there were too few runs to hold it against: what it measured is what is normal", now)
+        return False
+    known = canary_reference.normal(session, row, row.serving).known
+    canary.change = drift.change(known, canary.tokens_per_s_per_gpu) if known is not None else None
+    if canary.tokens_per_s_per_gpu >= least:
         _end(canary, "normal", None, now)
         worker = workers.lock(session, canary.worker_id)
         if worker is not None:

@@ -6,7 +6,6 @@ writes: any number of replicas may take it at once, and a service killed in betw
 
 import hashlib
 import logging
-import math
 from datetime import timedelta
 from typing import cast
 
@@ -15,13 +14,13 @@ from sqlalchemy.orm import Session
 
 from api_schemas.errands import Errand
 from api_schemas.retunes import Cause, Gain, RetuneOutcome, RetuneState
-from api_schemas.studies import Budget, Speedup, StudyState, Verdict
+from api_schemas.studies import Budget, StudyState, Verdict
 from api_schemas.trials import TrialState
 from db import best, retunes, studies, workers
 from db.best_rows import BestRow
 from db.retune_rows import RetuneRow
 from db.rows import StudyRow
-from service import challengers, errand_plans, errands, matching, moves, renewals, retune_queue
+from service import challengers, errands, findings, matching, moves, renewals, retune_queue
 from service.context import Context
 from service.errors import Conflict
 from service.retunes import finish
@@ -100,15 +99,15 @@ class _Step:
         if not self._is_about_what_is_served():
             return
         if self.study.state is StudyState.COMPLETE:
-            ratios, most = _log_ratios(self.study), self.study.spec.budget.max_pairs
-            match challenge.finding(ratios, most, _first_ratio(self.session, self.study)):
+            ratios = findings.log_ratios(self.study)
+            match findings.of(self.session, self.study):
                 case "kept":
                     self._keep()
                 case "faster":
                     self._search(self.study.baseline is not None)
                 case "inconclusive":
-                    self._leave(RetuneOutcome.INCONCLUSIVE, f"{_seen(ratios)}, which could not be shown")
-        elif self.study.state is StudyState.FAILED and _has_fallen(self.session, self.study):
+                    self._leave(RetuneOutcome.INCONCLUSIVE, f"{findings.seen(ratios)}, which could not be shown")
+        elif self.study.state is StudyState.FAILED and findings.has_fallen(self.session, self.study):
             self._search(with_incumbent=False)
         else:
             self._leave_failed()
@@ -149,8 +148,8 @@ class _Step:
 
     def _keep(self) -> None:
         assert self.old is not None
-        ratios = _log_ratios(self.study)
-        why = f"kept: {_seen(ratios)}" if ratios else "kept: no challenger came near"
+        ratios = findings.log_ratios(self.study)
+        why = f"kept: {findings.seen(ratios)}" if ratios else "kept: no challenger came near"
         renewals.keep(self.session, self.old, self.study, why, self.now)
         finish(self.context, self.session, self.retune, RetuneOutcome.KEPT, why)
 
@@ -159,7 +158,7 @@ class _Step:
         speedup = study.result.speedup
         is_gain = speedup is not None and study.result.baseline.config == study.baseline
         gain = Gain(value=speedup.value, ci95=speedup.ci95) if is_gain and speedup is not None else None
-        words = f"replaced {percent(speedup)}" if gain is not None and speedup is not None else "replaced"
+        words = f"replaced {findings.percent(speedup)}" if gain is not None and speedup is not None else "replaced"
         why = f"{words}: {note}" if note else words
         outcome = renewals.replace(self.context, self.session, self.old, study, why)
         finish(self.context, self.session, self.retune, RetuneOutcome.REPLACED, f"{why}; it {outcome}", gain)
@@ -205,40 +204,6 @@ class _Step:
         why = "what is served was changed while it ran"
         finish(self.context, self.session, self.retune, RetuneOutcome.INCONCLUSIVE, why)
         return False
-
-
-def percent(speedup: Speedup) -> str:
-    """`+12.3 % [8.1, 15.0]`."""
-    low, high = speedup.ci95
-    return f"{100 * (speedup.value - 1):+.1f} % [{100 * (low - 1):.1f}, {100 * (high - 1):.1f}]"
-
-
-def _seen(log_ratios: list[float]) -> str:
-    middle = math.exp(sorted(log_ratios)[len(log_ratios) // 2]) if log_ratios else 1.0
-    won = sum(ratio > 0 for ratio in log_ratios)
-    return (
-        f"the fastest challenger won {won} of {len(log_ratios)} pairs with the incumbent, "
-        f"at {middle:.3f} times its speed in the middle"
-    )
-
-
-def _log_ratios(study: StudyRow) -> list[float]:
-    promoted = study.result.promotion if study.result is not None else None
-    return [math.log(ratio) for ratio in promoted.ratios] if promoted is not None else []
-
-
-def _has_fallen(session: Session, study: StudyRow) -> bool:
-    incumbent = next((obs for obs in challengers.observed(session, study) if obs.origin == "baseline"), None)
-    return errand_plans.has_fallen(incumbent)
-
-
-def _first_ratio(session: Session, study: StudyRow) -> float | None:
-    """Of the runs that made a challenger the rival; None where there was none."""
-    promoted = study.result.promotion if study.result is not None else None
-    if study.result is None or promoted is None:
-        return None
-    history = tuple(challengers.observed(session, study))
-    return challenge.first_ratio(history, study.result.baseline.trial_number, promoted.candidates[0])
 
 
 def _study_id(retune: RetuneRow, kind: str) -> str:

@@ -224,9 +224,7 @@ class ServiceClient:
 
     def schedule(self, schedule_id: str, action: str | None = None) -> Schedule:
         """One schedule and its last ticks; after `pause`, `resume` or `run`, where given."""
-        path = f"/v1/schedules/{quote(schedule_id, safe='')}"
-        found = self._calls.send("POST", f"{path}:{action}") if action else self._calls.send("GET", path)
-        return Schedule.model_validate(found)
+        return Schedule.model_validate(self._one("schedules", schedule_id, action))
 
     def create_schedule(self, spec: ScheduleSpec, project: str | None = None) -> Schedule:
         """Have recommendations measured again."""
@@ -242,6 +240,10 @@ class ServiceClient:
         chosen = {name: value for name, value in wanted.items() if value is not None}
         return _RETUNES.validate_python(self._calls.pages("/v1/retunes", "retunes", chosen))
 
-    def retune(self, retune_id: str) -> Retune:
-        """One retune."""
-        return Retune.model_validate(self._calls.send("GET", f"/v1/retunes/{quote(retune_id, safe='')}"))
+    def retune(self, retune_id: str, action: str | None = None) -> Retune:
+        """One retune; after `cancel`, where given."""
+        return Retune.model_validate(self._one("retunes", retune_id, action))
+
+    def _one(self, kind: str, name: str, action: str | None) -> object:
+        path = f"/v1/{kind}/{quote(name, safe='')}"
+        return self._calls.send("POST", f"{path}:{action}") if action else self._calls.send("GET", path)

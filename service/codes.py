@@ -65,6 +65,8 @@ CODES: dict[str, Meaning] = {
     "study_ended": Meaning(409, "the study has ended"),
     "nothing_to_extend": Meaning(409, "the larger budget would change nothing for the study"),
     "made_by_service": Meaning(409, "the service made the study for a retune or a canary, and decides what it runs"),
+    "retune_ended": Meaning(409, "the retune has ended"),
+    "retune_starting": Meaning(409, "the retune is just being started; try again in some seconds"),
     "study_unfinished": Meaning(409, "the study has no answer yet, or will have none"),
     "study_exists": Meaning(409, "the id is taken by another study"),
     "trial_unmeasured": Meaning(409, "the trial has no measurement"),

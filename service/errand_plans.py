@@ -112,7 +112,7 @@ def _next_pair(seen: StudyView, match: Match) -> Step:
 
 
 def _canary(seen: StudyView, errand: Errand) -> Step:
-    """One run of the incumbent; while all were slow, another."""
+    """One run of the incumbent; while all were slow, or there is nothing to hold them against, another."""
     assert seen.baseline is not None
     if not seen.history:
         return NewTrial(seen.baseline, "baseline", (), None)
@@ -120,16 +120,16 @@ def _canary(seen: StudyView, errand: Errand) -> Step:
     if trial.state is not TrialState.COMPLETE or trial.measurement is None:
         return Fail(_why_fallen(trial))
     alone = Match(trial.number, (), seen.notes)
-    if seen.phase is StudyPhase.SEARCH and _is_slow(trial, errand):
+    if seen.phase is StudyPhase.SEARCH and _needs_another(trial, errand):
         return Confirm(alone, None)
-    if seen.match is not None and _is_slow(trial, errand):
+    if seen.match is not None and _needs_another(trial, errand):
         return NewConfirmation(trial.number, len(trial.confirmations))
     return Complete(ranking.unbeaten(seen.history, alone))
 
 
-def _is_slow(trial: Observation, errand: Errand) -> bool:
-    """Every run was slow, and there may be more."""
+def _needs_another(trial: Observation, errand: Errand) -> bool:
+    """There may be more runs, and every one so far was slow or is to be part of what is normal."""
     assert trial.measurement is not None
     runs = (trial.measurement, *trial.confirmations)
     least = errand.repeat_below
-    return least is not None and len(runs) < errand.most_runs and all(run.tokens_per_s_per_gpu < least for run in runs)
+    return len(runs) < errand.most_runs and (least is None or all(run.tokens_per_s_per_gpu < least for run in runs))

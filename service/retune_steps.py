@@ -6,13 +6,12 @@ from collections.abc import Callable
 from sqlalchemy.orm import Session
 
 from api_schemas.retunes import RetuneOutcome, RetuneState
-from api_schemas.studies import StudyState
 from db import retunes, studies
 from db.retune_rows import RetuneRow
-from service import moves, retune_admission, retune_money, retune_worth
+from service import retune_admission, retune_money, retune_worth
 from service.context import Context
 from service.retune_queue import CLAIM, MOST_TRIES, Start, begin
-from service.retunes import finish
+from service.retunes import stop
 from service.studies import UNFINISHED
 
 log = logging.getLogger(__name__)
@@ -40,7 +39,7 @@ def _drive(context: Context, row: RetuneRow, start: Start, advance: Advance) -> 
     with context.db.read() as session:
         why = _why_stop(session, row)
     if why is not None:
-        _stop(context, row.id, RetuneOutcome.INCONCLUSIVE, why)
+        stop(context, row.id, RetuneOutcome.INCONCLUSIVE, why)
         return True
     try:
         advance(context, row)
@@ -59,26 +58,13 @@ def _why_stop(session: Session, row: RetuneRow) -> str | None:
     return retune_worth.why_stop(retunes.spent(session, row), planned, likely_gain, most)
 
 
-def _stop(context: Context, retune_id: str, outcome: RetuneOutcome, why: str) -> None:
-    """End a retune and what it still has running."""
-    with context.db.write() as session:
-        known = retunes.get(session, retune_id)
-        assert known is not None
-        # Studies are locked before the retune, as everywhere.
-        for study_id in (known.challenge_study_id, known.search_study_id):
-            study = studies.lock(session, study_id) if study_id is not None else None
-            if study is not None and study.state in UNFINISHED:
-                moves.end_study(session, study, StudyState.CANCELLED, why, context.now())
-        finish(context, session, retunes.lock(session, retune_id), outcome, why)
-
-
 def _note_broken(context: Context, retune_id: str, why: str) -> None:
     with context.db.write() as session:
         row = retunes.lock(session, retune_id)
         row.tries, row.claimed_until = row.tries + 1, None
         is_final = row.tries >= MOST_TRIES
     if is_final:
-        _stop(context, retune_id, RetuneOutcome.FAILED, f"its next step broke {MOST_TRIES} times: {why}")
+        stop(context, retune_id, RetuneOutcome.FAILED, f"its next step broke {MOST_TRIES} times: {why}")
 
 
 def _release(context: Context, retune_id: str) -> None:

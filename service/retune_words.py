@@ -24,7 +24,8 @@ def when(spec: ScheduleSpec) -> str:
     """What makes a schedule run: `At 03:00 on Sunday (Europe/Berlin)`."""
     if spec.cron is None:
         return _WHEN[spec.trigger]
-    return f"{cron.explain(spec.cron)} ({spec.timezone})"
+    times = f"{cron.explain(spec.cron)} ({spec.timezone})"
+    return times if spec.trigger is Trigger.CRON else f"{_WHEN[spec.trigger]}; canaries: {times}"
 
 
 def next_run(schedule: Schedule, now: datetime) -> str:

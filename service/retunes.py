@@ -6,16 +6,20 @@ from dataclasses import astuple
 from sqlalchemy.orm import Session
 
 from api_schemas.retunes import Gain, PlannedRun, Retune, RetuneOutcome, RetunePage, RetuneState
-from db import best, retunes
+from api_schemas.studies import StudyState
+from db import best, retunes, studies
 from db.retune_rows import RetuneRow
 from db.retunes import Filter
-from service import paging
+from service import moves, paging
 from service.context import Context
-from service.errors import NotFound
+from service.errors import Conflict, NotFound
+from service.idempotency import ALWAYS, Once
 from service.recommendations import project_of, unknown_key
 from service.retune_worth import booked
 
 log = logging.getLogger(__name__)
+
+_CANCELLED = "cancelled by a person"
 
 
 def read(context: Context, retune_id: str) -> Retune:
@@ -25,10 +29,54 @@ def read(context: Context, retune_id: str) -> Retune:
         NotFound: there is none of this id in the sender's projects.
     """
     with context.db.read() as session:
-        row = retunes.get(session, retune_id)
-        if row is None or not context.principal.sees(row.project_id):
-            raise NotFound("unknown_retune", f"retune {retune_id} does not exist; GET /v1/retunes lists those that do")
-        return view(session, row)
+        return view(session, _seen(context, session, retune_id))
+
+
+def cancel(context: Context, retune_id: str, once: Once = ALWAYS) -> Retune:
+    """End a retune, and take its runs from their workers; what is served stays as it is. A cancelled one stays cancelled.
+
+    Raises:
+        NotFound: there is none of this id in the sender's projects.
+        Conflict: it has ended otherwise, or is just being started.
+    """
+    with once.write(context) as session:
+        _seen(context, session, retune_id)
+        row = _held(session, retune_id)
+        if row.state is RetuneState.ENDED and row.reason != _CANCELLED:
+            raise Conflict("retune_ended", f"retune {retune_id} has ended ({row.outcome}); nothing is left to cancel")
+        if row.state is RetuneState.RUNNING and row.challenge_study_id is None:
+            raise Conflict("retune_starting", f"retune {retune_id} is just being started; try again in some seconds")
+        _stop(context, session, row, RetuneOutcome.SKIPPED, _CANCELLED)
+        return once.answer(session, view(session, row))
+
+
+def stop(context: Context, retune_id: str, outcome: RetuneOutcome, why: str) -> None:
+    """End a retune and what it still has running."""
+    with context.db.write() as session:
+        _stop(context, session, _held(session, retune_id), outcome, why)
+
+
+def _seen(context: Context, session: Session, retune_id: str) -> RetuneRow:
+    row = retunes.get(session, retune_id)
+    if row is None or not context.principal.sees(row.project_id):
+        raise NotFound("unknown_retune", f"retune {retune_id} does not exist; GET /v1/retunes lists those that do")
+    return row
+
+
+def _held(session: Session, retune_id: str) -> RetuneRow:
+    """A retune with its challenge, which is locked first, as everywhere: so no search can begin meanwhile."""
+    known = retunes.get(session, retune_id)
+    if known is not None and known.challenge_study_id is not None:
+        studies.lock(session, known.challenge_study_id)
+    return retunes.lock(session, retune_id)
+
+
+def _stop(context: Context, session: Session, row: RetuneRow, outcome: RetuneOutcome, why: str) -> None:
+    for study_id in (row.challenge_study_id, row.search_study_id):
+        study = studies.lock(session, study_id) if study_id is not None else None
+        if study is not None and study.state in (StudyState.RUNNING, StudyState.PAUSED):
+            moves.end_study(session, study, StudyState.CANCELLED, why, context.now())
+    finish(context, session, row, outcome, why)
 
 
 def page(context: Context, wanted: Filter, token: str | None, limit: int) -> RetunePage:

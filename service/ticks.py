@@ -1,19 +1,22 @@
 """Account for the ticks of schedules: each once, whatever number of replicas looks, and whenever one is killed.
 
-The tick, the schedule's move to the next one and the retunes it asks for are one transaction.
+The tick, the schedule's move to the next one and the retunes it asks for (of a drift schedule: the canaries it sends) are
+one transaction.
 """
 
 import logging
+from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime
 from itertools import takewhile
 
 from sqlalchemy.orm import Session
 
 from api_schemas.retunes import Cause
-from api_schemas.schedules import ScheduleSpec
+from api_schemas.schedules import ScheduleSpec, Trigger
 from db import schedules
 from db.retune_rows import ScheduleRow, ScheduleTickRow
-from service import cases, catch_up, cron, retune_queue
+from service import canary_sending, cases, catch_up, cron, retune_queue
 from service.cases import spec_of
 from service.catch_up import Due
 from service.context import Context
@@ -105,11 +108,33 @@ def _add(session: Session, row: ScheduleRow, due: Due, kind: str, now: datetime)
 
 
 def _begin(context: Context, session: Session, row: ScheduleRow, tick: ScheduleTickRow, cause: Cause) -> None:
-    """Ask for the retunes of a tick."""
-    spec, now = spec_of(row), context.now()
+    """Do what a tick is for: ask for retunes, or, of a drift schedule that no person runs, send canaries."""
+    spec = spec_of(row)
     keys = cases.selected(context, session, row.project_id, spec.cases)
     tick.cases = len(keys)
     tick.state, tick.reason = ("started", None) if keys else ("skipped", "no recommendation matches its cases")
+    if spec.trigger is Trigger.DRIFT and cause == "schedule":
+        _send_canaries(context, session, row, tick, keys)
+    else:
+        _ask(context, session, row, tick, cause, keys)
+    session.flush()
+
+
+def _send_canaries(
+    context: Context, session: Session, row: ScheduleRow, tick: ScheduleTickRow, keys: Sequence[str]
+) -> None:
+    answers = [canary_sending.send(context, session, row.project_id, key, tick.at) for key in keys]
+    why_not = Counter(answer for answer in answers if answer is not None)
+    if why_not:
+        parts = "; ".join(f"{why} ({count})" for why, count in why_not.items())
+        tick.reason = f"no canary for {why_not.total()} of its {len(keys)} cases: {parts}"
+        tick.state = "skipped" if why_not.total() == len(keys) else tick.state
+
+
+def _ask(
+    context: Context, session: Session, row: ScheduleRow, tick: ScheduleTickRow, cause: Cause, keys: Sequence[str]
+) -> None:
+    now = context.now()
     asked = [
         retune_queue.request(
             session,
@@ -125,4 +150,3 @@ def _begin(context: Context, session: Session, row: ScheduleRow, tick: ScheduleT
     known = sum(retune.schedule_id != row.id for retune in asked)
     if known:
         tick.reason = f"{known} of its {len(keys)} cases had an unfinished retune already"
-    session.flush()

@@ -21,7 +21,7 @@ from service.cli import fingerprints, keys, schedules, studies, study_file, summ
 from service.cli import predict as predicting
 from service.cli.connection import connected, study_named
 from service.cli.errors import PLATFORM_FAILURE, InputError
-from service.cli.options import AsJson, Service, StateDir, StudyId
+from service.cli.options import AsJson, KeyFile, Service, StateDir, StudyId
 from service.cli.processes import MODULE, listening_socket
 from service.cli.stack import database_errors, database_url, prepare
 from service.cli.tune import TuneOptions
@@ -109,11 +109,12 @@ def worker(context: typer.Context) -> None:
 def best(
     study: StudyId = "last",
     service: Service = None,
+    key_file: KeyFile = None,
     state_dir: StateDir = Path(".shardtune"),
     as_json: AsJson = False,
 ) -> None:
     """Print the answer of a finished study."""
-    with connected(service, state_dir) as client:
+    with connected(service, state_dir, key_file) as client:
         stored = study_named(client, study)
         result = client.best(stored.study_id)
         if as_json:
@@ -133,6 +134,7 @@ def export(
         bool, typer.Option("--measure-lossy", help="Also run, on this machine, what the consumer does instead.")
     ] = False,
     service: Service = None,
+    key_file: KeyFile = None,
     state_dir: StateDir = Path(".shardtune"),
     as_json: AsJson = False,
     allow_model: AllowModel = None,
@@ -141,7 +143,7 @@ def export(
     """Write the files of a configuration."""
     if form not in get_args(ExportFormat):
         raise InputError(f"--format ({form!r}) is unknown; use one of {', '.join(get_args(ExportFormat))}")
-    with connected(service, state_dir) as client:
+    with connected(service, state_dir, key_file) as client:
         stored = study_named(client, study)
         files = client.export(stored.study_id, which, form)
     lossy = exporting.LossyOptions(state_dir, _worker_options(allow_model, allow_script)) if measure_lossy else None

@@ -12,10 +12,10 @@ from service.client import ServiceClient, ServiceRefused, ServiceUnreachable
 
 
 @contextmanager
-def connected(service: str | None, state_dir: Path) -> Iterator[ServiceClient]:
+def connected(service: str | None, state_dir: Path, key_file: Path | None = None) -> Iterator[ServiceClient]:
     """The service at a URL, or one over the state directory for the length of the command."""
     if service is not None:
-        with running(service) as client:
+        with running(service, key_file) as client:
             yield client
         return
     if not state_dir.is_dir():

@@ -1,30 +1,30 @@
 """`shardtune fingerprints`: which hardware and software there was, what changed, and what depends on it."""
 
-from pathlib import Path
+import json
 from typing import Annotated
 
 import typer
 
 from api_schemas.fingerprints import FingerprintDetail, FingerprintHolder, FingerprintRecord
-from service.cli.connection import connected
-from service.cli.options import AsJson, Service, StateDir
+from service.cli.connection import running
+from service.cli.options import DEFAULT_SERVICE, AsJson, KeyFile, RunningService
 
 app = typer.Typer(help="Hardware and software of the workers, and what changed.", no_args_is_help=True)
 
 
 @app.command("list")
 def list_fingerprints(
-    service: Service = None,
+    service: RunningService = DEFAULT_SERVICE,
     worker: Annotated[str | None, typer.Option(help="Only those this worker (name or id) had.")] = None,
     current: Annotated[bool, typer.Option("--current", help="Only those that some worker has now.")] = False,
-    state_dir: StateDir = Path(".shardtune"),
+    key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the fingerprints, newest first: who had them when, and what had changed."""
-    with connected(service, state_dir) as client:
+    with running(service, key_file) as client:
         found = client.fingerprints(worker, current)
     if as_json:
-        typer.echo("[" + ",".join(record.model_dump_json() for record in found) + "]")
+        typer.echo(json.dumps({"fingerprints": [record.model_dump(mode="json") for record in found]}))
         return
     typer.echo("\n".join(line for record in found for line in lines(record)) or "no worker has registered yet")
 
@@ -32,12 +32,12 @@ def list_fingerprints(
 @app.command("show")
 def show(
     fingerprint_id: Annotated[str, typer.Argument(help="Its id, as `fingerprints list` shows it.")],
-    service: Service = None,
-    state_dir: StateDir = Path(".shardtune"),
+    service: RunningService = DEFAULT_SERVICE,
+    key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Print one fingerprint field by field, who had it, and the recommendations measured under it."""
-    with connected(service, state_dir) as client:
+    with running(service, key_file) as client:
         found = client.fingerprint(fingerprint_id)
     typer.echo(found.model_dump_json() if as_json else "\n".join([*lines(found), *details(found)]))
 

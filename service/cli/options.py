@@ -10,7 +10,7 @@ StateDir = Annotated[Path, typer.Option(help="Where studies, logs and trial dire
 Service = Annotated[
     str | None,
     typer.Option(
-        "--service", envvar="SHARDTUNE_SERVICE_URL", help="A running service; without it, the state directory."
+        "--service", "--url", envvar="SHARDTUNE_SERVICE_URL", help="A running service; without it, the state directory."
     ),
 ]
 RunningService = Annotated[

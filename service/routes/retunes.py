@@ -11,6 +11,7 @@ from service import retunes
 from service.auth import requires
 from service.codes import problems
 from service.context import InContext
+from service.idempotency import InOnce
 from service.paging import InLimit, InPageToken
 from service.routes.best import InStudyKey
 from service.routes.studies import InProject
@@ -39,6 +40,16 @@ def list_retunes(
 def read_retune(context: InContext, retune_id: str) -> Retune:
     """One retune."""
     return retunes.read(context, retune_id)
+
+
+@router.post(
+    "/retunes/{retune_id}:cancel",
+    dependencies=[requires(Scope.STUDIES_WRITE)],
+    responses=problems("unknown_retune", "retune_ended", "retune_starting"),
+)
+def cancel_retune(context: InContext, retune_id: str, once: InOnce) -> Retune:
+    """End a queued or running retune for good; what is served stays as it is, stale where it was."""
+    return retunes.cancel(context, retune_id, once)
 
 
 @router.put(

@@ -1,17 +1,22 @@
-"""A real service, worker and ranks: that nothing changed is seen at a third of the runs of a search."""
+"""A real service, worker and ranks: nothing changed is seen at a third of the runs, and ranks that are slower are noticed."""
 
 import os
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from real_parts import Stack, study, until
+from sqlalchemy import select
 
 from api_schemas.retunes import Cause
-from db import retunes
+from db import best, retunes
+from db.canary_rows import CanaryRow
 from db.session import Database
-from service import challenge, retune_queue, retune_steps
+from service import canary, canary_sending, challenge, retune_queue, retune_steps
 from service.context import Context
 from service.settings import Settings
 
@@ -66,12 +71,73 @@ class Life:
         found: dict[str, Any] = self.stack.http.get(f"/v1/retunes/{retune_id}").json()
         return found
 
+    def canary(self) -> CanaryRow:
+        """One canary, from being sent to its verdict."""
+        time.sleep(1.1)
+        with self.context.db.read() as session:
+            known = best.current(session, *self.case)
+            assert known is not None
+            case = known.project_id, known.study_key
+        assert canary_sending.begin(self.context, *case, period_s=1.0)
+        until(lambda: canary.watch(self.context) + 1 and self._last().verdict not in (None, "slow"), 120, "a verdict")
+        return self._last()
+
+    def _last(self) -> CanaryRow:
+        with self.context.db.read() as session:
+            return session.scalars(select(CanaryRow).order_by(CanaryRow.created_at.desc()).limit(1)).one()
+
     def _step(self, retune_id: str) -> bool:
         retune_queue.start_due(self.context, challenge.start)
         retune_steps.drive(self.context, challenge.start, challenge.advance)
         with self.context.db.read() as session:
             row = retunes.get(session, retune_id)
             return row is not None and row.state == "ended"
+
+
+class Slowed:
+    """Ranks stand still for a fifth of the time, at short turns: 20 % slower, whatever they do."""
+
+    PERIOD_S, SHARE = 0.025, 0.2
+
+    def __init__(self, agent: psutil.Process) -> None:
+        self._agent, self._ends = agent, threading.Event()
+        self._thread = threading.Thread(target=self._turns, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.set()
+        self._thread.join()
+
+    def _turns(self) -> None:
+        looked_at, ranks = 0.0, list[psutil.Process]()
+        while not self._ends.is_set():
+            if time.monotonic() - looked_at > 0.3:
+                looked_at, ranks = time.monotonic(), self._ranks()
+            self._signal(ranks, "suspend")
+            time.sleep(self.PERIOD_S * self.SHARE)
+            self._signal(ranks, "resume")
+            time.sleep(self.PERIOD_S * (1 - self.SHARE))
+
+    def _ranks(self) -> list[psutil.Process]:
+        """The leaves below the agent: host (and what isolates it) have children while ranks run."""
+        below = self._agent.children(recursive=True)
+        return [process for process in below if process.ppid() != self._agent.pid and not _children(process)]
+
+    def _signal(self, ranks: list[psutil.Process], what: str) -> None:
+        for rank in ranks:
+            try:
+                getattr(rank, what)()
+            except psutil.NoSuchProcess:
+                continue
+
+
+def _children(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return process.children()
+    except psutil.NoSuchProcess:
+        return []
 
 
 @pytest.fixture(scope="module")
@@ -93,3 +159,16 @@ def test_a_challenge_costs_a_third_of_a_search_and_keeps_what_has_not_changed(li
     assert 2 <= runs <= life.runs / 3
     renewed = life.stack.http.get("/v1/best", params={"study_key": life.case[1]}).json()
     assert renewed["study_id"] == found["challenge_study_id"] and renewed["freshness"] == "fresh"
+
+
+def test_ranks_slowed_by_a_fifth_are_noticed_by_the_next_canary_and_others_pass(life: Life) -> None:
+    usual = [life.canary() for _ in range(3)]
+    print(f"not slowed: {[(row.verdict, row.change) for row in usual]}")
+    assert [row.verdict for row in usual] == ["normal"] * 3
+    with Slowed(life.agent):
+        slow = life.canary()
+    print(f"canary: {slow.verdict}, {slow.reason}")
+    assert slow.verdict == "drift" and slow.change is not None and slow.change < 0.87, slow.reason
+    with life.context.db.read() as session:
+        causes = [row.cause for row in retunes.page(session, retunes.Filter(*life.case), None, 9)]
+    assert causes == ["drift", "manual"]

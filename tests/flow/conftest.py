@@ -1,14 +1,21 @@
 """The real service over HTTP, in process, with a clock the test turns."""
 
+import json
+import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
+import httpx
 import pytest
+import uvicorn
 from fastapi.testclient import TestClient
 from local_client import local_client
 from still_clock import Clock
 
 from db.session import Database
 from service.app import create_app
+from service.cli import main
+from service.cli.processes import listening_socket
 from service.context import Context
 from service.settings import Settings
 
@@ -54,3 +61,33 @@ def quick_client(open_service: Callable[[str], TestClient], sqlite_url: str) -> 
 def context(quick_client: TestClient) -> Context:
     """What stands behind `quick_client`."""
     return quick_client.app.state.context
+
+
+@pytest.fixture
+def http(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[httpx.Client]:
+    """A client of the service that the commands find in the environment."""
+    server = uvicorn.Server(uvicorn.Config(create_app(Settings(database_url=sqlite_url)), log_config=None))
+    listener = listening_socket()
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    monkeypatch.setenv("SHARDTUNE_SERVICE_URL", url)
+    with httpx.Client(base_url=url, timeout=30) as client:
+        yield client
+    server.should_exit = True
+    thread.join()
+    listener.close()
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, Any]]:
+    """A command's exit code, and its output as JSON where it has any."""
+
+    def run_one(*arguments: str, as_json: bool = True) -> tuple[int, Any]:
+        with pytest.raises(SystemExit) as ended:
+            main([*arguments, *(["--json"] if as_json else [])])
+        captured = capsys.readouterr()
+        text = captured.out if ended.value.code in (0, None) else captured.err
+        return int(ended.value.code or 0), json.loads(text) if as_json and captured.out else text
+
+    return run_one

@@ -1,14 +1,15 @@
 """Canaries: one worker a period runs what is served; who is slow alone is at fault, and a slow case is measured anew."""
 
 import pytest
-from simulated_worker import CLUSTER, SPEC, SimulatedWorker, measurement, speed_of
+from simulated_worker import CLUSTER, FINGERPRINT, SPEC, SimulatedWorker, measurement, speed_of
 from sqlalchemy import select
 from test_flow_best import best
-from test_flow_challenges import Lab
+from test_flow_challenges import CHANGED, Lab
 from test_flow_concurrency import in_threads
 
+from api_schemas.strategies import TrialConfig
 from db.canary_rows import CanaryRow
-from service import canary
+from service import canary, canary_sending
 
 DAY_S = 86_400
 
@@ -19,26 +20,42 @@ class Fleet(Lab):
     def __init__(self, client, clock, count=2):
         super().__init__(client)
         self.clock, self.slow = clock, dict.fromkeys((f"sim-{i}" for i in range(count)), 1.0)
-        self.workers = [
-            SimulatedWorker(client, name=name, behave=lambda _, task, name=name: self.run(name, task)).register()
-            for name in self.slow
-        ]
+        self.join(FINGERPRINT)
         spec = SPEC | {"cluster": CLUSTER.model_dump()}
         client.post("/v1/studies", json=spec).raise_for_status()
         self.workers[0].work()
 
+    def join(self, fingerprint):
+        self.workers = [
+            SimulatedWorker(
+                self.client, name=name, fingerprint=fingerprint, behave=lambda _, task, name=name: self.run(name, task)
+            ).register()
+            for name in self.slow
+        ]
+
     def run(self, name, task):
-        return measurement(self.slow[name] * speed_of(task.config))
+        return measurement(self.slow[name] * self.speed(task.config))
+
+    def far_ahead(self):
+        """What is served is so much faster than all others that a challenge runs it once."""
+        served = TrialConfig.model_validate(best(self.client)["best"]["config"])
+        self.speed = lambda config: speed_of(config) * (1.0 if config == served else 0.5)
+
+    def everybody_is(self, speed):
+        self.slow = dict.fromkeys(self.slow, speed)
 
     def day(self):
-        """One period: canaries are sent, run and judged until nothing follows; what there is of them."""
+        """One period, and what there is of canaries."""
         self.clock.turn(DAY_S)
+        return self.look()
+
+    def look(self):
+        """Canaries are sent, run and judged until nothing follows."""
         for worker in self.workers:
             worker.register()
         for _ in range(4):
             self.watch()
-            for worker in self.workers:
-                worker.work()
+            self.work()
         self.watch()
         with self.context.db.read() as session:
             rows = session.scalars(
@@ -46,9 +63,26 @@ class Fleet(Lab):
             )
             return [(row.role, row.worker.name, row.verdict) for row in rows]
 
+    def work(self):
+        return sum(worker.work() for worker in self.workers)
+
+    def kept(self, cause="manual"):
+        """A retune that keeps what is served, some time later."""
+        self.clock.turn(60)
+        for worker in self.workers:
+            worker.register()
+        retune_id = self.ask(cause)
+        for _ in range(2):
+            self.step()
+            self.work()
+        self.step()
+        found = self.client.get(f"/v1/retunes/{retune_id}").json()
+        assert found["outcome"] == "kept", found["reason"]
+        return found
+
     def watch(self):
         for project_id, key in self.cases():
-            canary.begin(self.context, project_id, key, DAY_S)
+            canary_sending.begin(self.context, project_id, key, DAY_S)
         canary.watch(self.context)
 
     def cases(self):
@@ -121,6 +155,51 @@ def test_a_single_worker_has_no_peer_and_drift_is_the_cases(quick_client, clock)
     fleet.slow["sim-0"] = 0.8
     assert fleet.day() == [("watch", "sim-0", "drift")]
     assert fleet.runs() == [5.0], "before it is believed it is run five times"
+
+
+def test_what_a_cheap_retune_kept_goes_by_what_was_normal_before(client, clock):
+    fleet = Fleet(client, clock)
+    fleet.far_ahead()
+    fleet.kept()
+    assert best(client)["best"]["runs"] == 1 and fleet.look() == [], "nothing is lacking"
+    fleet.everybody_is(0.8)
+    assert fleet.day() == [("watch", "sim-0", "drift"), ("peer", "sim-1", "drift")]
+
+
+def test_a_decline_cannot_hide_in_retunes_that_follow_each_other(quick_client, clock):
+    fleet = Fleet(quick_client, clock, count=1)
+    fleet.far_ahead()
+    for speed in (0.95, 0.9, 0.85):
+        fleet.everybody_is(speed)
+        fleet.kept("schedule")
+        verdicts = [verdict for _, _, verdict in fleet.day()]
+    assert verdicts == ["normal", "normal", "drift"]
+
+
+def test_after_drift_the_retune_and_its_first_canary_make_what_is_normal(client, clock):
+    fleet = Fleet(client, clock)
+    fleet.far_ahead()
+    fleet.everybody_is(0.8)
+    fleet.day()
+    fleet.kept("drift")
+    assert fleet.look()[2:] == [("watch", "sim-0", "normal")] and fleet.runs()[0] == 2.0
+    assert fleet.look()[3:] == [], "one is enough"
+    assert fleet.day()[3:] == [("watch", "sim-1", "normal")] and fleet.runs()[0] == 1.0
+    fleet.everybody_is(0.8 * 0.8)
+    assert [verdict for _, _, verdict in fleet.day()[4:]] == ["drift", "drift"]
+
+
+def test_after_a_change_of_the_fingerprint_what_is_normal_is_made_anew(quick_client, clock):
+    fleet = Fleet(quick_client, clock)
+    fleet.far_ahead()
+    assert fleet.day() == [("watch", "sim-0", "normal")]
+    clock.turn(60)
+    fleet.join(CHANGED)
+    fleet.everybody_is(1.3)
+    fleet.kept("fingerprint")
+    assert fleet.look()[1:] == [("watch", "sim-0", "normal")] and fleet.runs()[0] == 2.0
+    fleet.everybody_is(1.0)
+    assert [verdict for _, _, verdict in fleet.day()[2:]] == ["drift", "drift"]
 
 
 def test_a_worker_that_is_gone_ends_its_canary(quick_client, clock):

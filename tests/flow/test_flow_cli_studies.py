@@ -5,37 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
-import httpx
 import pytest
-import uvicorn
 from simulated_worker import CLUSTER, SPEC, SimulatedWorker
-
-from service.app import create_app
-from service.cli import main
-from service.cli.processes import listening_socket
-from service.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 FILE = SPEC | {"cluster": CLUSTER.model_dump(mode="json")}
-
-
-@pytest.fixture
-def http(sqlite_url, monkeypatch):
-    """A client of the service that the commands find in the environment."""
-    server = uvicorn.Server(uvicorn.Config(create_app(Settings(database_url=sqlite_url)), log_config=None))
-    listener = listening_socket()
-    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    monkeypatch.setenv("SHARDTUNE_SERVICE_URL", url)
-    with httpx.Client(base_url=url, timeout=30) as client:
-        yield client
-    server.should_exit = True
-    thread.join()
-    listener.close()
 
 
 @pytest.fixture
@@ -43,20 +19,6 @@ def study_file(tmp_path):
     path = tmp_path / "study.json"
     path.write_text(json.dumps(FILE))
     return str(path)
-
-
-@pytest.fixture
-def run(capsys):
-    """A command's exit code, and its output as JSON where it has any."""
-
-    def run_one(*arguments, as_json=True):
-        with pytest.raises(SystemExit) as ended:
-            main([*arguments, *(["--json"] if as_json else [])])
-        captured = capsys.readouterr()
-        text = captured.out if ended.value.code in (0, None) else captured.err
-        return int(ended.value.code or 0), json.loads(text) if as_json and captured.out else text
-
-    return run_one
 
 
 def test_a_study_from_its_file_to_its_clone(http, study_file, run):

@@ -3,50 +3,29 @@
 from collections import defaultdict
 
 import pytest
+import sqlalchemy
 from local_client import local_client
-from simulated_worker import CLUSTER, SPEC, SimulatedWorker
+from simulated_worker import SPEC, SimulatedWorker
 from sqlalchemy import select
 from test_flow_best import best, tune
+from test_flow_challenges import CHANGED
 from test_flow_retunes import ask
 
-from api_schemas.retunes import RetuneOutcome, RetunePolicy
-from api_schemas.studies import StudySpec, StudyState
-from db import keys, retunes, studies
+from api_schemas.retunes import RetunePolicy
+from db import keys, retunes, trials
 from db.best_rows import BestRow
 from db.retune_rows import RetuneRow
 from db.rows import AttemptRow
 from db.session import Database
-from service import retune_queue, retune_steps
-from service import studies as study_rules
+from service import challenge, retune_queue, retune_steps, staleness
 from service.app import create_app
 from service.context import Context
-from service.retunes import finish
 from service.settings import Settings
+from service.subjects import Subject
 
 A_DAY = 200.0
 QUIET = {"sweep_s": 3600, "fingerprint_check_s": 3600, "canary_check_s": 3600, "retune_every_s": 3600}
 """The test takes the steps of the loops itself."""
-SHORT = StudySpec.model_validate(SPEC | {"cluster": CLUSTER.model_dump(), "budget": {"max_trials": 2}})
-
-
-def start(context, retune):
-    """A study of the case that runs a few trials: what a challenge costs, without its rules."""
-    study_id = f"study-{retune.id}"
-    with context.db.read() as session:
-        if studies.get(session, study_id) is not None:
-            return study_id
-    study_rules.create(context, SHORT, study_id=study_id)
-    with context.db.write() as session:
-        studies.lock(session, study_id).purpose = "retune"
-    return study_id
-
-
-def advance(context, retune):
-    with context.db.write() as session:
-        study = studies.lock(session, retune.challenge_study_id)
-        row = retunes.lock(session, retune.id)
-        if study.state is StudyState.COMPLETE:
-            finish(context, session, row, RetuneOutcome.KEPT, "kept")
 
 
 @pytest.fixture
@@ -60,40 +39,75 @@ def service(database_url, clock):
         yield client, context, SimulatedWorker(client).register()
 
 
-def make_stale(context, key, count):
-    """Many cases of one answer, each used less than the one before, in an order that says nothing."""
-    made = [f"{index:032x}" for index in range(count)]
+def copied(row, **changes):
+    columns = sqlalchemy.inspect(type(row)).column_attrs
+    kept = {c.key: getattr(row, c.key) for c in columns if c.key not in {"id", *changes}}
+    return type(row)(**kept | changes)
+
+
+def case_like(session, known, index):
+    """Another case, as if the same search had been made for another sequence length; its key."""
+    serving, study = known.serving, known.serving.study
+    workload = study.spec.workload.model_copy(update={"sequence_length": 66 + 2 * index})
+    there = copied(study, id=f"study-{index}", spec=study.spec.model_copy(update={"workload": workload}))
+    session.add(there)
+    session.flush()
+    for trial in trials.of_study(session, study.id):
+        session.add(other := copied(trial, study_id=there.id))
+        session.flush()
+        for run in trial.runs:
+            name = f"run-{index}-{run.position}"
+            session.add(copied(run, id=name, study_id=there.id, trial_id=other.id, worker_session=None))
+            session.flush()
+            session.add_all([copied(attempt, run_id=name) for attempt in run.attempts])
+    subject = Subject(study.spec.model, workload, study.cluster)
+    key = subject.study_key(study.fingerprint.value)
+    answer = serving.answer.model_copy(update={"workload": workload})
+    session.add(copied(serving, id=f"rec-{index}", study_key=key, study_id=there.id, answer=answer))
+    session.flush()
+    session.add(copied(known, study_key=key, shape_key=subject.shape_key, serving_id=f"rec-{index}"))
+    return key
+
+
+def fifty_cases(context, key):
+    """What is served and 49 cases like it, each used less than the one before; their keys in that order."""
     with context.db.write() as session:
         known = session.get(BestRow, ("default", key))
-        copied = {c.key: getattr(known, c.key) for c in BestRow.__table__.columns}
-        for index, name in enumerate(made):
-            session.add(BestRow(**copied | {"study_key": name, "shape_key": name, "uses": (index * 7) % count}))
-    for name in made:
-        ask(context, name, changed_fields=("driver",))
-    return sorted(made, key=lambda name: -((made.index(name) * 7) % count))
+        made = [key, *(case_like(session, known, index) for index in range(1, 50))]
+        uses = {name: (7 * index) % 50 for index, name in enumerate(made)}
+        retunes.add_uses(session, {("default", name): count for name, count in uses.items()})
+    return sorted(made, key=lambda name: -uses[name])
 
 
 def run_a_day(context, worker):
     worker.register()
-    while retune_queue.start_due(context, start) + worker.work(500):
-        retune_steps.drive(context, start, advance)
+    while retune_queue.start_due(context, challenge.start) + worker.work(500):
+        retune_steps.drive(context, challenge.start, challenge.advance)
 
 
-def test_fifty_stale_recommendations_keep_to_the_budget_of_each_day_most_used_first(service, clock):
-    client, context, worker = service
-    by_use = make_stale(context, best(client)["study_key"], 50)
+def test_a_change_of_fifty_recommendations_keeps_to_the_budget_of_each_day_most_used_first(service, clock):
+    client, context, _ = service
+    by_use = fifty_cases(context, best(client)["study_key"])
+    worker = SimulatedWorker(client, fingerprint=CHANGED).register()
+    staleness.watch(context)
+    clock.turn(context.settings.fingerprint_debounce_s)
+    worker.register()
+    staleness.watch(context)
+    asked = client.get("/v1/retunes", params={"limit": 100}).json()["retunes"]
+    assert sorted(row["study_key"] for row in asked) == sorted(by_use)
+    assert {tuple(row["changed_fields"]) for row in asked} == {("kernel",)}
     for _ in range(6):
         run_a_day(context, worker)
         clock.turn(86_400)
     with context.db.read() as session:
-        begun = session.scalars(select(RetuneRow.study_key).where(RetuneRow.started_at.is_not(None))).all()
-        assert 6 <= len(begun) < 20 and set(begun) == set(by_use[: len(begun)])
+        rows = session.scalars(select(RetuneRow).order_by(RetuneRow.started_at, RetuneRow.id)).all()
+        begun = [row for row in rows if row.started_at is not None]
+        assert 12 <= len(begun) < 50 and {row.study_key for row in begun} == set(by_use[: len(begun)])
+        assert {row.outcome for row in begun if row.state == "ended"} == {"kept"}
         spent = defaultdict(float)
-        first_day = session.scalars(select(RetuneRow.created_at)).first().date()
-        for attempt in session.scalars(select(AttemptRow)):
-            if attempt.finished_at.date() >= first_day:
-                spent[attempt.finished_at.date()] += attempt.gpu_seconds
-        assert len(spent) == 6 and all(A_DAY / 2 < used <= A_DAY for used in spent.values())
+        for attempt in session.scalars(select(AttemptRow).where(AttemptRow.started_at >= rows[0].created_at)):
+            spent[attempt.finished_at.date()] += attempt.gpu_seconds
+        assert len(spent) == 6 and all(A_DAY / 2 < used <= A_DAY for used in spent.values()), spent
         waiting = session.scalars(select(RetuneRow.reason).where(RetuneRow.reason.like("waits for the next day%")))
         assert "the fleet may use 200 GPU-seconds a day for retuning (UTC)" in waiting.first()
 
@@ -103,7 +117,7 @@ def test_a_project_has_a_limit_of_its_own(service, clock):
     with context.db.write() as session:
         keys.lock_project(session, "default").retuning = RetunePolicy(gpu_seconds_per_day=3)
     retune_id = ask(context, best(client)["study_key"])
-    assert retune_queue.start_due(context, start) == 0
+    assert retune_queue.start_due(context, challenge.start) == 0
     found = client.get(f"/v1/retunes/{retune_id}").json()
     assert found["outcome"] == "skipped" and "project default may use 3 GPU-seconds a day" in found["reason"]
 
@@ -120,13 +134,13 @@ def test_retunes_start_in_their_windows(service, clock):
     client, context, _ = service
     clock.turn(12 * 3600)
     retune_id = manual(client, windows=["22:00-06:00"], timezone="Europe/Berlin")
-    assert retune_queue.start_due(context, start) == 0
+    assert retune_queue.start_due(context, challenge.start) == 0
     assert client.get(f"/v1/retunes/{retune_id}").json()["reason"] == (
         "waits for a window of its schedule: 22:00-06:00 (Europe/Berlin)"
     )
     clock.turn(9 * 3600)
     SimulatedWorker(client).register()
-    assert retune_queue.start_due(context, start) == 1
+    assert retune_queue.start_due(context, challenge.start) == 1
 
 
 @pytest.mark.parametrize(
@@ -137,7 +151,7 @@ def test_what_cannot_earn_its_cost_is_skipped_in_words(service, planned, gain, o
     spec = {"name": "worth", "trigger": "fingerprint", "planned_gpu_hours": planned, "likely_gain": gain}
     client.post("/v1/schedules", json=spec).raise_for_status()
     retune_id = ask(context, best(client)["study_key"])
-    retune_queue.start_due(context, start)
+    retune_queue.start_due(context, challenge.start)
     found = client.get(f"/v1/retunes/{retune_id}").json()
     assert found["outcome"] == outcome and found["planned_gpu_seconds"] == planned * 3600
     if outcome == "skipped":
@@ -146,13 +160,13 @@ def test_what_cannot_earn_its_cost_is_skipped_in_words(service, planned, gain, o
 
 def test_a_retune_that_has_used_what_its_schedule_allows_is_stopped(service):
     client, context, worker = service
-    retune_id = manual(client, max_gpu_seconds=20)
-    assert retune_queue.start_due(context, start) == 1
-    for _ in range(4):
+    retune_id = manual(client, max_gpu_seconds=14)
+    assert retune_queue.start_due(context, challenge.start) == 1
+    for _ in range(3):
         worker.do(worker.lease())
-    retune_steps.drive(context, start, advance)
+    retune_steps.drive(context, challenge.start, challenge.advance)
     found = client.get(f"/v1/retunes/{retune_id}").json()
-    assert found["outcome"] == "inconclusive" and "24 of the 20 GPU-seconds its schedule allows" in found["reason"]
+    assert found["outcome"] == "inconclusive" and "18 of the 14 GPU-seconds its schedule allows" in found["reason"]
     assert client.get(f"/v1/studies/{found['challenge_study_id']}").json()["state"] == "cancelled"
 
 
@@ -161,7 +175,7 @@ def background(service):
     """A retune's study, begun."""
     client, context, worker = service
     ask(context, best(client)["study_key"])
-    assert retune_queue.start_due(context, start) == 1
+    assert retune_queue.start_due(context, challenge.start) == 1
     return client, context, worker
 
 
@@ -186,7 +200,7 @@ def test_where_configured_a_retunes_run_gives_its_worker_up_at_once(database_url
         tune(client)
         worker = SimulatedWorker(client).register()
         ask(context, best(client)["study_key"])
-        retune_queue.start_due(context, start)
+        retune_queue.start_due(context, challenge.start)
         lease = worker.lease()
         assert worker.heartbeat(lease)["action"] == "continue"
         clock.turn(5)

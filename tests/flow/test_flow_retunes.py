@@ -3,12 +3,14 @@
 from datetime import timedelta
 
 import pytest
+from simulated_worker import SimulatedWorker
 from test_flow_best import best, tune
 from test_flow_concurrency import in_threads
+from test_flow_pages import token
 
 from api_schemas.retunes import Gain, RetuneOutcome, RetuneState
 from db import retunes as rows
-from service import retune_queue, retunes
+from service import challenge, retune_queue, retune_steps, retunes
 from service.errors import Invalid
 
 
@@ -109,3 +111,64 @@ def test_starting_that_breaks_again_and_again_fails_the_retune(client, case, clo
 def test_unknown_retune(quick_client):
     answer = quick_client.get("/v1/retunes/retune-none")
     assert (answer.status_code, answer.json()["code"]) == (404, "unknown_retune")
+
+
+def cancel(client, retune_id, **headers):
+    return client.post(f"/v1/retunes/{retune_id}:cancel", headers=headers)
+
+
+def test_a_queued_retune_is_cancelled_and_stays_so(client, case):
+    context, key, study_id = case
+    retune_id = ask(context, key)
+    first = cancel(client, retune_id, **{"Idempotency-Key": "once"})
+    assert (first.status_code, first.json()["outcome"], first.json()["reason"]) == (
+        200,
+        "skipped",
+        "cancelled by a person",
+    )
+    assert cancel(client, retune_id).json() == first.json()
+    assert retune_queue.start_due(context, lambda *_: study_id) == 0
+    assert ask(context, key) != retune_id, "the case may be measured again"
+
+
+def test_a_running_retune_is_cancelled_with_its_study_and_takes_its_run_from_the_worker(client, case):
+    context, key, _ = case
+    before = best(client)
+    retune_id = ask(context, key)
+    worker = SimulatedWorker(client).register()
+    assert retune_queue.start_due(context, challenge.start) == 1
+    lease = worker.lease()
+    assert cancel(client, retune_id).json()["state"] == "ended"
+    challenged = client.get(f"/v1/retunes/{retune_id}").json()["challenge_study_id"]
+    assert client.get(f"/v1/studies/{challenged}").json()["state"] == "cancelled"
+    assert worker.heartbeat(lease)["action"] == "stop" and worker.lease() is None
+    retune_steps.drive(context, challenge.start, challenge.advance)
+    assert best(client)["recommendation_id"] == before["recommendation_id"]
+
+
+def test_what_has_ended_or_is_just_being_started_cannot_be_cancelled(client, case):
+    context, key, study_id = case
+    retune_id = ask(context, key)
+
+    def while_it_starts(_, row):
+        refused = cancel(client, row.id)
+        assert (refused.status_code, refused.json()["code"]) == (409, "retune_starting")
+        return study_id
+
+    assert retune_queue.start_due(context, while_it_starts) == 1
+    with context.db.write() as session:
+        retunes.finish(context, session, rows.lock(session, retune_id), RetuneOutcome.KEPT, "kept")
+    refused = cancel(client, retune_id)
+    assert (refused.status_code, refused.json()["code"]) == (409, "retune_ended")
+    assert cancel(client, "retune-none").json()["code"] == "unknown_retune"
+
+
+def test_the_page_cancels_a_retune(quick_client, context):
+    tune(quick_client)
+    retune_id = ask(context, best(quick_client)["study_key"])
+    shown = quick_client.get("/schedules", headers={"accept": "text/html"}).text
+    assert f"/schedules/retunes/{retune_id}/cancel" in shown
+    data = {"csrf": token(quick_client)}
+    quick_client.post(f"/schedules/retunes/{retune_id}/cancel", data=data, follow_redirects=False)
+    shown = quick_client.get("/schedules", headers={"accept": "text/html"}).text
+    assert f"/schedules/retunes/{retune_id}/cancel" not in shown and "cancelled by a person" in shown

@@ -56,6 +56,13 @@ def act(context: InContext, schedule_id: str, action: str) -> Response:
     return see_other("/schedules")
 
 
+@router.post("/retunes/{retune_id}/cancel", dependencies=[Checked, may(Scope.STUDIES_WRITE)])
+def cancel_retune(context: InContext, retune_id: str) -> Response:
+    """End a queued or running retune."""
+    retunes.cancel(context, retune_id)
+    return see_other("/schedules#retunes")
+
+
 def _show(request: Request, context: Context, form: ScheduleForm, errors: Sequence[FieldError] = ()) -> Response:
     found = rules.page(context, None, None, _MOST).schedules
     newest = retunes.page(context, Filter(), None, _MOST).retunes

@@ -99,7 +99,7 @@ def spec_of(form: ScheduleForm) -> ScheduleSpec:
         "name": form.name.strip(),
         "trigger": form.trigger,
         # A field that its trigger does not use is left as it was typed, and out of the schedule.
-        "cron": form.cron.strip() or None if form.trigger == "cron" else None,
+        "cron": form.cron.strip() or None if form.trigger in ("cron", "drift") else None,
         "timezone": form.timezone.strip() or "UTC",
         "cases": {"study_keys": [named] if kind == "key" else [], "model": named if kind == "model" else None},
         "windows": [part.strip() for part in form.windows.split(",") if part.strip()],

@@ -43,7 +43,7 @@ class Story:
             LEASE_S=str(LEASE_S), HEARTBEAT_S="0.5", NO_PROGRESS_S=str(NO_PROGRESS_S), MEASURE=json.dumps(PLAN)
         )
         self.agent = stack.start_worker()
-        self.study_id = stack.create(study(budget={"max_trials": 6, "max_pairs": 7}))
+        self.study_id = stack.create(study(budget={"max_trials": 3, "max_pairs": 7}))
         self.hit: dict[str, str] = {}
         """What was done to each run, by id."""
         self.last = ""
@@ -108,7 +108,7 @@ def test_whatever_is_killed_or_stopped_the_study_finishes_and_nothing_is_left(st
     until(lambda: is_gone(crew.rank), NO_PROGRESS_S + 60, "the agent ends ranks that stand still")
 
     found = story.finished()
-    assert (found["state"], found["trials"]) == ("complete", {"complete": 6}), found["reason"]
+    assert (found["state"], found["trials"]) == ("complete", {"complete": 3}), found["reason"]
     ends = story.ends()
     assert {deed: ends[run_id][0] for run_id, deed in story.hit.items()} == {
         "agent killed": "worker_lost",

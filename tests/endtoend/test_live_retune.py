@@ -1,5 +1,6 @@
 """A real service, worker and ranks: nothing changed is seen at a third of the runs, and ranks that are slower are noticed."""
 
+import json
 import os
 import threading
 import time
@@ -26,6 +27,9 @@ pytestmark = [
     pytest.mark.skipif(os.environ.get("SHARDTUNE_TEST_LONG") != "1", reason="minutes of real ranks: make test-long"),
 ]
 
+PLAN = {"window_steps": 10, "max_windows": 20, "max_measure_s": 3.0}
+"""A step of the fastest takes 10 ms: two dozen of them, as by default, vary too much to tell a fifth from."""
+
 # Of the fastest backend one configuration per micro batch: what differs in a bucket's size only is a tie.
 SPACE = {
     "backends": ["ddp", "fsdp2", "zero"],
@@ -45,7 +49,7 @@ class Life:
 
     def __init__(self, stack: Stack, folder: Path) -> None:
         self.stack = stack
-        stack.start_service()
+        stack.start_service(MEASURE=json.dumps(PLAN))
         self.agent = stack.start_worker()
         self.study_id = stack.create(study(budget={"max_trials": 14}, space=SPACE))
         until(lambda: stack.study(self.study_id)["state"] != "running", 400, "the search ends")
@@ -122,8 +126,13 @@ class Slowed:
 
     def _ranks(self) -> list[psutil.Process]:
         """The leaves below the agent: host (and what isolates it) have children while ranks run."""
-        below = self._agent.children(recursive=True)
-        return [process for process in below if process.ppid() != self._agent.pid and not _children(process)]
+        return [process for process in self._agent.children(recursive=True) if self._is_rank(process)]
+
+    def _is_rank(self, process: psutil.Process) -> bool:
+        try:
+            return process.ppid() != self._agent.pid and not process.children()
+        except psutil.NoSuchProcess:
+            return False
 
     def _signal(self, ranks: list[psutil.Process], what: str) -> None:
         for rank in ranks:
@@ -131,13 +140,6 @@ class Slowed:
                 getattr(rank, what)()
             except psutil.NoSuchProcess:
                 continue
-
-
-def _children(process: psutil.Process) -> list[psutil.Process]:
-    try:
-        return process.children()
-    except psutil.NoSuchProcess:
-        return []
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +169,7 @@ def test_ranks_slowed_by_a_fifth_are_noticed_by_the_next_canary_and_others_pass(
     assert [row.verdict for row in usual] == ["normal"] * 3
     with Slowed(life.agent):
         slow = life.canary()
-    print(f"canary: {slow.verdict}, {slow.reason}")
+    print(f"canary: {slow.verdict}, {slow.change}, {slow.reason}")
     assert slow.verdict == "drift" and slow.change is not None and slow.change < 0.87, slow.reason
     with life.context.db.read() as session:
         causes = [row.cause for row in retunes.page(session, retunes.Filter(*life.case), None, 9)]

@@ -85,6 +85,7 @@ def run_a_day(context, worker):
         retune_steps.drive(context, challenge.start, challenge.advance)
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_a_change_of_fifty_recommendations_keeps_to_the_budget_of_each_day_most_used_first(service, clock):
     client, context, _ = service
     by_use = fifty_cases(context, best(client)["study_key"])

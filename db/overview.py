@@ -1,7 +1,7 @@
 """Queries behind the pages about studies and workers: paged, sorted and filtered in SQL. Trials are in db.trial_points."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from sqlalchemy import JSON, ColumnElement, SQLColumnExpression, and_, func, or_, select, type_coerce
@@ -96,21 +96,33 @@ def has_studies(session: Session, project_id: str | None) -> bool:
     return session.scalar(select(StudyRow.id).where(*_of(project_id)).limit(1)) is not None
 
 
+def count_running(session: Session, project_id: str) -> int:
+    """Studies of a project that run now."""
+    query = select(func.count()).select_from(StudyRow)
+    return session.scalars(query.where(StudyRow.project_id == project_id, StudyRow.state == StudyState.RUNNING)).one()
+
+
 def devices(session: Session, project_id: str | None) -> list[str]:
     """Every accelerator that a study ran on."""
     return sorted(name for name in session.scalars(select(_DEVICE).where(*_of(project_id)).distinct()) if name)
 
 
-def confirmed_runs(session: Session, study_id: str, match_round: int) -> tuple[int, int]:
-    """Numbers of complete fresh runs: of the promotion of that number, and of all others."""
+def confirmed_runs(session: Session, wanted: Sequence[tuple[str, int]]) -> dict[str, tuple[int, int]]:
+    """By study: numbers of complete fresh runs, of the promotion of the number given, and of all others."""
+    if not wanted:
+        return {}
+    rounds = dict(wanted)
     query = (
-        select(RunRow.match_round, func.count())
-        .where(RunRow.study_id == study_id, RunRow.purpose == "confirm", RunRow.state == TrialState.COMPLETE)
-        .group_by(RunRow.match_round)
+        select(RunRow.study_id, RunRow.match_round, func.count())
+        .where(RunRow.study_id.in_(rounds), RunRow.purpose == "confirm", RunRow.state == TrialState.COMPLETE)
+        .group_by(RunRow.study_id, RunRow.match_round)
     )
-    counts = {int(row.match_round): int(row[1]) for row in session.execute(query)}
-    present = counts.pop(match_round, 0)
-    return present, sum(counts.values())
+    found = dict.fromkeys(rounds, (0, 0))
+    for study_id, number, count in session.execute(query):
+        present, others = found[study_id]
+        is_present = number == rounds[study_id]
+        found[study_id] = (present + count, others) if is_present else (present, others + count)
+    return found
 
 
 def running_on_workers(session: Session) -> dict[str, RunRow]:
@@ -124,6 +136,12 @@ def last_attempt(session: Session, worker_id: str) -> AttemptRow | None:
     query = select(AttemptRow).where(AttemptRow.worker_id == worker_id, AttemptRow.end.is_not(None))
     query = query.order_by(AttemptRow.id.desc()).limit(1)
     return session.scalars(query.options(joinedload(AttemptRow.run).joinedload(RunRow.trial))).one_or_none()
+
+
+def model_names(session: Session, study_ids: Collection[str]) -> dict[str, str]:
+    """By study."""
+    query = select(StudyRow.id, _MODEL).where(StudyRow.id.in_(study_ids))
+    return dict(session.execute(query).all()) if study_ids else {}
 
 
 def pulse(session: Session, study_id: str) -> tuple[str, bool] | None:

@@ -1,18 +1,18 @@
 """Queries on retunes."""
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import CursorResult, and_, func, or_, select, tuple_, update
+from sqlalchemy import JSON, CursorResult, and_, func, or_, select, tuple_, type_coerce, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from api_schemas.retunes import Cause, RetuneOutcome, RetuneState
 from db.best_rows import BestRow
-from db.retune_rows import RetuneRow
+from db.retune_rows import RetuneRow, ScheduleRow
 from db.rows import StudyRow
 
 UNFINISHED = (RetuneState.QUEUED, RetuneState.RUNNING)
@@ -157,3 +157,23 @@ def add_uses(session: Session, counts: Mapping[tuple[str, str], int]) -> None:
             .values(uses=BestRow.uses + count)
             .execution_options(synchronize_session=False)
         )
+
+
+def newest(session: Session, cases: Collection[tuple[str, str]]) -> dict[tuple[str, str], RetuneRow]:
+    """Of each case (project_id, study_key) the retune that was asked for last."""
+    if not cases:
+        return {}
+    case = (RetuneRow.project_id, RetuneRow.study_key)
+    place = func.row_number().over(partition_by=case, order_by=(RetuneRow.created_at.desc(), RetuneRow.id.desc()))
+    ranked = select(RetuneRow.id, place.label("place")).where(tuple_(*case).in_(cases)).subquery()
+    query = select(RetuneRow).join(ranked, ranked.c.id == RetuneRow.id).where(ranked.c.place == 1)
+    return {(row.project_id, row.study_key): row for row in session.scalars(query)}
+
+
+def with_schedules(session: Session, ids: Collection[str]) -> dict[str, tuple[RetuneRow, str | None]]:
+    """By id: retunes, and the name of the schedule that asked for each."""
+    if not ids:
+        return {}
+    name = type_coerce(ScheduleRow.spec, JSON)["name"].as_string()
+    query = select(RetuneRow, name).outerjoin(ScheduleRow, ScheduleRow.id == RetuneRow.schedule_id)
+    return {row.id: (row, name) for row, name in session.execute(query.where(RetuneRow.id.in_(ids)))}

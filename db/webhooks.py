@@ -81,13 +81,24 @@ def deliveries(session: Session, webhook_id: str, limit: int) -> Sequence[Delive
     ).all()
 
 
+def delivery_list(
+    session: Session, webhook_id: str, state: str, offset: int, limit: int
+) -> tuple[Sequence[DeliveryRow], int]:
+    """Messages of a webhook in a state (empty: any), newest first from `offset` on, and how many there are."""
+    chosen = [DeliveryRow.webhook_id == webhook_id, *([DeliveryRow.state == state] if state else [])]
+    total = session.scalar(select(func.count()).select_from(DeliveryRow).where(*chosen)) or 0
+    query = select(DeliveryRow).where(*chosen).order_by(DeliveryRow.created_at.desc(), DeliveryRow.id)
+    return session.scalars(query.offset(offset).limit(limit)).all(), total
+
+
 def disable(session: Session, webhook_id: str, reason: str, now: datetime) -> None:
     """Tell a webhook nothing more, and give up what was waiting for it."""
     session.execute(
         update(WebhookRow).where(WebhookRow.id == webhook_id).values(is_enabled=False, disabled_reason=reason)
     )
+    given_up = func.coalesce(DeliveryRow.error + "; given up: ", "") + "the webhook was disabled"
     session.execute(
         update(DeliveryRow)
         .where(DeliveryRow.webhook_id == webhook_id, DeliveryRow.state == "waiting")
-        .values(state="failed", error="the webhook was disabled", finished_at=now, next_at=None)
+        .values(state="failed", error=given_up, finished_at=now, next_at=None)
     )

@@ -149,7 +149,7 @@ class _Step:
     def _keep(self) -> None:
         assert self.old is not None
         ratios = findings.log_ratios(self.study)
-        why = f"kept: {findings.seen(ratios)}" if ratios else "kept: no challenger came near"
+        why = f"kept: {findings.seen(ratios) if ratios else challengers.unpaired(self.session, self.study)}"
         renewals.keep(self.session, self.old, self.study, why, self.now)
         finish(self.context, self.session, self.retune, RetuneOutcome.KEPT, why)
 

@@ -42,6 +42,18 @@ def observed(session: Session, study: StudyRow) -> Iterable[Observation]:
     return (study_view.observation(row, study.match_round) for row in trials.of_study(session, study.id))
 
 
+def unpaired(session: Session, study: StudyRow) -> str:
+    """How far the challengers of a study came of whom none was paired with the incumbent."""
+    assert study.result is not None
+    stands = study.result.best
+    rivals = [obs for obs in observed(session, study) if obs.number != stands.trial_number]
+    speeds = [obs.measurement.tokens_per_s_per_gpu for obs in rivals if obs.measurement is not None]
+    if not rivals or not speeds:
+        return f"none of {len(rivals)} challengers could be measured" if rivals else "there was no challenger"
+    share = max(speeds) / stands.tokens_per_s_per_gpu
+    return f"{len(speeds)} of {len(rivals)} challengers were measured, the nearest reached {share:.0%} of its speed"
+
+
 def _whence(config: TrialConfig, known: TrialConfig | None, runner_ups: tuple[TrialConfig, ...]) -> str:
     if config == known:
         return "served for this case on the present fingerprint"

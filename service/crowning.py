@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from api_schemas import sizes
 from api_schemas.failures import FailureKind
 from api_schemas.studies import StudySpec
 from api_schemas.trials import Rejection, TrialState
@@ -66,8 +67,9 @@ def _nothing_feasible(history: Sequence[Observation], rejected: Sequence[Rejecti
     if rejected:
         least = min(rejected, key=lambda rejection: rejection.needed_gib - rejection.available_gib)
         parts.append(
-            f"the memory gate refused {len(rejected)}; the closest needs at least {least.needed_gib:.2f} GiB where "
-            f"{least.available_gib:.2f} GiB are available ({least.reason})"
+            f"the memory prediction refused {'all ' if not history else ''}{len(rejected)}, so that no trial was run for them; "
+            f"the closest needs at least {sizes.memory(least.needed_gib)} where {sizes.memory(least.available_gib)} are "
+            f"available ({least.reason})"
         )
     reasons: dict[str, list[Observation]] = {}
     for obs in history:

@@ -97,7 +97,7 @@ def _policy(session: Session, project_id: str, study_key: str, cause: Cause, sch
         if for_it and found is None:
             why_not = f"schedule {for_it[0].id} is for this, and it is paused"
         elif not for_it and cause == "fingerprint" and not policy_of(session, project_id).on_fingerprint:
-            why_not = f"project {project_id} has nothing measured on a change of hardware or software (on_fingerprint)"
+            why_not = "this project does not measure again by itself when hardware or software changes; a schedule for that does"
     hours = spec_of(found).planned_gpu_hours if found is not None else None
     planned = hours * _HOUR_S if hours is not None else case.planned_gpu_seconds if case is not None else None
     return _Policy(found.id if found is not None else None, planned, why_not)

@@ -1,6 +1,7 @@
 """Schedules and retunes in words, shared by the command line and the pages."""
 
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from api_schemas.retunes import Retune, RetuneOutcome, RetuneState
@@ -12,11 +13,23 @@ _WHEN = {
     Trigger.DRIFT: "when a canary finds it slower",
     Trigger.MANUAL: "by hand only",
 }
+_STANDS = {
+    RetuneState.QUEUED: "to be measured again",
+    RetuneState.RUNNING: "being measured again",
+    RetuneState.ENDED: "measured again",
+}
+_CAME_OF = {
+    RetuneOutcome.KEPT: "measured again and kept",
+    RetuneOutcome.REPLACED: "measured again and replaced",
+    RetuneOutcome.INCONCLUSIVE: "measured again without a clear answer",
+    RetuneOutcome.FAILED: "could not be measured again",
+    RetuneOutcome.SKIPPED: "not measured again",
+}
 _CAUSES = {
     "fingerprint": "hardware or software changed",
     "schedule": "scheduled",
     "drift": "slower than it was",
-    "manual": "asked for",
+    "manual": "asked for by hand",
 }
 
 
@@ -35,22 +48,28 @@ def next_run(schedule: Schedule, now: datetime) -> str:
     if schedule.next_tick_at is None:
         return _WHEN.get(schedule.trigger, "never again")
     local = schedule.next_tick_at.astimezone(ZoneInfo(schedule.timezone))
-    return f"{local:%A} {local.day} {local:%B %Y, %H:%M %Z}, {_until(schedule.next_tick_at, now)}"
+    in_utc = "" if local.utcoffset() == timedelta() else f" ({schedule.next_tick_at.astimezone(UTC):%H:%M} UTC)"
+    return f"{local:%A} {local.day} {local:%B %Y, %H:%M %Z}{in_utc}, {_until(schedule.next_tick_at, now)}"
 
 
 def tick(found: Tick, zone: str) -> str:
-    """`22 November 03:00: started, 3 cases`."""
+    """`22 November 03:00 CET: started, 3 cases`."""
     local = found.at.astimezone(ZoneInfo(zone))
+    return f"{local.day} {local:%B %H:%M %Z}{tick_words(found)}"
+
+
+def tick_words(found: Tick) -> str:
+    """What came of a tick, to follow its time: ` by hand: started, 3 cases`."""
     by = " by hand" if found.kind == "manual" else ""
     cases = f", {found.cases} case{'s' if found.cases != 1 else ''}" if found.state == "started" else ""
     more = f", for {found.stands_for} ticks" if found.stands_for > 1 else ""
     why = f" ({found.reason})" if found.reason else ""
-    return f"{local.day} {local:%B %H:%M}{by}: {found.state}{cases}{more}{why}"
+    return f"{by}: {found.state}{cases}{more}{why}"
 
 
-def cause(retune: Retune) -> str:
+def cause(kind: str, changed_fields: Sequence[str] = ()) -> str:
     """Why a retune was asked for: `hardware or software changed: driver, nccl`."""
-    return _CAUSES[retune.cause] + (f": {', '.join(retune.changed_fields)}" if retune.changed_fields else "")
+    return _CAUSES[kind] + (f": {', '.join(changed_fields)}" if changed_fields else "")
 
 
 def outcome(retune: Retune) -> str:
@@ -61,6 +80,16 @@ def outcome(retune: Retune) -> str:
         low, high = retune.gain.ci95
         return f"replaced ({retune.gain.value - 1:+.1%} [{(low - 1) * 100:.1f}, {(high - 1) * 100:.1f}])"
     return retune.outcome.value
+
+
+def short_reason(outcome: RetuneOutcome | None, reason: str | None) -> str:
+    """Why it ended so, without the outcome that stands beside it."""
+    return (reason or "").removeprefix(f"{outcome.value}: " if outcome else "")
+
+
+def came_of(state: RetuneState, outcome: RetuneOutcome | None) -> str:
+    """What a case's newest retune means for it: `measured again and kept`, `being measured again`."""
+    return _CAME_OF[outcome] if state is RetuneState.ENDED and outcome is not None else _STANDS[state]
 
 
 def ledger(retune: Retune) -> str:

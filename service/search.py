@@ -163,7 +163,10 @@ def _end_of_search(seen: StudyView, reason: str | None, rejections: tuple[Reject
     settled = crowning.judgement_at_the_end(seen.history, rejected, seen.spec)
     failure = crowning.why_nobody(seen.history, rejected, seen.spec, settled.judgement)
     if failure is not None:
-        return Fail(failure if reason is None else f"{failure} (search ended: {reason})", rejections)
+        # Where nothing ran, the failure has said why.
+        return Fail(
+            failure if reason is None or not seen.history else f"{failure} (search ended: {reason})", rejections
+        )
     match = ranking.pick(seen.history, seen.baseline is not None, settled.judgement)
     match = replace(match, notes=(*seen.notes, *settled.notes, *match.notes, *restart.notes(seen.restarts)))
     return Confirm(match, reason, rejections)

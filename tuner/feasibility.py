@@ -4,6 +4,7 @@ from api_schemas.base import GIB
 from api_schemas.failures import Failure, FailureKind
 from api_schemas.hardware import Cluster
 from api_schemas.predictions import TrialPrediction
+from api_schemas.sizes import memory
 from api_schemas.strategies import TrialConfig
 from api_schemas.studies import Objective
 from api_schemas.trials import Rejection
@@ -42,8 +43,8 @@ def gate(
     free = available_gib(cluster, objective)
     if least > free * GIB:
         where = "GPU" if cluster.device == "cuda" else "CPU rank"
-        limit = f"{gib(free * GIB)} GiB ({cluster.memory_gib:g} GiB less {objective.memory_headroom:.0%} headroom)"
-        text = f"{gib(need)} GiB, at the least {gib(least)}: {_largest(table, calibration.factor)}"
+        limit = f"{memory(free)} ({memory(cluster.memory_gib)} less {objective.memory_headroom:.0%} headroom)"
+        text = f"{_words(need)}, at the least {_words(least)}: {_largest(table, calibration.factor)}"
         return _rejection(config, least, free, f"each {where} is predicted to hold {text}; it has {limit}")
     on_node = float(table.host[0]) * cluster.gpus_per_node
     if cluster.device == "cuda" and on_node > cluster.host_memory_gib * GIB:
@@ -51,8 +52,8 @@ def gate(
             config,
             on_node,
             cluster.host_memory_gib,
-            f"offloading needs {gib(on_node)} GiB of host memory on each node "
-            f"({cluster.gpus_per_node} ranks × {gib(float(table.host[0]))} GiB); it has {cluster.host_memory_gib:g} GiB",
+            f"offloading needs {_words(on_node)} of host memory on each node "
+            f"({cluster.gpus_per_node} ranks × {_words(float(table.host[0]))}); it has {memory(cluster.host_memory_gib)}",
         )
     return None
 
@@ -70,15 +71,16 @@ def near_the_edge(failure: Failure, prediction: TrialPrediction | None, cluster:
     return prediction is not None and prediction.low_memory_gib <= limit <= prediction.high_memory_gib
 
 
-def gib(size: float) -> str:
-    """Bytes as GiB with digits enough for a tiny model and few enough for a large one."""
-    return f"{size / GIB:.1f}" if size >= 10 * GIB else f"{size / GIB:.3f}"
+def _words(size: float) -> str:
+    return memory(size / GIB)
 
 
 def _largest(table: MemoryTable, factor: float) -> str:
     sizes = {name: float(values.flat[0]) for name, values in table.terms.items()}
-    top = sorted(sizes.items(), key=lambda item: -item[1])[:_MOST_TERMS]
-    return ", ".join(f"{name} {gib(size * factor)}" for name, size in top if size > 0)
+    ordered = sorted(sizes.items(), key=lambda item: -item[1])
+    parts = [f"{name} {_words(size * factor)}" for name, size in ordered[:_MOST_TERMS] if size > 0]
+    other = sum(size for _, size in ordered[_MOST_TERMS:])
+    return ", ".join([*parts, f"other {_words(other * factor)}"] if other > 0 else parts)
 
 
 def _rejection(config: TrialConfig, needed_bytes: float, free: float, reason: str) -> Rejection:

@@ -3,6 +3,7 @@
 from api_schemas.failures import Failure, FailureKind
 from api_schemas.hardware import Cluster
 from api_schemas.measurements import Measurement
+from api_schemas.sizes import memory as in_words
 from api_schemas.studies import Objective
 
 
@@ -32,8 +33,8 @@ def over_limit(measurement: Measurement, cluster: Cluster, objective: Objective)
         return Failure(
             kind=FailureKind.OVER_LIMIT,
             message=(
-                f"peak {label} of {used:.2f} GiB exceeds {limit:.2f} GiB "
-                f"({cluster.memory_gib:g} GiB less {objective.memory_headroom:.0%} headroom)"
+                f"peak {label} of {in_words(used)} exceeds {in_words(limit)} "
+                f"({in_words(cluster.memory_gib)} less {objective.memory_headroom:.0%} headroom)"
             ),
             peak_allocated_gib=memory.peak_allocated_gib,
         )

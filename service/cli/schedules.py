@@ -216,6 +216,6 @@ def _retune_text(retune: Retune) -> str:
 
 def _retune_line(retune: Retune) -> str:
     return (
-        f"{retune.retune_id}  {retune.study_key[:12]}  {retune_words.cause(retune)}  "
+        f"{retune.retune_id}  {retune.study_key[:12]}  {retune_words.cause(retune.cause, retune.changed_fields)}  "
         f"{retune_words.outcome(retune)}  {retune_words.ledger(retune)}"
     )

@@ -49,14 +49,20 @@ def _page(request: Request, error: Exception) -> Response:
     mistakes: list[FieldError] = []
     status, message = 500, "The service failed on this request; its log has the reason."
     if isinstance(error, ServiceError):
-        status, message, mistakes = error.status, error.detail, error.errors
+        # Where else to look is told to callers of the API.
+        status, message, mistakes = error.status, error.detail.partition("; GET /v1/")[0], error.errors
     elif isinstance(error, RequestValidationError):
         status, message = 422, "Some values were not understood."
         mistakes = [field_error(item) for item in error.errors()]
     elif isinstance(error, HTTPException):
         status = error.status_code
         message = "There is no page at this address." if status == 404 else str(error.detail)
-    return render(request, "error.html", status=status, message=message, mistakes=mistakes)
+    title = "Not found" if status == 404 else "That did not work"
+    return render(request, "error.html", status=status, title=title, message=_sentence(message), mistakes=mistakes)
+
+
+def _sentence(message: str) -> str:
+    return message[:1].upper() + message[1:] + ("" if message.endswith((".", "!", "?")) else ".")
 
 
 async def _log_in(request: Request, _error: Exception) -> Response:
@@ -67,4 +73,4 @@ async def _log_in(request: Request, _error: Exception) -> Response:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    return render(request, "error.html", status=403, message=str(error), mistakes=[])
+    return render(request, "error.html", status=403, title="That did not work", message=str(error), mistakes=[])

@@ -3,6 +3,7 @@
 from datetime import datetime
 from typing import Any
 
+from api_schemas import sizes
 from service import wording
 
 BACKENDS = {"ddp": "DDP", "zero": "DeepSpeed ZeRO", "fsdp1": "FSDP1", "fsdp2": "FSDP2"}
@@ -36,18 +37,41 @@ def rate(value: float | None) -> str:
     return f"{value:,.1f}" if 0 < value < 100 else f"{value:,.0f}"
 
 
-def gib(value: float | None) -> str:
-    """GiB, with as many digits as matter."""
-    if value is None:
-        return "–"
-    if value < 0.01:
-        return f"{value:.4f}"
-    return f"{value:.3f}" if value < 1 else f"{value:.2f}" if value < 10 else f"{value:,.1f}"
+def memory(value: float | None) -> str:
+    """GiB with its unit, in MiB where that reads better."""
+    return "–" if value is None else sizes.memory(value)
+
+
+_MEMORY_KINDS = {
+    "masters": "master weights (fp32)",
+    "optimizer": "optimizer state (Adam's moments)",
+    "gathered": "gathered layers",
+    "buckets": "communication buckets",
+    "recomputation": "recomputed activations",
+    "logits": "logits and the loss",
+    "step": "temporaries of the optimizer's step",
+    "offloaded": "offloaded to the host",
+    "fragmentation": "allocator's fragmentation",
+}
+
+
+def memory_kind(name: str) -> str:
+    """A term of the memory prediction in words."""
+    return _MEMORY_KINDS.get(name, name)
 
 
 def percent(value: float | None, digits: int = 0) -> str:
     """A share as per cent."""
     return "–" if value is None else f"{value * 100:.{digits}f} %"
+
+
+def gpu_hours(seconds_of_gpu: float) -> str:
+    """GPU-seconds in hours, as runs are declared."""
+    return (
+        f"{seconds_of_gpu / _HOUR:,.3g} GPU-h"
+        if seconds_of_gpu < 1000 * _HOUR
+        else f"{seconds_of_gpu / _HOUR:,.0f} GPU-h"
+    )
 
 
 def ratio(value: float | None) -> str:
@@ -116,8 +140,10 @@ def knob_value(name: str, value: Any) -> str:
 
 FILTERS = {
     "rate": rate,
-    "gib": gib,
+    "memory": memory,
+    "memory_kind": memory_kind,
     "percent": percent,
+    "gpu_hours": gpu_hours,
     "ratio": ratio,
     "seconds": seconds,
     "count": count,

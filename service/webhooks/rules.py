@@ -107,6 +107,14 @@ def read_deliveries(context: Context, webhook_id: str, limit: int) -> list[Deliv
         return [_delivery(row) for row in webhooks.deliveries(session, webhook_id, limit)]
 
 
+def delivery_list(context: Context, webhook_id: str, state: str, offset: int, limit: int) -> tuple[list[Delivery], int]:
+    """Messages of a webhook in a state (empty: any), newest first from `offset` on, and how many there are."""
+    with context.db.read() as session:
+        _get(context, session, webhook_id)
+        rows, total = webhooks.delivery_list(session, webhook_id, state, offset, limit)
+        return [_delivery(row) for row in rows], total
+
+
 async def test(context: Context, webhook_id: str, once: Once = ALWAYS) -> Delivery:
     """Send a `webhook.test` message now, once, also to a disabled webhook.
 

@@ -62,7 +62,7 @@ def test_a_machine_that_is_not_fit_is_said_to_be_on_both_pages(quick_client):
     worker = SimulatedWorker(quick_client, behave=behave).register()
     study_id = quick_client.post("/v1/studies", json=SPEC).json()["study_id"]
     worker.do(worker.lease())
-    assert "profile of the model" in page(quick_client, "/workers")
+    assert "profile of llama-tiny" in page(quick_client, "/workers")
     while lease := worker.lease():
         worker.do(lease)
         if "GPU-1" in (text := page(quick_client, "/workers")):

@@ -2,14 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import Any
 
 from db.trial_points import TrialPoint
 from service.pages.charts.plot import Tick, polyline
-from service.pages.charts.scale import spanning
+from service.pages.charts.scale import from_zero
 from service.pages.figures import backend_name, knob_name, knob_value, rate
 
-WIDTH, HEIGHT, TOP, BOTTOM, SIDE = 1200, 300, 34, 18, 70
+WIDTH, HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 1200, 320, 52, 18, 112, 60
+_ABSENT = "n/a"
+_TITLE = 16
+"""Characters that fit above an axis."""
 _MOST_AXES = 9
 _MOST_LINES = 60
 """The fastest; more lines hide each other."""
@@ -20,7 +24,8 @@ class Axis:
     """One vertical axis."""
 
     x: float
-    label: str
+    title: tuple[str, ...]
+    """Lines of it."""
     ticks: tuple[Tick, ...]
 
 
@@ -57,16 +62,18 @@ def parallel(
     knobs = _varied([f for _, f in rows])
     if len(rows) < 2 or not knobs:
         return None
-    gap = (WIDTH - 2 * SIDE) / len(knobs)
-    speeds = spanning([p.tokens_per_s_per_gpu or 0.0 for p, _ in rows], HEIGHT - BOTTOM, TOP, zero=True, pad=0.02)
+    gap = (WIDTH - LEFT - RIGHT) / len(knobs)
+    speeds = from_zero([p.tokens_per_s_per_gpu or 0.0 for p, _ in rows], HEIGHT - BOTTOM, TOP)
     axes, places = [], []
     for index, knob in enumerate(knobs):
         values = _ordered([f.get(knob) for _, f in rows])
         ticks = _spread(values)
-        axes.append(Axis(SIDE + index * gap, knob_name(knob), tuple(Tick(y, _shown(knob, v)) for v, y in ticks)))
+        axes.append(
+            Axis(LEFT + index * gap, _lines(knob_name(knob)), tuple(Tick(y, _shown(knob, v)) for v, y in ticks))
+        )
         places.append({_key(value): y for value, y in ticks})
-    last = WIDTH - SIDE
-    axes.append(Axis(last, "tokens/s/GPU", tuple(Tick(speeds(v), rate(v)) for v in speeds.ticks(5))))
+    last = WIDTH - RIGHT
+    axes.append(Axis(last, ("tokens/s/GPU",), tuple(Tick(speeds(v), rate(v)) for v in speeds.ticks(5))))
     traces = []
     for point, table in rows:
         own = [(axis.x, place[_key(table.get(knob))]) for axis, place, knob in zip(axes, places, knobs, strict=False)]
@@ -77,7 +84,9 @@ def parallel(
         traces.append(Trace(polyline(own), kind, title, f"{link}/{point.number}"))
     # Drawn last, so that nothing lies over it.
     traces.sort(key=lambda trace: trace.kind == "chosen")
-    note = f"The {len(rows)} fastest feasible trials." if len(rows) == _MOST_LINES else ""
+    absent = any(tick.label == _ABSENT for axis in axes for tick in axis.ticks)
+    note = f"The {len(rows)} fastest feasible trials. " if len(rows) == _MOST_LINES else ""
+    note += f"{_ABSENT}: the backend has no such knob." if absent else ""
     return Parallel(tuple(axes), tuple(traces), note)
 
 
@@ -115,4 +124,9 @@ def _spread(values: Sequence[Any]) -> list[tuple[Any, float]]:
 
 
 def _shown(knob: str, value: Any) -> str:
-    return "–" if value is None else knob_value(knob, value)
+    return _ABSENT if value is None else knob_value(knob, value)
+
+
+def _lines(title: str) -> tuple[str, ...]:
+    """A title in at most two lines, or it would run into the next one's."""
+    return tuple(wrap(title, max(_TITLE, -(-len(title) // 2) + 4)))

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from service.pages.charts.scale import LogScale, Scale, tick_label
 
-WIDTH, HEIGHT = 460, 280
-LEFT, RIGHT, TOP, BOTTOM = 58, 12, 14, 44
+WIDTH, HEIGHT = 460, 290
+LEFT, RIGHT, TOP, BOTTOM = 58, 12, 28, 44
 """Margins of the plotting area; text is set in the margins."""
 
 

@@ -23,6 +23,8 @@ class Scale:
         step = _step(self.high - self.low, about)
         first = math.ceil(self.low / step - 1e-9)
         last = math.floor(self.high / step + 1e-9)
+        if last < first:
+            return self.ticks(about + 1)
         return [round(index * step, 12) for index in range(first, last + 1)]
 
 
@@ -54,6 +56,24 @@ def for_sizes(values: list[float], start: float, end: float) -> "Scale | LogScal
     if low > 0 and high / low > 10:
         return LogScale(low / 1.3, high * 1.3, start, end)
     return spanning(values, start, end, zero=True)
+
+
+def from_zero(values: list[float], start: float, end: float, about: int = 5) -> Scale:
+    """From 0 to a round value above all others, so that the largest stays clear of the frame."""
+    largest = max(values, default=1.0) or 1.0
+    step = _step(largest * 1.08, about)
+    return Scale(0.0, math.ceil(largest * 1.08 / step) * step, start, end)
+
+
+def memory_unit(sizes_gib: list[float]) -> tuple[float, str]:
+    """Units in one GiB, and their name: MiB where the small ones would have no digits left."""
+    small = min(sizes_gib) < 0.1 and max(sizes_gib) < 10
+    return (1024.0, "MiB") if small else (1.0, "GiB")
+
+
+def titled(title: str, scale: "Scale | LogScale") -> str:
+    """An axis's title, which says where it is logarithmic."""
+    return f"{title} (log scale)" if isinstance(scale, LogScale) else title
 
 
 def spanning(values: list[float], start: float, end: float, zero: bool = False, pad: float = 0.05) -> Scale:

@@ -18,8 +18,8 @@ from service.pages.charts.plot import (
     staircase,
     ticks,
 )
-from service.pages.charts.scale import Scale, for_sizes, spanning
-from service.pages.figures import backend_name, gib, rate
+from service.pages.charts.scale import Scale, for_sizes, from_zero, memory_unit, titled
+from service.pages.figures import backend_name, memory, rate
 from tuner import pareto
 
 SHAPES = {"ddp": "circle", "zero": "square", "fsdp2": "triangle", "fsdp1": "diamond"}
@@ -48,7 +48,7 @@ def best_so_far(points: Sequence[TrialPoint], link: str) -> Plot | None:
     if not seen:
         return None
     across = Scale(0, spent * 1.03 or 1, LEFT, WIDTH - RIGHT)
-    up = spanning([_speed(p) for _, p in seen], HEIGHT - BOTTOM, TOP, zero=True)
+    up = from_zero([_speed(p) for _, p in seen], HEIGHT - BOTTOM, TOP)
     line = Line(staircase([(across(x), up(y)) for x, y in climbs], across(spent)), "best", "best so far")
     shown = seen[:: -(-len(seen) // _MOST_MARKS)]
     return Plot(
@@ -66,19 +66,21 @@ def best_so_far(points: Sequence[TrialPoint], link: str) -> Plot | None:
 
 def speed_against_memory(points: Sequence[TrialPoint], limit_gib: float, link: str, best: int | None) -> Plot | None:
     """Every measured trial, the Pareto front of the feasible ones, and what lies beyond the memory limit."""
-    sized = [(m, p) for p in points if (m := peak(p)) is not None]
+    known = [(m, p) for p in points if (m := peak(p)) is not None]
+    units, unit = memory_unit([m for m, _ in known] or [limit_gib])
+    sized, limit = [(m * units, p) for m, p in known], limit_gib * units
     measured = [(m, p) for m, p in sized if p.tokens_per_s_per_gpu is not None]
     stopped = [(m, p) for m, p in sized if p.tokens_per_s_per_gpu is None]
     if not measured:
         return None
     sizes = [m for m, _ in (*measured, *stopped)]
-    beyond = max(sizes) > limit_gib * 0.3
-    across = for_sizes([*sizes, limit_gib] if beyond else sizes, LEFT, WIDTH - RIGHT)
-    up = spanning([_speed(p) for _, p in measured], HEIGHT - BOTTOM, TOP, zero=True)
+    beyond = max(sizes) > limit * 0.3
+    across = for_sizes([*sizes, limit] if beyond else sizes, LEFT, WIDTH - RIGHT)
+    up = from_zero([_speed(p) for _, p in measured], HEIGHT - BOTTOM, TOP)
     front = pareto_front(measured)
     areas: tuple[Area, ...] = ()
-    if limit_gib < across.high:
-        x = across(limit_gib)
+    if limit < across.high:
+        x = across(limit)
         areas = (Area(x, TOP, round(WIDTH - RIGHT - x, 1), HEIGHT - TOP - BOTTOM, "over", "over the limit"),)
     shown = measured[:: -(-len(measured) // _MOST_MARKS)]
     shown += [entry for entry in front if entry not in shown]
@@ -88,7 +90,7 @@ def speed_against_memory(points: Sequence[TrialPoint], limit_gib: float, link: s
     return Plot(
         name="speed-memory",
         summary=f"{len(measured)} measured trials; {len(front)} of them are not beaten in both speed and memory.",
-        x_label="peak memory, GiB",
+        x_label=titled(f"peak memory, {unit}", across),
         y_label="tokens/s/GPU",
         x_ticks=ticks(across, 5),
         y_ticks=ticks(up, 5),
@@ -96,7 +98,7 @@ def speed_against_memory(points: Sequence[TrialPoint], limit_gib: float, link: s
         marks=tuple(marks),
         areas=areas,
         note=_left_out(len(shown), len(measured))
-        or ("" if beyond else f"The limit of {gib(limit_gib)} GiB lies far to the right."),
+        or ("" if beyond else f"The limit of {memory(limit_gib)} lies far to the right."),
     )
 
 
@@ -114,10 +116,7 @@ def _speed(point: TrialPoint) -> float:
 def _mark(x: float, y: float, point: TrialPoint, link: str, is_best: bool = False) -> Mark:
     backend = str(point.config["strategy"]["kind"])
     feasible = point.state == "complete"
-    memory = gib(peak(point))
-    title = (
-        f"Trial {point.number}: {backend_name(backend)}, {rate(point.tokens_per_s_per_gpu)} tokens/s/GPU, {memory} GiB"
-    )
+    title = f"Trial {point.number}: {backend_name(backend)}, {rate(point.tokens_per_s_per_gpu)} tokens/s/GPU, {memory(peak(point))}"
     if not feasible:
         title += f"; {point.failure_kind or point.state}"
     kind = f"s-{backend}" + (" answer" if is_best else "") if feasible else "infeasible"

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from service.pages.charts.plot import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Area, Line, Mark, Plot, polyline, ticks
-from service.pages.charts.scale import Scale, spanning
+from service.pages.charts.scale import Scale, from_zero, spanning
 
 
 def losses(own: Sequence[float], reference: Sequence[float], reference_name: str, recorded: int) -> Plot | None:
@@ -13,10 +13,10 @@ def losses(own: Sequence[float], reference: Sequence[float], reference_name: str
     beside = list(reference[: len(own)])
     across = Scale(0, len(own) - 1, LEFT, WIDTH - RIGHT)
     up = spanning([*own, *beside], HEIGHT - BOTTOM, TOP)
-    lines = []
+    lines = [Line(_line(own, across, up), "own", "this trial")]
     if len(beside) > 1:
+        # On top and dotted: where both agree, either would hide the other.
         lines.append(Line(_line(beside, across, up), "reference", reference_name))
-    lines.append(Line(_line(own, across, up), "own", "this trial"))
     return Plot(
         name="loss",
         summary=f"Loss over {len(own)} steps, from {own[0]:.4f} to {own[-1]:.4f}.",
@@ -38,7 +38,7 @@ def step_times(early: Sequence[float], windows: Sequence[float], window_steps: i
     steps = len(early) + len(windows) * window_steps
     across = Scale(0.5, steps + 0.5, LEFT, WIDTH - RIGHT)
     unit, name = (1000.0, "ms") if max(windows) < 1 else (1.0, "s")
-    up = spanning([seconds * unit for _, seconds in placed], HEIGHT - BOTTOM, TOP, zero=True)
+    up = from_zero([seconds * unit for _, seconds in placed], HEIGHT - BOTTOM, TOP)
     end = across(len(early) + 0.5)
     areas = (Area(LEFT, TOP, round(end - LEFT, 1), HEIGHT - TOP - BOTTOM, "warm-up", "warm-up"),) if early else ()
     timed = placed[len(early) :]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from api_schemas.predictions import MemoryTerm, Prediction
 from service.pages.charts.plot import Tick, ticks
 from service.pages.charts.scale import Scale
-from service.pages.figures import gib
+from service.pages.figures import memory
 
 KINDS: dict[str, tuple[str, ...]] = {
     "parameters": ("parameters", "masters"),
@@ -39,7 +39,7 @@ class Bar:
     parts: tuple[Part, ...]
     is_cut: bool
     capacity: float
-    """Position of the capacity."""
+    """Position of what a rank may use."""
     width: int = _WIDTH
 
 
@@ -53,9 +53,9 @@ class Stack:
     width: int = _WIDTH
 
 
-def stack(predictions: Sequence[Prediction]) -> Stack:
-    """A bar for each prediction, on one scale that shows the capacity."""
-    capacity = predictions[0].memory.capacity_gib
+def stack(predictions: Sequence[Prediction], usable_gib: float) -> Stack:
+    """A bar for each prediction, on one scale that shows what a rank may use."""
+    capacity = usable_gib
     largest = max(one.memory.total_gib for one in predictions)
     end = min(max(largest, capacity) * 1.04, capacity * _MOST_OVER)
     scale = Scale(0, end, 0, _WIDTH - _SIDE)
@@ -80,6 +80,6 @@ def _parts(terms: Sequence[MemoryTerm], scale: Scale) -> tuple[Part, ...]:
         start, stop = min(begin, scale.high), min(begin + size, scale.high)
         if stop > start:
             x = scale(start)
-            parts.append(Part(x, round(max(scale(stop) - x, 0.5), 1), kind, f"{kind} {gib(size)} GiB"))
+            parts.append(Part(x, round(max(scale(stop) - x, 0.5), 1), kind, f"{kind} {memory(size)}"))
         begin += size
     return tuple(parts)

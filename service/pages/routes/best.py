@@ -28,7 +28,7 @@ def show_best(
     sort = sort if sort in BEST_SORTS else "age"
     wanted = Page(sort, order != "asc", best.PAGE, (page - 1) * best.PAGE)
     with context.db.read() as session:
-        home = best.home(session, context.principal.project_id, q, device or None, wanted)
+        home = best.home(session, context.principal.project_id, q, device or None, wanted, context.now())
     return render(
         request, "best.html", home=home, q=q, device=device, sort=sort, order=order, page=page, page_size=best.PAGE
     )

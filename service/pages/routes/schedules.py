@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from api_schemas.keys import Scope
 from db.retunes import Filter
-from service import retunes
+from service import retune_money, retunes
 from service import schedules as rules
 from service.codes import FieldError
 from service.context import Context, InContext
@@ -66,16 +66,21 @@ def cancel_retune(context: InContext, retune_id: str) -> Response:
 def _show(request: Request, context: Context, form: ScheduleForm, errors: Sequence[FieldError] = ()) -> Response:
     found = rules.page(context, None, None, _MOST).schedules
     newest = retunes.page(context, Filter(), None, _MOST).retunes
+    names = {one.schedule_id: one.name for one in found}
     with context.db.read() as session:
-        shown, selectable = lines(session, newest), choices(session, context.principal.home)
+        shown, selectable = lines(session, newest, names), choices(session, context.principal.home)
+        accounts = retune_money.accounts(context, session, context.principal.home)
     return render(
         request,
         "schedules.html",
         status=422 if errors else 200,
-        cards=cards(found, context.now()),
+        cards=cards(found, newest, context.now()),
+        following=min(
+            (one for one in found if one.next_tick_at), key=lambda one: one.next_tick_at or context.now(), default=None
+        ),
+        accounts=accounts,
         retunes=shown,
         form=form,
         choices=selectable,
         errors=list(errors),
-        settings=context.settings,
     )

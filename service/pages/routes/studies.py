@@ -20,7 +20,7 @@ from service.context import Context, InContext
 from service.errors import NotFound
 from service.pages.gate import may
 from service.pages.rendering import Checked, render, see_other
-from service.pages.views import best, recommended
+from service.pages.views import best, recommended, words
 from service.pages.views import study as views
 
 router = APIRouter(prefix="/studies")
@@ -44,7 +44,7 @@ def list_studies(
         rows, total = overview.studies(
             session, context.principal.project_id, q, states, Page("age", True, _LIST, (page - 1) * _LIST)
         )
-        shown = [best.running_row(study) for study in best.read_models(session, rows)]
+        shown = best.running_rows(session, rows, context.now())
     return render(
         request,
         "studies.html",
@@ -80,7 +80,15 @@ def show_study(
             session, row, TrialFilter(states, backend or None, reason or None), wanted, context.now()
         )
     chosen = {"sort": sort, "order": order, "state": state, "backend": backend, "reason": reason, "page": page}
-    return render(request, "study.html", p=shown, chosen=chosen, page_size=views.PAGE, trial_states=list(TrialState))
+    return render(
+        request,
+        "study.html",
+        p=shown,
+        chosen=chosen,
+        page_size=views.PAGE,
+        trial_states=list(TrialState),
+        origins=words.ORIGINS,
+    )
 
 
 @router.get("/{study_id}/export")

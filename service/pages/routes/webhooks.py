@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Form, Request
+from fastapi import APIRouter, Form, Query, Request
 from pydantic import ValidationError
 from starlette.responses import Response
 
@@ -19,8 +19,9 @@ from service.webhooks import rules
 
 router = APIRouter(prefix="/webhooks", dependencies=[may(Scope.ADMIN)])
 
-_MOST = 100
-"""Messages listed; older ones are read over the API."""
+_PAGE = 25
+"""Messages on a page."""
+_STATES = ("delivered", "waiting", "failed")
 
 
 @router.post("", dependencies=[Checked])
@@ -43,15 +44,21 @@ def create_webhook(
 
 
 @router.get("/{webhook_id}")
-def show_webhook(request: Request, context: InContext, webhook_id: str) -> Response:
-    """One webhook and its newest messages."""
-    return _show(request, context, webhook_id)
+def show_webhook(
+    request: Request,
+    context: InContext,
+    webhook_id: str,
+    state: str = "",
+    page: Annotated[int, Query(ge=1, le=100_000)] = 1,
+) -> Response:
+    """One webhook and its messages, newest first."""
+    return _show(request, context, webhook_id, state=state if state in _STATES else "", page=page)
 
 
 @router.post("/{webhook_id}/rotate", dependencies=[Checked])
 def rotate_secret(request: Request, context: InContext, webhook_id: str) -> Response:
     """Make a new secret and show it, this once."""
-    return _show(request, context, webhook_id, rules.rotate(context, webhook_id).secret)
+    return _show(request, context, webhook_id, secret=rules.rotate(context, webhook_id).secret)
 
 
 @router.post("/{webhook_id}/test", dependencies=[Checked])
@@ -82,12 +89,18 @@ def switch(context: InContext, webhook_id: str, action: str) -> Response:
     return see_other(f"/settings/webhooks/{webhook_id}")
 
 
-def _show(request: Request, context: Context, webhook_id: str, secret: str = "") -> Response:
+def _show(
+    request: Request, context: Context, webhook_id: str, state: str = "", page: int = 1, secret: str = ""
+) -> Response:
+    deliveries, total = rules.delivery_list(context, webhook_id, state, (page - 1) * _PAGE, _PAGE)
     return render(
         request,
         "webhook.html",
         hook=rules.read(context, webhook_id),
-        deliveries=rules.read_deliveries(context, webhook_id, _MOST),
-        most=_MOST,
+        deliveries=deliveries,
+        total=total,
+        state=state,
+        page=page,
+        page_size=_PAGE,
         secret=secret,
     )

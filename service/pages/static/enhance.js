@@ -39,5 +39,6 @@ export function enhance(root) {
       setTimeout(() => { button.textContent = label; }, 2000);
     };
   }
+  for (const log of root.querySelectorAll("[data-end]")) log.scrollTop = log.scrollHeight;
   updateTimes();
 }

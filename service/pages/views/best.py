@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from sqlalchemy.orm import Session
 
@@ -10,9 +11,12 @@ from db import overview, studies, workers
 from db.listing import Page
 from db.rows import StudyRow, WorkerRow
 from service import views as shown
-from service.pages.views import freshness, words
+from service import wording
+from service.pages.views import freshness, purpose, words
 from service.pages.views.freshness import Freshness
+from service.pages.views.purpose import Purpose
 from service.pages.views.recommended import Recommended, of_studies
+from tuner.objective import available_gib
 
 PAGE = 25
 
@@ -27,8 +31,7 @@ class BestRow:
     best: Contender
     peak_gib: float | None
     capacity_gib: float
-    tone: str
-    verdict: str
+    """What a rank may use."""
     freshness: Freshness
     recommended: Recommended | None
 
@@ -41,6 +44,9 @@ class RunningRow:
     cluster: str
     workload: str
     state_tone: str
+    purpose: Purpose
+    doing: str
+    """What it does, and how long yet: `confirming, fresh run 3 of at most 14 · about 5 min left`."""
     done: int
     total: int | None
     tone: str
@@ -57,9 +63,10 @@ class Home:
     devices: tuple[str, ...]
     has_workers: bool
     has_studies: bool
+    has_mfu: bool
 
 
-def home(session: Session, project_id: str | None, text: str, device: str | None, page: Page) -> Home:
+def home(session: Session, project_id: str | None, text: str, device: str | None, page: Page, now: datetime) -> Home:
     """The rows that match, and what runs now."""
     everyone = workers.everyone(session)
     ids, total = overview.best_ids(session, project_id, text, device, page)
@@ -68,13 +75,15 @@ def home(session: Session, project_id: str | None, text: str, device: str | None
         session, project_id, "", (StudyState.RUNNING, StudyState.PAUSED), Page("age", descending=True, limit=6)
     )
     served = of_studies(session, ids)
+    rows = tuple(_best_row(study, everyone, served.get(study.study_id)) for study in answered)
     return Home(
-        rows=tuple(_best_row(study, everyone, served.get(study.study_id)) for study in answered),
+        rows=rows,
         total=total,
-        running=tuple(running_row(study) for study in read_models(session, active)),
+        running=running_rows(session, active, now),
         devices=tuple(overview.devices(session, project_id)),
         has_workers=bool(everyone),
         has_studies=overview.has_studies(session, project_id),
+        has_mfu=any(row.best.mfu is not None for row in rows),
     )
 
 
@@ -85,14 +94,26 @@ def read_models(session: Session, rows: Sequence[StudyRow]) -> list[Study]:
     return [shown.study(row, counts.get(row.id, {}), rejected.get(row.id, 0)) for row in rows]
 
 
-def running_row(study: Study) -> RunningRow:
-    """A study with its progress."""
-    tone, sentence = words.verdict(study)
+def running_rows(session: Session, rows: Sequence[StudyRow], now: datetime) -> tuple[RunningRow, ...]:
+    """Studies with their progress."""
+    found = read_models(session, rows)
+    purposes = purpose.of_studies(session, found)
+    confirming = [(row.id, row.match_round) for row in rows if row.state is StudyState.RUNNING]
+    fresh = overview.confirmed_runs(session, confirming)
+    return tuple(
+        _running_row(study, purposes[study.study_id], fresh.get(study.study_id, (0, 0)), now) for study in found
+    )
+
+
+def _running_row(study: Study, why: Purpose, fresh: tuple[int, int], now: datetime) -> RunningRow:
+    tone, sentence = words.verdict(study, why.outcome)
     return RunningRow(
         study=study,
         cluster=words.cluster(study.cluster),
         workload=words.workload(study.spec.workload),
         state_tone=words.STATE_TONES[study.state],
+        purpose=why,
+        doing=_doing(study, fresh, now) if study.state is StudyState.RUNNING else "",
         done=finished(study),
         total=study.spec.budget.max_trials,
         tone=tone,
@@ -101,8 +122,14 @@ def running_row(study: Study) -> RunningRow:
 
 
 def finished(study: Study) -> int:
-    """Trials that have ended."""
-    return sum(count for state, count in study.trials.items() if state not in ("waiting", "running"))
+    """Trials that have come to their own end; what was cancelled with the study has not."""
+    return sum(count for state, count in study.trials.items() if state not in ("waiting", "running", "cancelled"))
+
+
+def _doing(study: Study, fresh: tuple[int, int], now: datetime) -> str:
+    elapsed_s = (now - study.created_at).total_seconds()
+    left = wording.remaining(study, finished(study), *fresh, elapsed_s)
+    return words.phase(study, fresh[0]) + (f" · {left} left" if left else "")
 
 
 def answer(study: Study) -> Contender | None:
@@ -119,7 +146,6 @@ def _best_row(study: Study, everyone: Sequence[WorkerRow], served: Recommended |
     if served is not None and served.state == "serving":
         study = study.model_copy(update={"result": served.result})
     assert study.result is not None
-    tone, sentence = words.verdict(study)
     best = study.result.best
     return BestRow(
         study=study,
@@ -127,9 +153,7 @@ def _best_row(study: Study, everyone: Sequence[WorkerRow], served: Recommended |
         workload=words.workload(study.spec.workload),
         best=best,
         peak_gib=contender_peak(best),
-        capacity_gib=study.cluster.memory_gib,
-        tone=tone,
-        verdict=sentence,
+        capacity_gib=available_gib(study.cluster, study.spec.objective),
         freshness=freshness.of(study, everyone, served.stale_fields if served else ()),
         recommended=served,
     )

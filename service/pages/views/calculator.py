@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from api_schemas.base import DTYPE_BYTES
 from api_schemas.models import preset_names
 from api_schemas.predictions import Prediction, PredictionTable
+from api_schemas.studies import Objective
 from api_schemas.workload import RECIPES, Recipe
 from db.rows import WorkerRow
 from service.codes import FieldError
@@ -15,6 +16,10 @@ from service.pages.views import form as forms
 from service.pages.views import words
 from service.pages.views.form import FormErrors, Hardware, StudyForm
 from tuner import catalogue, predict
+from tuner.objective import available_gib
+
+MAY_FIT = "may fit"
+"""What a rank may use lies within the prediction's 90 % range: only a run can tell."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +28,10 @@ class StrategyLine:
 
     prediction: Prediction
     kinds: dict[str, float]
+    fits: str
     tone: str
+    margin_gib: float
+    """Of what a rank may use."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +61,8 @@ class NewPage:
     errors: tuple[FieldError, ...]
     table: PredictionTable | None
     cluster: str
+    usable_gib: float
+    """Memory of a rank less the headroom a study keeps by default."""
     lines: tuple[StrategyLine, ...]
     stack: Stack | None
     kinds: tuple[str, ...]
@@ -66,9 +76,8 @@ def new_page(form: StudyForm, live: Sequence[WorkerRow], errors: Sequence[FieldE
     if not form.hardware:
         form = _starting(form, own, live)
     table, found = _table(form, live)
-    lines = (
-        tuple(StrategyLine(one, by_kind(one.memory.terms), _tone(one)) for one in table.predictions) if table else ()
-    )
+    usable = available_gib(table.cluster, Objective()) if table else 0.0
+    lines = tuple(_line(one, usable) for one in table.predictions) if table else ()
     return NewPage(
         form=form,
         presets=tuple(preset_names()),
@@ -78,8 +87,9 @@ def new_page(form: StudyForm, live: Sequence[WorkerRow], errors: Sequence[FieldE
         errors=tuple(errors) or found,
         table=table,
         cluster=words.cluster(table.cluster) if table else "",
+        usable_gib=usable,
         lines=lines,
-        stack=stack(table.predictions) if table else None,
+        stack=stack(table.predictions, usable) if table else None,
         kinds=tuple(KINDS),
         bytes_per_parameter=tuple(_recipe(recipe, table.parameters if table else None) for recipe in RECIPES.values()),
         can_create=form.hardware.startswith("worker:"),
@@ -107,8 +117,15 @@ def _table(form: StudyForm, live: Sequence[WorkerRow]) -> tuple[PredictionTable 
         return None, (FieldError(field="model", message=str(error)),)
 
 
-def _tone(one: Prediction) -> str:
-    return {"fits": "good", "tight": "warn", "does not fit": "bad"}[one.memory.verdict]
+def _line(one: Prediction, usable_gib: float) -> StrategyLine:
+    """As a study would take it: by the 90 % range of the prediction and what a rank may use."""
+    memory = one.memory
+    fits, tone = MAY_FIT, "warn"
+    if memory.low_gib > usable_gib or memory.verdict == "does not fit":
+        fits, tone = "does not fit", "bad"
+    elif memory.high_gib <= usable_gib:
+        fits, tone = "fits", "good"
+    return StrategyLine(one, by_kind(memory.terms), fits, tone, usable_gib - memory.total_gib)
 
 
 def _recipe(recipe: Recipe, parameters: int | None) -> RecipeLine:

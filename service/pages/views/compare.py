@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from api_schemas.strategies import TrialConfig
 from api_schemas.studies import Study
 from db import studies, trials
-from service.pages.figures import gib, knob_name, knob_value, percent, rate, ratio, seconds
+from service.pages.figures import knob_name, knob_value, memory, percent, rate, ratio, seconds
 from service.pages.views import best, words
 from tuner.space.flat import flatten
 
@@ -129,10 +129,10 @@ def _figures(sides: list[_Side]) -> tuple[Line, ...]:
     relative = [f"{s.tokens / first:.2f}×" if s.tokens and first else "–" for s in sides]
     return (
         _line("tokens/s/GPU, search run", [rate(s.tokens) for s in sides]),
-        _line("against the first (search runs)", relative),
+        *([_line("against the first (search runs)", relative)] if _is_one_subject(sides) else []),
         _line("tokens/s/GPU, median of confirmation runs", [rate(s.confirmed) for s in sides]),
         _line("speed-up over its study's baseline, in pairs", [s.speedup for s in sides]),
-        _line("peak memory, GiB", [gib(s.memory) for s in sides]),
+        _line("peak memory", [memory(s.memory) for s in sides]),
         _line("step time (search run)", [seconds(s.step_s) for s in sides]),
         _line("MFU", [percent(s.mfu, 1) for s in sides]),
     )
@@ -145,9 +145,14 @@ def _subjects(sides: list[_Side]) -> tuple[Line, ...]:
         _line("cluster", [words.cluster(side.study.cluster) for side in sides]),
         _line("sequence length", [f"{spec.workload.sequence_length:,}" for spec in specs]),
         _line("global batch", [f"{spec.workload.global_batch:,}" for spec in specs]),
-        _line("recipe", [spec.workload.recipe.name for spec in specs]),
+        _line("precision", [spec.workload.recipe.name for spec in specs]),
         _line("study", [side.study.study_id for side in sides]),
     )
+
+
+def _is_one_subject(sides: list[_Side]) -> bool:
+    """Speeds of different models, workloads or clusters are no ratio of anything."""
+    return len({repr((s.study.spec.model, s.study.spec.workload, s.study.cluster)) for s in sides}) < 2
 
 
 def _knobs(tables: list[dict[str, Any]]) -> tuple[Line, ...]:

@@ -3,7 +3,7 @@
 from api_schemas.conditions import Conditions, DeviceSeen
 from api_schemas.failures import Failure
 from api_schemas.measurements import Measurement
-from service.pages.figures import gib, percent, seconds
+from service.pages.figures import memory, percent, seconds
 
 _BUSY_CORES = 0.5
 """From here on, other programs are worth a warning."""
@@ -71,14 +71,14 @@ def _machine(seen: Conditions) -> list[tuple[str, str]]:
     if seen.cpu_throttled_s:
         found.append(("warn", f"the CPU limit held threads back for {seconds(seen.cpu_throttled_s)}"))
     if seen.memory_available_gib is not None:
-        found.append(("quiet", f"{gib(seen.memory_available_gib)} GiB of host memory were free before"))
+        found.append(("quiet", f"{memory(seen.memory_available_gib)} of host memory were free before"))
     if len(seen.rank_pace_s) > 1:
         worst = max(seen.rank_pace_s) / min(seen.rank_pace_s)
         found.append(
             _either(
                 worst < _STRAGGLES,
                 "all ranks were equally fast",
-                f"the slowest rank took {worst:.2f}× as long as the fastest for the same calculation",
+                f"the slowest rank took {worst:.2f}× as long as the fastest for the same calculation: other programs, heat or a limit slow one of them",
             )
         )
     return found

@@ -11,6 +11,7 @@ from api_schemas.base import Schema
 from api_schemas.hardware import Cluster
 from api_schemas.models import ModelSpec, preset_names
 from api_schemas.predictions import PredictionRequest
+from api_schemas.sizes import memory
 from api_schemas.strategies import TrialConfig
 from api_schemas.studies import StudySpec
 from db.rows import WorkerRow
@@ -73,7 +74,7 @@ def hardware_of(live: Sequence[WorkerRow]) -> tuple[tuple[Hardware, ...], tuple[
         for worker in live
     )  # fmt: skip
     gpus = [catalogue.find(name) for name in catalogue.names()]
-    known = tuple(Hardware(gpu.name, f"{gpu.name}, {gpu.memory_gib:.0f} GiB") for gpu in gpus if gpu.memory_gib)
+    known = tuple(Hardware(gpu.name, f"{gpu.name}, {memory(gpu.memory_gib)}") for gpu in gpus if gpu.memory_gib)
     return own, known
 
 

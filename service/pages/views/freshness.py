@@ -19,6 +19,8 @@ class Freshness:
     why: str
     changed: tuple[str, ...] = ()
     """Fields of the fingerprint."""
+    changes: str = ""
+    """These with what they were and are, where a worker has them."""
 
 
 def of(study: Study, workers: Sequence[WorkerRow], stale_fields: Sequence[str] = ()) -> Freshness:
@@ -34,7 +36,8 @@ def of(study: Study, workers: Sequence[WorkerRow], stale_fields: Sequence[str] =
         return Freshness("fresh", "a registered worker still has the hardware and software this was measured on")
     named = ", ".join(change.describe() for change in changed) or ", ".join(stale_fields)
     fields = tuple(stale_fields) or tuple(change.field for change in changed)
-    return Freshness("stale", f"changed since, on {nearest.name}: {named}", fields)
+    shown = ", ".join(change.describe() for change in changed)
+    return Freshness("stale", f"changed since, on worker {nearest.name}: {named}", fields, shown)
 
 
 def _stale(found: Sequence[FieldChange]) -> list[FieldChange]:

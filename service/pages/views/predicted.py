@@ -8,9 +8,9 @@ from statistics import correlation, median
 from api_schemas.trials import TrialState
 from db.trial_points import TrialPoint
 from service.pages.charts.plot import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Line, Mark, Plot, polyline, ticks
-from service.pages.charts.scale import for_sizes
+from service.pages.charts.scale import for_sizes, memory_unit, titled
 from service.pages.charts.search import SHAPES
-from service.pages.figures import gib
+from service.pages.figures import memory
 
 _FEWEST = 3
 _FEWEST_TO_RANK = 5
@@ -58,20 +58,23 @@ def _ranks(values: Sequence[float]) -> list[float]:
 
 
 def _plot(pairs: Sequence[tuple[TrialPoint, float, float]], link: str) -> Plot:
-    sizes = [size for _, *both in pairs for size in both]
+    units, unit = memory_unit([size for _, *both in pairs for size in both])
+    sizes = [size * units for _, *both in pairs for size in both]
     across, up = for_sizes(sizes, LEFT, WIDTH - RIGHT), for_sizes(sizes, HEIGHT - BOTTOM, TOP)
     ends = [(across(size), up(size)) for size in (across.low, across.high)]
     marks = []
     for point, seen, size in pairs:
         backend = str(point.config["strategy"]["kind"])
-        title = f"Trial {point.number}: predicted {gib(size)} GiB, measured {gib(seen)} GiB"
+        title = f"Trial {point.number}: predicted {memory(size)}, measured {memory(seen)}"
         shape = SHAPES.get(backend, "circle")
-        marks.append(Mark(across(seen), up(size), shape, f"s-{backend}", title, f"{link}/{point.number}"))
+        marks.append(
+            Mark(across(seen * units), up(size * units), shape, f"s-{backend}", title, f"{link}/{point.number}")
+        )
     return Plot(
         name="predicted",
         summary=f"Predicted against measured peak memory of {len(pairs)} trials.",
-        x_label="measured peak, GiB",
-        y_label="predicted, GiB",
+        x_label=titled(f"measured peak, {unit}", across),
+        y_label=titled(f"predicted, {unit}", up),
         x_ticks=ticks(across, 5),
         y_ticks=ticks(up, 5),
         lines=(Line(polyline(ends), "reference", "predicted = measured"),),

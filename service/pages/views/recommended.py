@@ -1,6 +1,6 @@
 """Whether a study's answer is served as the best, what was decided about it, and what can be decided now."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -8,9 +8,12 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from api_schemas.best import RecommendationState, Renewed
+from api_schemas.retunes import RetuneState
 from api_schemas.studies import StudyResult
-from db import best
+from db import best, retunes
 from db.best_rows import BestRow, RecommendationRow
+from db.retune_rows import RetuneRow
+from service import retune_words
 
 _SHOWN = 8
 """Decisions shown, newest first."""
@@ -59,6 +62,18 @@ class Proposal:
 
 
 @dataclass(frozen=True)
+class Again:
+    """The newest retune of the case."""
+
+    words: str
+    """`measured again and kept`."""
+    why: str
+    is_over: bool
+    at: datetime
+    study_id: str | None
+
+
+@dataclass(frozen=True)
 class Recommended:
     """The recommendation a study made."""
 
@@ -70,6 +85,11 @@ class Recommended:
     """What is recommended; after a retune not all that the study found."""
     renewed: Renewed | None
     """What was shown of it at first, where a retune has kept it."""
+    renewed_at: datetime | None
+    """When that was."""
+    again: Again | None
+    is_superseded: bool
+    """Measured since on other hardware or software: whoever asks gets that."""
     is_pinned: bool
     newer: Proposal | None
     """Than this one, where this one is served."""
@@ -89,7 +109,11 @@ def of_studies(session: Session, study_ids: Sequence[str]) -> dict[str, Recommen
     rows = {row.study_id: row for row in session.scalars(query.order_by(is_serving, RecommendationRow.created_at))}
     cases = {_case(row) for row in rows.values()}
     served, proposals = best.served_of(session, cases), best.newest_proposals(session, cases)
-    return {study: _view(row, served.get(_case(row)), proposals.get(_case(row))) for study, row in rows.items()}
+    again, first = retunes.newest(session, cases), _first_times(session, list(rows.values()))
+    return {
+        study: _view(row, served.get(_case(row)), proposals.get(_case(row)), again.get(_case(row)), first)
+        for study, row in rows.items()
+    }
 
 
 def of_study(session: Session, study_id: str) -> Recommended | None:
@@ -99,7 +123,11 @@ def of_study(session: Session, study_id: str) -> Recommended | None:
     if row is None:
         return None
     proposal = best.newest_proposal(session, *_case(row))
-    return _view(row, best.served(session, *_case(row)), proposal, _decisions(session, row))
+    case, again = best.served(session, *_case(row)), retunes.newest(session, [_case(row)])
+    now = best.served(session, row.project_id, case.superseded_by) if case and case.superseded_by else None
+    return _view(
+        row, case, proposal, again.get(_case(row)), _first_times(session, [row]), _decisions(session, row), now
+    )
 
 
 def _case(row: RecommendationRow) -> tuple[str, str]:
@@ -110,17 +138,26 @@ def _view(
     row: RecommendationRow,
     case: BestRow | None,
     proposal: RecommendationRow | None,
+    again: RetuneRow | None,
+    first: Mapping[str, datetime],
     decisions: tuple[Made, ...] = (),
+    now: BestRow | None = None,
 ) -> Recommended:
+    """`first`: when the recommendations were made that it goes back to; `now`: the case under the key it has since."""
     is_serving = row.state is RecommendationState.SERVING
-    served = case.serving if case is not None else None
+    served = now.serving if now is not None else case.serving if case is not None else None
+    is_superseded = case is not None and case.superseded_by is not None
+    renewed = row.answer.renewed
     return Recommended(
         recommendation_id=row.id,
         study_key=row.study_key,
         state=row.state.value,
-        tone=_TONES[row.state],
+        tone="quiet" if is_superseded else _TONES[row.state],
         result=row.answer.result,
-        renewed=row.answer.renewed,
+        renewed=renewed,
+        renewed_at=first.get(renewed.recommendation_id) if renewed is not None else None,
+        again=_again(again) if again is not None else None,
+        is_superseded=is_serving and is_superseded,
         newer=_newer(row, proposal) if is_serving else None,
         is_pinned=is_serving and case is not None and case.is_pinned,
         served_study=served.study_id if served is not None and served.id != row.id else None,
@@ -128,6 +165,25 @@ def _view(
         actions=_actions(row, case),
         decisions=decisions,
     )
+
+
+def _again(retune: RetuneRow) -> Again:
+    is_over = retune.state is RetuneState.ENDED
+    return Again(
+        words=retune_words.came_of(retune.state, retune.outcome),
+        why=retune_words.short_reason(retune.outcome, retune.reason),
+        is_over=is_over,
+        at=retune.ended_at or retune.started_at or retune.created_at,
+        study_id=retune.search_study_id or retune.challenge_study_id,
+    )
+
+
+def _first_times(session: Session, rows: Sequence[RecommendationRow]) -> dict[str, datetime]:
+    ids = [row.answer.renewed.recommendation_id for row in rows if row.answer.renewed is not None]
+    if not ids:
+        return {}
+    query = select(RecommendationRow.id, RecommendationRow.created_at).where(RecommendationRow.id.in_(ids))
+    return dict(session.execute(query).all())
 
 
 def _newer(row: RecommendationRow, found: RecommendationRow | None) -> Proposal | None:

@@ -1,6 +1,6 @@
 """Schedules and retunes: when each runs next, what came of the last ticks, and what each retune cost and saves."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -8,8 +8,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sqlalchemy.orm import Session
 
+from api_schemas import times
 from api_schemas.retunes import Retune, RetuneOutcome, RetuneState
-from api_schemas.schedules import Schedule, ScheduleSpec
+from api_schemas.schedules import Schedule, ScheduleSpec, Trigger
 from db import best, schedules
 from db.best_rows import BestRow
 from service import retune_words
@@ -25,6 +26,7 @@ _TONES = {
     RetuneOutcome.SKIPPED: "quiet",
 }
 _LONGEST = 400
+_MOST_TICKS = 5
 
 
 @dataclass(frozen=True)
@@ -37,13 +39,24 @@ class Case:
 
 
 @dataclass(frozen=True)
+class Ticked:
+    """A time at which a schedule asked for retunes."""
+
+    at: datetime
+    words: str
+
+
+@dataclass(frozen=True)
 class ScheduleCard:
     """One schedule."""
 
     schedule: Schedule
     when: str
     next_run: str
-    ticks: tuple[str, ...]
+    """Empty where it has no times."""
+    ticks: tuple[Ticked, ...]
+    must_wait: bool
+    """For a window: what is asked for by hand now starts in it."""
     cases: str
     limits: str
 
@@ -56,8 +69,11 @@ class RetuneLine:
     case: Case | None
     """None: its recommendation is gone."""
     cause: str
+    schedule: str
+    """Name of the schedule that asked for it; empty: none, or it is gone."""
     tone: str
     outcome: str
+    reason: str
 
 
 class ScheduleForm(BaseModel):
@@ -115,14 +131,15 @@ def spec_of(form: ScheduleForm) -> ScheduleSpec:
         raise FormErrors([field_error(item) for item in error.errors()]) from None
 
 
-def cards(found: Sequence[Schedule], now: datetime) -> tuple[ScheduleCard, ...]:
-    """Schedules as the page shows them."""
+def cards(found: Sequence[Schedule], newest: Sequence[Retune], now: datetime) -> tuple[ScheduleCard, ...]:
+    """Schedules as the page shows them; `newest`: retunes, by which schedules without times show that they have run."""
     return tuple(
         ScheduleCard(
             schedule=one,
             when=retune_words.when(one),
-            next_run=retune_words.next_run(one, now),
-            ticks=tuple(retune_words.tick(tick, one.timezone) for tick in one.last_ticks),
+            next_run=retune_words.next_run(one, now) if one.next_tick_at is not None else "",
+            ticks=_ticks(one, newest),
+            must_wait=not times.is_open(one.windows, one.timezone, now),
             cases=_cases(one),
             limits=_limits(one),
         )
@@ -130,16 +147,18 @@ def cards(found: Sequence[Schedule], now: datetime) -> tuple[ScheduleCard, ...]:
     )
 
 
-def lines(session: Session, found: Sequence[Retune]) -> tuple[RetuneLine, ...]:
-    """Retunes as the page shows them."""
+def lines(session: Session, found: Sequence[Retune], names: Mapping[str, str]) -> tuple[RetuneLine, ...]:
+    """Retunes as the page shows them; `names` of schedules by id."""
     served = best.served_of(session, {(one.project_id, one.study_key) for one in found})
     return tuple(
         RetuneLine(
             retune=one,
             case=_case(served.get((one.project_id, one.study_key))),
-            cause=retune_words.cause(one),
+            cause=retune_words.cause(one.cause, one.changed_fields),
+            schedule=names.get(one.schedule_id or "", ""),
             tone=_TONES[one.outcome] if one.outcome else "busy" if one.state is RetuneState.RUNNING else "quiet",
             outcome=retune_words.outcome(one),
+            reason=retune_words.short_reason(one.outcome, one.reason),
         )
         for one in found
     )
@@ -150,7 +169,11 @@ def choices(session: Session, project_id: str) -> tuple[tuple[str, str], ...]:
     rows = [(row, case) for row in schedules.serving_cases(session, project_id) if (case := _case(row)) is not None]
     models = sorted({case.model for _, case in rows})
     cases = [(f"key:{row.study_key}", f"{case.model}, {case.cluster}, {case.workload}") for row, case in rows]
-    return (("", "all recommendations"), *((f"model:{name}", f"every case of {name}") for name in models), *cases)
+    return (
+        ("", "all recommendations"),
+        *((f"model:{name}", f"every recommendation for {name}") for name in models),
+        *cases,
+    )
 
 
 def _case(row: BestRow | None) -> Case | None:
@@ -160,13 +183,28 @@ def _case(row: BestRow | None) -> Case | None:
     return Case(answer.model.name, words.cluster(answer.cluster), words.workload(answer.workload))
 
 
+def _ticks(schedule: Schedule, newest: Sequence[Retune]) -> tuple[Ticked, ...]:
+    """Its last ticks; a change or a slow canary leaves none, but retunes."""
+    made = [Ticked(tick.at, retune_words.tick_words(tick)) for tick in schedule.last_ticks]
+    if schedule.trigger in (Trigger.FINGERPRINT, Trigger.DRIFT):
+        own = [one for one in newest if one.schedule_id == schedule.schedule_id and one.cause != "manual"]
+        made += [
+            Ticked(o.created_at, f": {retune_words.cause(o.cause, o.changed_fields)}: 1 recommendation") for o in own
+        ]
+    return tuple(sorted(made, key=lambda tick: tick.at, reverse=True)[:_MOST_TICKS])
+
+
 def _cases(schedule: Schedule) -> str:
     if schedule.cases.study_keys:
         count = len(schedule.cases.study_keys)
-        return f"{count} case{'s' if count != 1 else ''}: " + ", ".join(
+        return f"{count} recommendation{'s' if count != 1 else ''}: " + ", ".join(
             key[:12] for key in schedule.cases.study_keys[:3]
         )
-    return f"every case of {schedule.cases.model}" if schedule.cases.model else "all recommendations of the project"
+    return (
+        f"every recommendation for {schedule.cases.model}"
+        if schedule.cases.model
+        else "all recommendations of the project"
+    )
 
 
 def _limits(schedule: Schedule) -> str:
@@ -175,9 +213,11 @@ def _limits(schedule: Schedule) -> str:
         parts.append(f"at most {schedule.max_gpu_seconds:,.0f} GPU-s a retune")
     if schedule.planned_gpu_hours is not None:
         gain = (
-            f", reckoning with a gain of {schedule.likely_gain * 100:.1f} %" if schedule.likely_gain is not None else ""
+            f", worth it from an expected gain of {schedule.likely_gain * 100:.1f} %"
+            if schedule.likely_gain is not None
+            else ""
         )
-        parts.append(f"for a run of {schedule.planned_gpu_hours:,g} GPU-hours{gain}")
+        parts.append(f"for a training run of {schedule.planned_gpu_hours:,g} GPU-hours{gain}")
     return "; ".join(parts) or "only those of project and fleet"
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from statistics import fmean, stdev
 
 from sqlalchemy.orm import Session
 
@@ -20,18 +19,16 @@ from service.pages.charts.interval import Interval, interval
 from service.pages.charts.parallel import Parallel, parallel
 from service.pages.charts.plot import Plot
 from service.pages.charts.search import best_so_far, peak, speed_against_memory
-from service.pages.figures import percent
-from service.pages.views import best, freshness, words
+from service.pages.views import best, freshness, names, purpose, words
 from service.pages.views.freshness import Freshness
 from service.pages.views.predicted import Predicted, predicted
+from service.pages.views.purpose import Purpose
 from service.pages.views.recommended import Recommended, of_study
+from service.pages.views.trust import Trust, trust
 from tuner.objective import available_gib
 from tuner.space.flat import Flat, flatten
 
 PAGE = 50
-_NOISY = 0.1
-"""Relative spread of the pairs' ratios beyond which a reader should know of it."""
-_RESTART_TONES = {"passed": "good", "failed": "bad", "not_checked": "warn"}
 _MOST_CHARTED = 2_000
 """Trials that the charts are made from, newest first; a study of more is rare, and its shape shows long before."""
 
@@ -41,6 +38,7 @@ class Progress:
     """How far a study is."""
 
     done: int
+    cancelled: int
     total: int
     is_open_ended: bool
     """The total is an upper limit that the search usually does not use up."""
@@ -48,6 +46,8 @@ class Progress:
     confirmations: int
     activity: str
     remaining: str
+    rivals: int
+    """Other studies that run, and may take the workers in turn."""
     elapsed_s: float
 
 
@@ -57,6 +57,8 @@ class TrialLine:
 
     point: TrialPoint
     config: TrialConfig
+    name: str
+    """In words, with whatever sets it apart from others that read alike."""
     peak_gib: float | None
     tone: str
     reason: str
@@ -65,23 +67,21 @@ class TrialLine:
 
 
 @dataclass(frozen=True)
-class Trust:
-    """One reason for or against believing the answer."""
-
-    tone: str
-    text: str
-
-
-@dataclass(frozen=True)
 class StudyPage:
     """All of the page."""
 
     study: Study
+    purpose: Purpose
     cluster: str
+    memory: str
     workload: str
     state_tone: str
     tone: str
     sentence: str
+    details: str
+    """Why the study failed, at length."""
+    changes: str
+    """What the best does otherwise than the baseline."""
     best_peak_gib: float | None
     progress: Progress
     trust: tuple[Trust, ...]
@@ -116,9 +116,11 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
     best_number = answer.trial_number if answer else None
     limit = available_gib(study.cluster, study.spec.objective)
     link = f"/studies/{study.study_id}/trials"
-    tone, sentence = words.verdict(study)
+    why = purpose.of_studies(session, [study])[study.study_id]
+    tone, sentence = words.verdict(study, why.outcome)
     plots = (best_so_far(points, link), speed_against_memory(points, limit, link, best_number))
     flat = [flatten(TrialConfig.model_validate(point.config)) for point in points]
+    complete = [t for t, p in zip(flat, points, strict=True) if p.state == TrialState.COMPLETE]
     recommended = of_study(session, row.id)
     fresh = freshness.of(study, workers.everyone(session), recommended.stale_fields if recommended else ())
     fastest = max((p.tokens_per_s_per_gpu or 0 for p in points if p.state == TrialState.COMPLETE), default=0.0)
@@ -126,14 +128,18 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
     rejected = [r.value for r in trials.rejections(session, row.id)] if study.rejected else []
     return StudyPage(
         study=study,
+        purpose=why,
         cluster=words.cluster(study.cluster),
+        memory=words.cluster_memory(study.cluster),
         workload=words.workload(study.spec.workload),
         state_tone=words.STATE_TONES[study.state],
         tone=tone,
         sentence=sentence,
+        details=words.split_reason(study)[1] if study.state is StudyState.FAILED else "",
+        changes=names.changes(study.result) if study.result else "",
         best_peak_gib=best.contender_peak(answer) if answer else None,
         progress=_progress(session, row, study, now),
-        trust=tuple(_trust(study, fresh)),
+        trust=trust(study, fresh, complete),
         freshness=fresh,
         verdict_chart=interval(study.result.speedup) if study.result and study.result.speedup else None,
         plots=tuple(plot for plot in plots if plot is not None),
@@ -141,7 +147,7 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
         predicted=predicted(points, link),
         front=tuple(insights.front_of([p for p in points if p.state == TrialState.COMPLETE])),
         importance=_importance(points, flat),
-        lines=tuple(_line(point, fastest) for point in shown),
+        lines=_lines(shown, fastest),
         matching=trial_points.count_trials(session, row.id, chosen),
         failures=tuple(_failure(*entry) for entry in trial_points.failure_counts(session, row.id)),
         refusals=tuple(wording.closest_refusals(rejected)),
@@ -154,7 +160,7 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
 
 
 def _progress(session: Session, row: StudyRow, study: Study, now: datetime) -> Progress:
-    confirmed, earlier = overview.confirmed_runs(session, row.id, row.match_round)
+    confirmed, earlier = overview.confirmed_runs(session, [(row.id, row.match_round)])[row.id]
     done = best.finished(study)
     end = study.finished_at or now
     elapsed = (end - study.created_at).total_seconds()
@@ -162,12 +168,15 @@ def _progress(session: Session, row: StudyRow, study: Study, now: datetime) -> P
     running = study.state is StudyState.RUNNING
     return Progress(
         done=done,
-        total=done if study.phase is StudyPhase.DONE else max(budget or wording.DEFAULT_TRIALS, done),
+        cancelled=study.trials.get(TrialState.CANCELLED, 0),
+        # A search that ended by itself had no use for the rest of its budget.
+        total=done if study.state is StudyState.COMPLETE else max(budget or wording.DEFAULT_TRIALS, done),
         is_open_ended=budget is None,
         confirmed=confirmed,
         confirmations=wording.most_confirm_runs(study),
         activity=_activity(session, study, confirmed) if running else "",
         remaining=wording.remaining(study, done, confirmed, earlier, elapsed) if running else "",
+        rivals=overview.count_running(session, row.project_id) - 1 if running else 0,
         elapsed_s=elapsed,
     )
 
@@ -190,38 +199,6 @@ def _activity(session: Session, study: Study, confirmed: int) -> str:
     return where
 
 
-def _trust(study: Study, fresh: Freshness) -> list[Trust]:
-    result = study.result
-    if result is None:
-        return []
-    found = []
-    if result.speedup is not None:
-        found.append(_repeatability(result.speedup.ratios))
-    else:
-        found.append(Trust("warn", f"measured in {result.best.runs} run(s), without a comparison"))
-    single = any("no other backend" in note for note in result.notes)
-    text = "only one backend could run, so no other confirms that it trains the same thing"
-    if not single:
-        text = (
-            "it trains the same thing: losses, gradient norms and weights agree with a configuration of another backend"
-        )
-    found.append(Trust("warn" if single else "good", text))
-    if result.restart is not None:
-        found.append(Trust(_RESTART_TONES[result.restart.outcome], wording.restarted(result.restart)))
-    tones = {"fresh": "good", "stale": "bad", "unchecked": "quiet"}
-    found.append(Trust(tones[fresh.word], fresh.why))
-    return found
-
-
-def _repeatability(ratios: Sequence[float]) -> Trust:
-    text = f"{len(ratios)} pairs of fresh runs, which the search did not see"
-    spread = stdev(ratios) / fmean(ratios) if len(ratios) > 1 else 0.0
-    if spread > _NOISY:
-        text += f"; the ratio varied by {percent(spread)} from pair to pair: other programs may have used the machine"
-        return Trust("warn", text)
-    return Trust("good", text + (f"; the ratio varied by {percent(spread, 1)} from pair to pair" if spread else ""))
-
-
 def _importance(points: Sequence[TrialPoint], flat: Sequence[Flat]) -> Importance:
     complete = [(p, table) for p, table in zip(points, flat, strict=True) if p.state == TrialState.COMPLETE]
     return insights.importance_of([p for p, _ in complete], [table for _, table in complete])
@@ -231,14 +208,21 @@ def _failure(state: str, kind: str, number: int) -> tuple[str, str, str, int]:
     return words.TRIAL_TONES[TrialState(state)], kind, words.FAILURES.get(kind, kind), number
 
 
-def _line(point: TrialPoint, fastest: float) -> TrialLine:
+def _lines(shown: Sequence[TrialPoint], fastest: float) -> tuple[TrialLine, ...]:
+    configs = [TrialConfig.model_validate(point.config) for point in shown]
+    told = names.distinct(configs)
+    return tuple(_line(p, c, name, fastest) for p, c, name in zip(shown, configs, told, strict=True))
+
+
+def _line(point: TrialPoint, config: TrialConfig, name: str, fastest: float) -> TrialLine:
     reason = ""
     if point.failure_kind is not None:
         reason = f"{words.FAILURES.get(point.failure_kind, point.failure_kind)}: {point.failure_message}"
     feasible = point.tokens_per_s_per_gpu is not None and point.state == TrialState.COMPLETE
     return TrialLine(
         point=point,
-        config=TrialConfig.model_validate(point.config),
+        config=config,
+        name=name,
         peak_gib=peak(point),
         tone=words.TRIAL_TONES[TrialState(point.state)],
         reason=reason,

@@ -5,13 +5,14 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from api_schemas.failures import FailureKind
 from api_schemas.measurements import Measurement, RankFigures
 from api_schemas.predictions import Prediction
 from api_schemas.studies import Study
-from api_schemas.trials import Run, Trial
+from api_schemas.trials import Run, Trial, TrialState
 from db import trials
 from db.rows import StudyRow, TrialRow
-from service import crowning, study_view
+from service import crowning, study_view, wording
 from service import views as shown
 from service.pages.charts.plot import Plot
 from service.pages.charts.series import losses, step_times
@@ -47,6 +48,10 @@ class TrialPage:
     command: str
     is_best: bool
     best_number: int | None
+    advice: str
+    """What a person can do about its failure."""
+    nearest: tuple[int, str, float] | None
+    """Of one that needs too much memory: number, words and peak in GiB of the largest that fits."""
     ends: dict[str, str]
     """How attempts end, in words."""
     ranks: tuple[RankFigures, ...]
@@ -88,12 +93,24 @@ def trial_page(session: Session, row: StudyRow, number: int) -> TrialPage | None
         command=_command(study, number),
         is_best=answer is not None and answer.trial_number == number,
         best_number=answer.trial_number if answer else None,
+        advice=words.ADVICE.get(trial.failure.kind.value, "") if trial.failure else "",
+        nearest=_nearest(trial, found),
         ends=words.ENDS,
         ranks=measured.ranks if measured else (),
         circumstances=circumstances(measured) if measured else surroundings(conditions_of(None, trial.failure)),
         troubles=_later_troubles(trial),
         log_tail=next((run.log_tail for run in reversed(trial.runs) if run.log_tail), None),
     )
+
+
+def _nearest(trial: Trial, found: dict[int, TrialRow]) -> tuple[int, str, float] | None:
+    """The complete trial with the largest peak, where this one needs too much memory."""
+    if trial.failure is None or trial.failure.kind not in (FailureKind.OOM, FailureKind.OVER_LIMIT):
+        return None
+    fitting = [shown.trial(row) for row in found.values() if row.state is TrialState.COMPLETE]
+    sized = [(size, one) for one in fitting if (size := wording.peak_memory(one)) is not None]
+    size, largest = max(sized, key=lambda entry: entry[0], default=(0.0, None))
+    return (largest.number, largest.description, size) if largest is not None else None
 
 
 def _later_troubles(trial: Trial) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:

@@ -1,10 +1,12 @@
 """Clusters, workloads and outcomes in words."""
 
 from api_schemas.hardware import Cluster
+from api_schemas.sizes import memory
 from api_schemas.studies import Study, StudyPhase, StudyResult, StudyState, Verdict
 from api_schemas.trials import TrialState
 from api_schemas.workload import Workload
-from service.pages.figures import gib, percent
+from service import wording
+from service.pages.figures import percent
 
 STATE_TONES = {
     StudyState.RUNNING: "busy",
@@ -36,6 +38,21 @@ FAILURES = {
     "suspect": "cannot be true",
     "setup": "could not be started",
 }
+ADVICE = {
+    "oom": "Nothing to do: the search learns from it. To have it fit: more ranks, checkpointing, or a smaller micro batch.",
+    "over_limit": "Nothing to do: the search learns from it. To have it fit: more ranks, checkpointing, or a smaller micro batch.",
+    "rank_lost": (
+        "A signal from outside ended the process. SIGKILL is most often the kernel or a control group out of host memory "
+        "(`dmesg -T | grep -i kill` says so), else an administrator or a scheduler. If it strikes one configuration only, give "
+        "the host more memory; if all of them, look at the machine."
+    ),
+    "crash": "The traceback names the line. If it is the configuration's, leave it out with the study's space; else update the library.",
+    "worker_lost": "The worker or its network went away; its own log says why. Start it again, and add trials.",
+    "no_progress": "Ranks waited for each other. Look for a stuck device or network on the worker, then add trials.",
+    "device": "Look after the device as the message says before it is given more work.",
+    "setup": "The worker could not start it: its message names what is missing there.",
+}
+"""What a person can do about a failure, by its kind; others explain themselves."""
 _TIMES = 1.5
 """From here on a speed-up reads better as a factor than as per cent."""
 ORIGINS = {
@@ -59,17 +76,29 @@ def cluster(value: Cluster) -> str:
 
 def cluster_memory(value: Cluster) -> str:
     """Memory of one rank."""
-    return f"{gib(value.memory_gib)} GiB each"
+    return f"{memory(value.memory_gib)} each"
 
 
 def workload(value: Workload) -> str:
     """`sequence 4,096 · global batch 256 · bf16-mixed`."""
-    return f"sequence {value.sequence_length:,} · batch {value.global_batch:,} · {value.recipe.name}"
+    return f"sequence {value.sequence_length:,} · global batch {value.global_batch:,} · {value.recipe.name}"
 
 
-def verdict(study: Study) -> tuple[str, str]:
-    """Tone and sentence of what is known about a study's answer."""
+def phase(study: Study, fresh_runs: int) -> str:
+    """What a running study does: `confirming, fresh run 3 of at most 14`."""
+    match study.phase:
+        case StudyPhase.PROFILE:
+            return "counting the model's parameters"
+        case StudyPhase.CONFIRM:
+            return f"confirming, fresh run {fresh_runs + 1} of at most {wording.most_confirm_runs(study)}"
+    return "searching" if study.errand is None else "measuring"
+
+
+def verdict(study: Study, outcome: str = "") -> tuple[str, str]:
+    """Tone and sentence of what is known about a study's answer; `outcome`: what came of the retune that it ended."""
     result = study.result
+    if outcome:
+        return "good" if outcome.startswith("Kept") else "quiet", outcome
     if result is None:
         return _unfinished(study)
     tone, sentence = _answer(result)
@@ -92,16 +121,32 @@ def _answer(result: StudyResult) -> tuple[str, str]:
     if result.speedup is None:
         return "quiet", "Nothing was run in pairs: no other configuration came near this one. Keep it."
     low, high = result.speedup.ci95
+    figures = f"{result.speedup.value:.2f}× the baseline's speed (95 % interval {low:.2f} to {high:.2f}"
+    if high < 1:
+        return "quiet", f"The fastest candidate is slower: {figures}). Keep the baseline."
     return "quiet", (
-        f"No significant improvement: the fastest candidate came to {result.speedup.value:.2f}× "
-        f"(95 % interval {low:.2f} to {high:.2f}{', which includes 1' if low <= 1 <= high else ''}). Keep the baseline."
+        f"No significant improvement: the fastest candidate came to {figures}"
+        f"{', which includes 1' if low <= 1 else ''}). Keep the baseline."
     )
+
+
+def split_reason(study: Study) -> tuple[str, str]:
+    """Why a study failed: in short, and the details that its reason has in brackets, with what follows them."""
+    short, _, rest = (study.reason or "").partition(" (")
+    depth = 1
+    for place, sign in enumerate(rest):
+        depth += (sign == "(") - (sign == ")")
+        if depth == 0:
+            rest = rest[:place] + rest[place + 1 :]
+            break
+    return short, rest[:1].upper() + rest[1:]
 
 
 def _unfinished(study: Study) -> tuple[str, str]:
     match study.state:
         case StudyState.FAILED:
-            return "bad", f"No answer: {study.reason or 'the study failed'}."
+            reason, _ = split_reason(study)
+            return "bad", f"No answer: {reason or 'the study failed'}."
         case StudyState.CANCELLED:
             return "quiet", f"Cancelled before it had an answer{': ' + study.reason if study.reason else ''}."
         case StudyState.PAUSED:
@@ -109,5 +154,5 @@ def _unfinished(study: Study) -> tuple[str, str]:
     if study.phase is StudyPhase.CONFIRM:
         return "busy", "The search is over; the fastest and the baseline are being run again."
     if study.best_so_far is not None:
-        return "busy", "Searching. The figures of the search are preliminary: the pairs at the end decide."
+        return "busy", "Searching. These figures are single runs: pairs of fresh runs at the end decide."
     return "busy", "Starting: nothing has been measured yet."

@@ -1,6 +1,6 @@
 """Workers: who is alive, doing what, with which hardware and software, and what changed when."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -34,6 +34,7 @@ class LastRun:
     study_id: str
     trial_number: int | None
     what: str
+    model: str
     end: str
     ended_at: datetime
     notes: tuple[tuple[str, str], ...]
@@ -67,17 +68,19 @@ def cards(session: Session, live_since: datetime, project_id: str | None) -> tup
     """All workers ever registered: the live ones first, then by name."""
     running = overview.running_on_workers(session)
     history = fingerprints.of_workers(session)
+    rows = [row for row in workers.everyone(session) if project_id is None or row.project_id in (None, project_id)]
+    live = {row.id: overview.last_attempt(session, row.id) for row in rows if row.seen_at >= live_since}
+    models = overview.model_names(session, {attempt.run.study_id for attempt in live.values() if attempt})
+    last = {worker: _last(attempt, models) for worker, attempt in live.items() if attempt is not None}
     found = [
-        _card(session, row, running.get(row.id), row.seen_at >= live_since, _eras(history.get(row.id, [])))
-        for row in workers.everyone(session)
-        if project_id is None or row.project_id in (None, project_id)
+        _card(row, running.get(row.id), row.id in live, last.get(row.id), _eras(history.get(row.id, [])))
+        for row in rows
     ]
     return tuple(sorted(found, key=lambda card: (not card.is_live, card.name)))
 
 
-def _card(session: Session, row: WorkerRow, run: RunRow | None, is_live: bool, eras: tuple[Era, ...]) -> WorkerCard:
+def _card(row: WorkerRow, run: RunRow | None, is_live: bool, last: LastRun | None, eras: tuple[Era, ...]) -> WorkerCard:
     cluster = row.inventory.cluster
-    attempt = overview.last_attempt(session, row.id) if is_live else None
     return WorkerCard(
         worker_id=row.id,
         name=row.name,
@@ -91,7 +94,7 @@ def _card(session: Session, row: WorkerRow, run: RunRow | None, is_live: bool, e
         study_id=run.study_id if run else None,
         trial_number=run.trial.number if run and run.trial else None,
         condition=row.condition,
-        last=_last(attempt) if attempt else None,
+        last=last,
         fingerprint=row.inventory.fingerprint,
         eras=eras,
     )
@@ -105,7 +108,7 @@ def _what(run: RunRow) -> str:
     return "profiles the model" if run.trial is None else f"{run.purpose} run of trial {run.trial.number}"
 
 
-def _last(attempt: AttemptRow) -> LastRun:
+def _last(attempt: AttemptRow, models: Mapping[str, str]) -> LastRun:
     run, failure = attempt.run, attempt.failure
     assert attempt.finished_at is not None and attempt.end is not None, "asked for"
     said: tuple[tuple[str, str], ...] = (
@@ -114,7 +117,8 @@ def _last(attempt: AttemptRow) -> LastRun:
     return LastRun(
         study_id=run.study_id,
         trial_number=run.trial.number if run.trial else None,
-        what="profile of the model" if run.trial is None else _what(run),
+        what="profile" if run.trial is None else _what(run),
+        model=models[run.study_id],
         end=words.ENDS.get(attempt.end, attempt.end),
         ended_at=attempt.finished_at,
         notes=said + troubles(conditions_of(run.measurement if attempt.end == "complete" else None, failure)),

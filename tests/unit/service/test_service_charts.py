@@ -88,7 +88,7 @@ def test_best_so_far_only_rises_and_counts_what_failures_cost():
 def test_parallel_axes_are_the_knobs_that_were_varied():
     tables = [{"backend": "ddp", "micro_batch": n, "compile": False} for n in (1, 2, 4)]
     chart = parallel([point(n, 100 + n, 1) for n in range(3)], tables, "/trials", best=2)
-    assert [axis.label for axis in chart.axes] == ["micro batch", "tokens/s/GPU"]
+    assert [axis.title for axis in chart.axes] == [("micro batch",), ("tokens/s/GPU",)]
     assert chart.traces[-1].kind == "chosen"
 
 
@@ -96,7 +96,7 @@ def test_kinds_add_up_to_the_total_and_bars_end_where_they_should():
     table = predictions(PredictionRequest(model="llama-3.1-8b", cluster="8xh100", sequence_length=4096))
     for one in table.predictions:
         assert sum(by_kind(one.memory.terms).values()) == pytest.approx(one.memory.total_gib)
-    bars = stack(table.predictions).bars
+    bars = stack(table.predictions, table.cluster.memory_gib).bars
     fits = [one.memory.total_gib <= one.memory.capacity_gib for one in table.predictions]
     assert [bar.parts[-1].x + bar.parts[-1].width <= bar.capacity + 1 for bar in bars] == fits
 
@@ -119,8 +119,9 @@ def test_the_warm_up_ends_before_the_first_window():
     [
         (figures.rate(2175.4), "2,175"),
         (figures.rate(0), "0"),
-        (figures.gib(0.0852), "0.085"),
-        (figures.gib(79.19), "79.2"),
+        (figures.memory(0.0852), "87.2 MiB"),
+        (figures.memory(0.004), "4.10 MiB"),
+        (figures.memory(79.19), "79.2 GiB"),
         (figures.percent(0.125, 1), "12.5 %"),
         (figures.seconds(0.0124), "12.4 ms"),
         (figures.seconds(75), "75 s"),

@@ -7,7 +7,7 @@ from test_flow_failures import run_study
 from test_flow_pages import page
 
 from api_schemas.strategies import TrialConfig
-from db.rows import DeliveryRow
+from db.rows import DeliveryRow, WebhookRow
 from service.pages.views import names
 
 
@@ -81,10 +81,12 @@ def test_a_short_search_is_called_short(quick_client):
 
 
 def test_what_was_tried_before_a_webhook_was_disabled_keeps_its_error(quick_client):
-    hook = quick_client.post("/v1/webhooks", json={"url": "http://127.0.0.1:9/hook"}).json()["webhook_id"]
+    hook, url = "hook", "http://127.0.0.1:9/hook"
     context = quick_client.app.state.context
     with context.db.write() as session:
         now = context.now()
+        session.add(WebhookRow(id=hook, url=url, events=[], is_enabled=True, secret_version=1, created_at=now))
+        session.flush()
         row = {"webhook_id": hook, "type": "study.complete", "body": "{}", "state": "waiting", "tries": 2}
         session.add(DeliveryRow(id="one", error="connection refused", created_at=now, next_at=now, **row))
     quick_client.post(f"/v1/webhooks/{hook}:disable").raise_for_status()

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import CursorResult, func, select, update
-from sqlalchemy.orm import Session, joinedload
+from sqlalchemy import CursorResult, and_, func, select, update
+from sqlalchemy.orm import Session, aliased, joinedload
 
 from api_schemas.trials import TrialState
 from db.rows import AttemptRow, RunRow, StudyRow, TrialRow, WorkerRow
@@ -73,45 +73,44 @@ def open_runs(session: Session, study_id: str) -> Sequence[RunRow]:
     ).all()
 
 
-def confirm_runs(session: Session, study_id: str, match_round: int) -> Sequence[RunRow]:
-    """The fresh runs of a promotion in the order they were made, with their trials."""
-    return session.scalars(
-        select(RunRow)
-        .where(RunRow.study_id == study_id, RunRow.purpose == "confirm", RunRow.match_round == match_round)
-        .order_by(RunRow.position)
-        .options(joinedload(RunRow.trial))
-    ).all()
+def open_states(session: Session, study_ids: Sequence[str]) -> dict[str, set[TrialState]]:
+    """Which of waiting and running runs each of these studies has; those without either are left out."""
+    open_ones = [TrialState.WAITING, TrialState.RUNNING]
+    query = select(RunRow.study_id, RunRow.state).where(RunRow.study_id.in_(study_ids), RunRow.state.in_(open_ones))
+    found: dict[str, set[TrialState]] = {}
+    for study_id, state in session.execute(query.distinct()):
+        found.setdefault(study_id, set()).add(state)
+    return found
 
 
-def restart_runs(session: Session, study_id: str) -> Sequence[RunRow]:
-    """The restart checks of a study's winners in the order they were made, with their trials."""
-    return session.scalars(
-        select(RunRow)
-        .where(RunRow.study_id == study_id, RunRow.purpose == "restart")
-        .order_by(RunRow.position)
-        .options(joinedload(RunRow.trial))
-    ).all()
-
-
-def block_workers(session: Session, run: RunRow) -> frozenset[str]:
-    """Ids of the workers that have run, or run, other parts of a run's block."""
-    query = select(RunRow.worker_id).where(
-        RunRow.study_id == run.study_id,
-        RunRow.purpose == run.purpose,
-        RunRow.match_round == run.match_round,
-        RunRow.block == run.block,
-        RunRow.id != run.id,
-        RunRow.worker_id.is_not(None),
+def begun_blocks(session: Session, study_ids: Sequence[str]) -> dict[str, frozenset[str]]:
+    """Of these studies where a run of a begun block waits: ids of the workers that have run, or run, its other parts."""
+    other = aliased(RunRow)
+    same_block = (
+        other.study_id == RunRow.study_id,
+        other.purpose == RunRow.purpose,
+        other.match_round == RunRow.match_round,
+        other.block == RunRow.block,
+        other.id != RunRow.id,
     )
-    return frozenset(worker_id for worker_id in session.scalars(query) if worker_id is not None)
+    query = (
+        select(RunRow.study_id, other.worker_id)
+        .join(other, and_(*same_block))
+        .where(RunRow.study_id.in_(study_ids), RunRow.state == TrialState.WAITING, other.worker_id.is_not(None))
+    )
+    found: dict[str, frozenset[str]] = {}
+    for study_id, worker_id in session.execute(query):
+        assert worker_id is not None
+        found[study_id] = found.get(study_id, frozenset()) | {worker_id}
+    return found
 
 
-def promotion_cost(session: Session, study_id: str) -> tuple[int, float]:
-    """Number of fresh runs of all a study's promotions, and the GPU-seconds of their attempts."""
-    of_promotions = (RunRow.study_id == study_id, RunRow.purpose == "confirm")
-    spent = select(func.coalesce(func.sum(AttemptRow.gpu_seconds), 0.0)).join(AttemptRow.run).where(*of_promotions)
-    runs = select(func.count()).select_from(RunRow).where(*of_promotions)
-    return session.scalars(runs).one(), session.scalars(spent).one() or 0.0
+def promotion_cost(session: Session, confirm_ids: Sequence[str]) -> tuple[int, float]:
+    """Number of these fresh runs, and the GPU-seconds of their attempts."""
+    if not confirm_ids:
+        return 0, 0.0
+    spent = select(func.coalesce(func.sum(AttemptRow.gpu_seconds), 0.0)).where(AttemptRow.run_id.in_(confirm_ids))
+    return len(confirm_ids), session.scalars(spent).one() or 0.0
 
 
 def expired(session: Session, now: datetime) -> Sequence[RunRow]:

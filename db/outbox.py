@@ -18,6 +18,8 @@ from api_schemas.studies import StudyState
 from db import webhooks
 from db.rows import AttemptRow, EventRow, RunRow, StudyRow, TrialRow, WebhookRow
 
+_TOLD = "webhooks that are told"
+
 
 class _Happened(NamedTuple):
     order: int
@@ -31,9 +33,17 @@ def record(session: Session, _flush: UOWTransaction, _instances: Any) -> None:
     """A listener of SQLAlchemy's `before_flush`."""
     with session.no_autoflush:
         happened = [found for row in (*session.new, *session.dirty) for found in _changes(session, row)]
-        told = webhooks.enabled(session) if happened else ()
+        told = _told(session) if happened else ()
         for found in sorted(happened, key=lambda found: found.order):
             _append(session, found, told)
+
+
+def _told(session: Session) -> Sequence[WebhookRow]:
+    """The webhooks, read once in a transaction: it flushes several times."""
+    if _TOLD not in session.info:
+        session.info[_TOLD] = webhooks.enabled(session)
+    found: Sequence[WebhookRow] = session.info[_TOLD]
+    return found
 
 
 def _append(session: Session, found: _Happened, told: Sequence[WebhookRow]) -> None:

@@ -56,9 +56,16 @@ def page(
 
 def running(session: Session) -> Sequence[StudyRow]:
     """Running studies, oldest first, which is the order they are served in; large columns are read when asked for."""
-    few = (StudyRow.version, StudyRow.cluster, StudyRow.fingerprint_key, StudyRow.project_id, StudyRow.purpose)
-    query = select(StudyRow).where(StudyRow.state == StudyState.RUNNING).options(load_only(*few, StudyRow.errand))
+    few = (StudyRow.version, StudyRow.phase, StudyRow.cluster, StudyRow.fingerprint_key, StudyRow.project_id)
+    query = select(StudyRow).where(StudyRow.state == StudyState.RUNNING)
+    query = query.options(load_only(*few, StudyRow.purpose, StudyRow.errand))
     return session.scalars(query.order_by(StudyRow.created_at, StudyRow.id)).all()
+
+
+def read_specs(session: Session, rows: Sequence[StudyRow]) -> None:
+    """Read what these are about, in one query."""
+    ids = [row.id for row in rows]
+    session.scalars(select(StudyRow).where(StudyRow.id.in_(ids)).options(load_only(StudyRow.spec))).all()
 
 
 def with_running_runs(session: Session) -> set[str]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from sqlalchemy import ColumnElement, func, select
-from sqlalchemy.orm import Session, joinedload, selectinload
+from sqlalchemy.orm import Session, defer, joinedload, selectinload
 
 from api_schemas.predictions import TrialPrediction
 from api_schemas.strategies import TrialConfig
@@ -38,11 +38,17 @@ def add(
 
 
 def of_study(session: Session, study_id: str, with_attempts: bool = False) -> Sequence[TrialRow]:
-    """Trials by number, with their runs (and the attempts at these)."""
-    load = selectinload(TrialRow.runs)
+    """Trials by number, with their runs (and the attempts at these).
+
+    Without attempts they are read at every step of a study: what only a reader wants stays in the database until asked for.
+    """
+    load, query = selectinload(TrialRow.runs), select(TrialRow).where(TrialRow.study_id == study_id)
     if with_attempts:
-        load = load.selectinload(RunRow.attempts).joinedload(AttemptRow.worker)
-    query = select(TrialRow).where(TrialRow.study_id == study_id).order_by(TrialRow.number).options(load)
+        query = query.options(load.selectinload(RunRow.attempts).joinedload(AttemptRow.worker))
+    else:
+        few = load.options(defer(RunRow.progress), defer(RunRow.log_tail))
+        query = query.options(few, defer(TrialRow.prediction))
+    query = query.order_by(TrialRow.number)
     return session.scalars(query.execution_options(populate_existing=True)).all()
 
 

@@ -13,7 +13,6 @@ from db.session import Database
 from tuner.calibration import Calibrations
 from tuner.space import Space
 
-_PATIENCE_S = 10.0
 _IDLE_S = 5.0
 """A plan to wait is believed for this long: a budget in seconds may run out without a change of the study."""
 _MOST_SPACES = 64
@@ -32,15 +31,15 @@ class Askers:
         self._calibrations: dict[str, tuple[str, Calibrations]] = {}
 
     @contextmanager
-    def turn(self, study_id: str, database: Database) -> Iterator[bool]:
-        """Wait for the study's turn; False when it did not come, and the worker should ask again."""
+    def turn(self, study_id: str, database: Database, patience_s: float) -> Iterator[bool]:
+        """Wait so long for the study's turn; False when it did not come."""
         with self._guard:
             lock = self._locks.setdefault(study_id, threading.Lock())
-        if not lock.acquire(timeout=_PATIENCE_S):
+        if not lock.acquire(timeout=patience_s):
             yield False
             return
         try:
-            with database.sole(f"ask {study_id}", _PATIENCE_S) as sole:
+            with database.sole(f"ask {study_id}", patience_s) as sole:
                 yield sole
         finally:
             lock.release()

@@ -24,7 +24,7 @@ class _Nothing(NamedTuple):
     """What the last look of a kind of worker came to."""
 
     seen: int
-    at_s: float
+    began_s: float
     reserved: frozenset[str]
 
 
@@ -67,19 +67,26 @@ class Board:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def found_nothing(self, kind: str, seen: int, reserved: frozenset[str] = frozenset()) -> None:
-        """Workers of this kind have no work in the state that was seen before the claim, but for the `reserved` ids."""
-        self._found_nothing[kind] = _Nothing(seen, time.monotonic(), reserved)
+    def found_nothing(
+        self, kind: str, seen: int, reserved: frozenset[str] = frozenset(), began_s: float | None = None
+    ) -> None:
+        """Workers of this kind have no work in the state that was seen before the claim, but for the `reserved` ids.
 
-    def may_have_work(self, kind: str, worker_id: str) -> bool:
-        """Whether a claim could find something that the last one of this kind did not."""
+        `began_s`: when the claim began, on the monotonic clock; by default now.
+        """
+        self._found_nothing[kind] = _Nothing(seen, time.monotonic() if began_s is None else began_s, reserved)
+
+    def may_have_work(self, kind: str, worker_id: str, asked_s: float | None = None) -> bool:
+        """Whether a claim could find something that the last one of this kind did not.
+
+        `asked_s`: who asked then wants the state of that moment or later, not what was seen last.
+        """
         last = self._found_nothing.get(kind)
-        return (
-            last is None
-            or last.seen != self._seen
-            or worker_id in last.reserved
-            or time.monotonic() - last.at_s >= _LOOK_AGAIN_S
-        )
+        if last is None or worker_id in last.reserved:
+            return True
+        if asked_s is not None:
+            return last.began_s < asked_s
+        return last.seen != self._seen or time.monotonic() - last.began_s >= _LOOK_AGAIN_S
 
     async def change(self, timeout_s: float) -> None:
         """Wait for a change, at most so long."""

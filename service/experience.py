@@ -22,7 +22,6 @@ from tuner.learning import MeasuredTrials
 
 log = logging.getLogger(__name__)
 
-_LEARN_EVERY_S = 10
 MOST_RUNS = 400
 """The newest ones count; enough to tell the factors apart, and read in a tenth of a second."""
 
@@ -42,8 +41,9 @@ def of(askers: Askers, session: Session, fingerprint_key: str | None) -> Experie
     hardware = workers.measured_hardware(session, fingerprint_key)
     count, until = trials.measured_state(session, fingerprint_key, MOST_RUNS)
     if count == MOST_RUNS and until is not None:
-        # One run more changes little then, and learning at each end of one would be most of what a busy service does.
-        until = until.replace(second=until.second // _LEARN_EVERY_S * _LEARN_EVERY_S, microsecond=0)
+        # One run more changes little then, and learning at each end of one would be most of what a busy service does:
+        # once a minute.
+        until = until.replace(second=0, microsecond=0)
     state = f"{count}:{until}:{hardware.content_key() if hardware else ''}"
     return Experience(
         askers.calibrations(

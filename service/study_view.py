@@ -69,8 +69,10 @@ class StudyView:
 
 def view(session: Session, study: StudyRow) -> StudyView:
     """The study and its history as the transaction sees them."""
-    open_runs = leases.open_runs(session, study.id)
-    confirm_runs = leases.confirm_runs(session, study.id, study.match_round)
+    opened = leases.open_states(session, [study.id]).get(study.id, set())
+    # Held until the end: runs find their trials among the session's rows only while somebody refers to these.
+    rows = trials.of_study(session, study.id)
+    runs = sorted((run for row in rows for run in row.runs), key=lambda run: run.position)
     return StudyView(
         study_id=study.id,
         version=study.version,
@@ -85,13 +87,13 @@ def view(session: Session, study: StudyRow) -> StudyView:
         gpu_seconds=study.gpu_seconds,
         created_at=study.created_at,
         match=stored_match(study),
-        history=tuple(observation(row, study.match_round) for row in trials.of_study(session, study.id)),
+        history=tuple(observation(row, study.match_round) for row in rows),
         rejected=tuple(row.value for row in trials.rejections(session, study.id)),
-        fresh=tuple(fresh for run in confirm_runs if (fresh := _fresh(run)) is not None),
-        promotion_cost=leases.promotion_cost(session, study.id),
-        restarts=tuple(_restart(run) for run in leases.restart_runs(session, study.id)),
-        has_waiting_run=any(run.state is TrialState.WAITING for run in open_runs),
-        has_open_run=bool(open_runs),
+        fresh=tuple(fresh for run in runs if (fresh := _fresh(run, study.match_round)) is not None),
+        promotion_cost=leases.promotion_cost(session, [run.id for run in runs if run.purpose == "confirm"]),
+        restarts=tuple(_restart(run) for run in runs if run.purpose == "restart"),
+        has_waiting_run=TrialState.WAITING in opened,
+        has_open_run=bool(opened),
         errand=study.errand,
         warm=_warm(session, study.errand),
     )
@@ -114,8 +116,8 @@ def stored_match(study: StudyRow) -> Match | None:
     return Match(study.match["baseline"], tuple(study.match["candidates"]), tuple(study.match["notes"]))
 
 
-def _fresh(run: RunRow) -> FreshRun | None:
-    if run.trial is None or run.block is None or run.measurement is None or run.state is not TrialState.COMPLETE:
+def _fresh(run: RunRow, match_round: int) -> FreshRun | None:
+    if not _counts(run, match_round) or run.trial is None or run.block is None or run.measurement is None:
         return None
     return FreshRun(run.trial.number, run.block, run.worker_id or "", run.measurement.tokens_per_s_per_gpu)
 

@@ -19,29 +19,48 @@ log = logging.getLogger(__name__)
 async def lease(context: Context, http: Request, request: LeaseRequest) -> Lease | None:
     """Work for a session within `wait_s`, or None."""
     board = context.board
-    until_s = time.monotonic() + request.wait_s
+    asked_s = time.monotonic()
+    until_s = asked_s + request.wait_s
+    # Who does not wait is told of the moment of the question; of many who ask at once, one looks for all.
+    at_once_s = asked_s if request.wait_s == 0 else None
     entry = await to_thread.run_sync(claims.check_in, context, request, limiter=board.limiter)
     if isinstance(entry, Lease):
         return entry
     board.waiting += 1
     try:
         while True:
-            async with board.turn(entry.kind):
-                # Work handed to a connection that is gone would idle until the worker asks again.
-                if context.stopping or await http.is_disconnected():
-                    return None
-                if board.may_have_work(entry.kind, entry.worker_id) or request.wait_s == 0:
-                    seen = board.seen
-                    found = await to_thread.run_sync(claims.claim, context, request.session, limiter=board.limiter)
-                    if isinstance(found, Lease):
-                        return found
-                    board.found_nothing(found.kind, seen, found.reserved)
+            # Asked before the turn, too: it is what a hundred who wait do at every change, and costs nothing.
+            if board.may_have_work(entry.kind, entry.worker_id, at_once_s):
+                async with board.turn(entry.kind):
+                    found = await _claim(context, http, request, entry, at_once_s)
+                if found is not None:
+                    return found
+            if context.stopping:
+                return None
             left_s = until_s - time.monotonic()
             if left_s <= 0:
                 return None
             await board.change(min(left_s, context.settings.poll_s * 2))
     finally:
         board.waiting -= 1
+
+
+async def _claim(
+    context: Context, http: Request, request: LeaseRequest, entry: claims.Idle, at_once_s: float | None
+) -> Lease | None:
+    """A claim, unless another one has meanwhile answered for it. The caller has the turn of the worker's kind."""
+    board = context.board
+    if context.stopping or not board.may_have_work(entry.kind, entry.worker_id, at_once_s):
+        return None
+    # Work handed to a connection that is gone would idle until the worker asks again.
+    if await http.is_disconnected():
+        return None
+    seen, began_s = board.seen, time.monotonic()
+    found = await to_thread.run_sync(claims.claim, context, request.session, limiter=board.limiter)
+    if isinstance(found, Lease):
+        return found
+    board.found_nothing(found.kind, seen, found.reserved, began_s)
+    return None
 
 
 async def keep_looking(context: Context) -> None:

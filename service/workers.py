@@ -1,6 +1,7 @@
 """Take in workers, and list them."""
 
 import logging
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from sqlalchemy.orm import Session
@@ -126,15 +127,24 @@ def of_session(context: Context, session: Session, worker_session: str) -> Worke
     return worker
 
 
-def begun_by_others(
-    context: Context, session: Session, study: StudyRow, run: RunRow, worker: WorkerRow
-) -> frozenset[str]:
-    """Ids of other workers that have run a part of the run's block and can go on: it is compared on the same devices."""
-    if run.block is None:
-        return frozenset()
-    begun_by = leases.block_workers(session, run) - {worker.id}
-    others = workers.seen_since(session, live_since(context), begun_by) if begun_by else ()
-    return frozenset(other.id for other in others if matching.may_run(other, study))
+def reservations(
+    context: Context, session: Session, waiting: Sequence[StudyRow], worker: WorkerRow
+) -> dict[str, frozenset[str]]:
+    """Of studies where a run waits: ids of the workers that alone may have it, as they began its block and can go on.
+
+    Such a run is compared with others on the same devices. Studies whose run anybody may have are left out, and so are
+    those of which the worker itself began the block.
+    """
+    begun = leases.begun_blocks(session, [study.id for study in waiting])
+    begun_by = {study_id: worker_ids for study_id, worker_ids in begun.items() if worker.id not in worker_ids}
+    ids = frozenset().union(*begun_by.values())
+    live = workers.seen_since(session, live_since(context), ids) if ids else ()
+    found = {
+        study.id: frozenset(one.id for one in live if one.id in begun_by[study.id] and matching.may_run(one, study))
+        for study in waiting
+        if study.id in begun_by
+    }
+    return {study_id: worker_ids for study_id, worker_ids in found.items() if worker_ids}
 
 
 def knows(worker: WorkerRow, run: RunRow) -> bool:

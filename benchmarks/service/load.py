@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
 import httpx
@@ -10,7 +11,7 @@ import httpx
 from benchmarks.service.workers import Seen, SimulatedWorker, client
 from tests.simulated_worker import CLUSTER, SPEC
 
-_READ_PAUSE_S = 0.02
+_READ_PAUSE_S = 0.1
 _GIVE_UP_S = 420.0
 
 Read = tuple[str, str]
@@ -72,11 +73,13 @@ def cancel_left(url: str) -> None:
 async def _finish(urls: list[str], plan: Plan) -> Done:
     done = Done()
     over = False
-    async with client() as http:
+    async with client() as http, AsyncExitStack() as stack:
         names = [f"bench-{index}" for index in range(plan.workers)]
         alive = [SimulatedWorker(name, urls, done.seen, lambda: plan.run_s) for name in names]
+        # A client each, as in life: httpx goes through all connections of a pool at every request.
+        own = [await stack.enter_async_context(client()) for _ in alive]
         # Registered before the studies, which need a live worker.
-        tasks = [asyncio.create_task(worker.work(http, lambda: over)) for worker in alive]
+        tasks = [asyncio.create_task(worker.work(mine, lambda: over)) for worker, mine in zip(alive, own, strict=True)]
         while done.seen.statuses["register 200"] < plan.workers:
             await asyncio.sleep(0.1)
         started_s = time.monotonic()

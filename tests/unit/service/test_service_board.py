@@ -29,3 +29,11 @@ def test_a_worker_with_work_of_its_own_looks_whatever_the_others_found():
     assert board.may_have_work("a", "w1") and not board.may_have_work("a", "w2")
     board.found_nothing("a", board.seen)
     assert not board.may_have_work("a", "w1"), "it has looked itself"
+
+
+def test_of_many_who_ask_at_once_one_looks_for_all():
+    board = Board()
+    board.found_nothing("a", board.seen, frozenset({"w3"}), began_s=10.0)
+    assert not board.may_have_work("a", "w1", asked_s=9.9), "that look began after the question"
+    assert board.may_have_work("a", "w1", asked_s=10.1), "and says nothing about later ones"
+    assert board.may_have_work("a", "w3", asked_s=9.9)

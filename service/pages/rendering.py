@@ -13,7 +13,7 @@ from markupsafe import Markup
 from starlette.responses import HTMLResponse, Response
 
 from service.context import utc_now
-from service.pages import assets, figures
+from service.pages import assets, figures, glossary
 from service.principal import LOCAL
 
 CSRF_COOKIE, THEME_COOKIE = "shardtune_csrf", "shardtune_theme"
@@ -114,6 +114,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= figures.FILTERS | {
+        "knob_help": glossary.knob_help,
         "ago": _time,
         "knob_value": _knob_value,
     }

@@ -26,6 +26,8 @@ class Axis:
     x: float
     title: tuple[str, ...]
     """Lines of it."""
+    knob: str
+    """Empty: the speed."""
     ticks: tuple[Tick, ...]
 
 
@@ -69,11 +71,11 @@ def parallel(
         values = _ordered([f.get(knob) for _, f in rows])
         ticks = _spread(values)
         axes.append(
-            Axis(LEFT + index * gap, _lines(knob_name(knob)), tuple(Tick(y, _shown(knob, v)) for v, y in ticks))
+            Axis(LEFT + index * gap, _lines(knob_name(knob)), knob, tuple(Tick(y, _shown(knob, v)) for v, y in ticks))
         )
         places.append({_key(value): y for value, y in ticks})
     last = WIDTH - RIGHT
-    axes.append(Axis(last, ("tokens/s/GPU",), tuple(Tick(speeds(v), rate(v)) for v in speeds.ticks(5))))
+    axes.append(Axis(last, ("tokens/s/GPU",), "", tuple(Tick(speeds(v), rate(v)) for v in speeds.ticks(5))))
     traces = []
     for point, table in rows:
         own = [(axis.x, place[_key(table.get(knob))]) for axis, place, knob in zip(axes, places, knobs, strict=False)]

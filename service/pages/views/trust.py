@@ -6,6 +6,7 @@ from statistics import fmean, stdev
 
 from api_schemas.studies import Study, StudyResult
 from service import wording
+from service.pages.figures import backend_name
 from service.pages.views.freshness import Freshness
 from tuner.space.flat import Flat
 from tuner.stopping import MIN_TRIALS
@@ -28,7 +29,7 @@ def trust(study: Study, fresh: Freshness, complete: Sequence[Flat]) -> tuple[Tru
     result = study.result
     if result is None:
         return ()
-    found = [_pairs(result), *_thin(study, complete), _numerics(result)]
+    found = [_pairs(result), *_thin(study, complete), _numerics(result, complete)]
     if result.restart is not None:
         found.append(Trust(_RESTART_TONES[result.restart.outcome], wording.restarted(result.restart)))
     tones = {"fresh": "good", "stale": "bad", "unchecked": "quiet"}
@@ -63,10 +64,11 @@ def _thin(study: Study, complete: Sequence[Flat]) -> list[Trust]:
     ]
 
 
-def _numerics(result: StudyResult) -> Trust:
+def _numerics(result: StudyResult, complete: Sequence[Flat]) -> Trust:
     if any("no other backend" in note for note in result.notes):
         return Trust("warn", "only one backend could run, so no other confirms that it trains the same thing")
-    return Trust(
-        "good",
-        "it trains the same thing: losses, gradient norms and weights agree with a configuration of another backend",
+    others = sorted(
+        {backend_name(str(table["backend"])) for table in complete} - {backend_name(result.best.config.backend)}
     )
+    named = " and ".join(others) or "another backend"
+    return Trust("good", f"it trains the same thing: losses, gradient norms and weights agree with those of {named}")

@@ -57,7 +57,7 @@ _TIMES = 1.5
 """From here on a speed-up reads better as a factor than as per cent."""
 ORIGINS = {
     "baseline": "your baseline",
-    "default": "a documented default",
+    "default": "the backend's documented default",
     "challenger": "a challenger of the incumbent",
     "sampler": "chosen by the search",
 }

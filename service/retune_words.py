@@ -20,7 +20,7 @@ _STANDS = {
 }
 _CAME_OF = {
     RetuneOutcome.KEPT: "measured again and kept",
-    RetuneOutcome.REPLACED: "measured again and replaced",
+    RetuneOutcome.REPLACED: "measured again, and a faster one was found",
     RetuneOutcome.INCONCLUSIVE: "measured again without a clear answer",
     RetuneOutcome.FAILED: "could not be measured again",
     RetuneOutcome.SKIPPED: "not measured again",
@@ -53,15 +53,15 @@ def next_run(schedule: Schedule, now: datetime) -> str:
 
 
 def tick(found: Tick, zone: str) -> str:
-    """`22 November 03:00 CET: started, 3 cases`."""
+    """`22 November 03:00 CET: started, 3 recommendations`."""
     local = found.at.astimezone(ZoneInfo(zone))
     return f"{local.day} {local:%B %H:%M %Z}{tick_words(found)}"
 
 
 def tick_words(found: Tick) -> str:
-    """What came of a tick, to follow its time: ` by hand: started, 3 cases`."""
+    """What came of a tick, to follow its time: ` by hand: started, 3 recommendations`."""
     by = " by hand" if found.kind == "manual" else ""
-    cases = f", {found.cases} case{'s' if found.cases != 1 else ''}" if found.state == "started" else ""
+    cases = f", {found.cases} recommendation{'s' if found.cases != 1 else ''}" if found.state == "started" else ""
     more = f", for {found.stands_for} ticks" if found.stands_for > 1 else ""
     why = f" ({found.reason})" if found.reason else ""
     return f"{by}: {found.state}{cases}{more}{why}"
@@ -84,6 +84,9 @@ def outcome(retune: Retune) -> str:
 
 def short_reason(outcome: RetuneOutcome | None, reason: str | None) -> str:
     """Why it ended so, without the outcome that stands beside it."""
+    if outcome is RetuneOutcome.REPLACED:
+        # The gain stands beside it, too.
+        return (reason or "").partition("]")[2].lstrip(":; ") or reason or ""
     return (reason or "").removeprefix(f"{outcome.value}: " if outcome else "")
 
 

@@ -149,4 +149,4 @@ def _ask(
     ]
     known = sum(retune.schedule_id != row.id for retune in asked)
     if known:
-        tick.reason = f"{known} of its {len(keys)} cases had an unfinished retune already"
+        tick.reason = f"{known} of them had an unfinished retune already"

@@ -18,6 +18,7 @@ from tuner.objective import available_gib
 _DEVIATIONS = 2.33
 """Of a normal distribution: 99 % of the runs of a rejected configuration would not have fitted."""
 _MOST_TERMS = 4
+_NAMES = {"masters": "master weights", "optimizer": "optimizer state"}
 _JITTER = 0.02
 """CPU ranks: by when gloo's threads let go of their buffers, the same run peaks within this."""
 
@@ -78,7 +79,7 @@ def _words(size: float) -> str:
 def _largest(table: MemoryTable, factor: float) -> str:
     sizes = {name: float(values.flat[0]) for name, values in table.terms.items()}
     ordered = sorted(sizes.items(), key=lambda item: -item[1])
-    parts = [f"{name} {_words(size * factor)}" for name, size in ordered[:_MOST_TERMS] if size > 0]
+    parts = [f"{_NAMES.get(name, name)} {_words(size * factor)}" for name, size in ordered[:_MOST_TERMS] if size > 0]
     other = sum(size for _, size in ordered[_MOST_TERMS:])
     return ", ".join([*parts, f"other {_words(other * factor)}"] if other > 0 else parts)
 

@@ -110,7 +110,7 @@ def choose_worker(page: Page) -> None:
     """A model pasted for the hardware of a live worker."""
     page.get_by_label("Hardware").select_option(index=0)
     page.get_by_label("Preset").select_option("llama-tiny")
-    page.get_by_label("Recipe").select_option("fp32")
+    page.get_by_label("Precision").select_option("fp32")
     page.wait_for_timeout(1500)
 
 

@@ -19,7 +19,7 @@ def fill_in(page: Page, batch: str = "8") -> None:
     page.get_by_role("textbox", name="config.json").fill(json.dumps(TINY))
     page.get_by_label("Sequence length").fill("32")
     page.get_by_label("Global batch").fill(batch)
-    page.get_by_label("Recipe").select_option("fp32")
+    page.get_by_label("Precision").select_option("fp32")
     page.get_by_label("Trials, at most").fill("4")
 
 
@@ -206,7 +206,7 @@ def test_a_schedule_is_made_run_paused_and_deleted_by_keyboard(site, finished):
     press(page, "button", "Create schedule")
     expect(page.locator("#schedules")).to_contain_text("At 02:30 every day (Europe/Berlin)")
     press(page, "button", "Run now")
-    expect(page.locator("#schedules")).to_contain_text("by hand: started, 1 case")
+    expect(page.locator("#schedules")).to_contain_text("by hand: started, 1 recommendation")
     expect(page.locator("#retunes .badge")).to_have_text("queued")
     expect(page.locator("#retunes")).to_contain_text("waits for a window of its schedule")
     watched.assert_accessible()

@@ -10,6 +10,7 @@ from deepspeed.runtime.config import DeepSpeedConfigError
 from deepspeed.runtime.zero.utils import ZeRORuntimeException
 
 from api_schemas.failures import Failure, FailureKind
+from api_schemas.sizes import memory
 from workers import adapter
 
 Phase = Literal["starting", "building", "training"]
@@ -23,7 +24,7 @@ class OverLimitError(Exception):
     """More memory than the task allows; carries the peak."""
 
     def __init__(self, peak_gib: float, limit_gib: float) -> None:
-        super().__init__(f"peak memory of {peak_gib:.3f} GiB exceeds the limit of {limit_gib:.3f} GiB per rank")
+        super().__init__(f"peak memory of {memory(peak_gib)} exceeds the limit of {memory(limit_gib)} per rank")
         self.peak_gib = peak_gib
 
 

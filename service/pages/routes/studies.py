@@ -87,7 +87,7 @@ def show_study(
         chosen=chosen,
         page_size=views.PAGE,
         trial_states=list(TrialState),
-        origins=words.ORIGINS,
+        origins=words.origins(shown.study),
     )
 
 

@@ -158,7 +158,12 @@ def _is_one_subject(sides: list[_Side]) -> bool:
 def _knobs(tables: list[dict[str, Any]]) -> tuple[Line, ...]:
     names = list(dict.fromkeys(name for table in tables for name in table))
     lines = [
-        _line(knob_name(name), [knob_value(name, table[name]) if name in table else "–" for table in tables])
+        Line(
+            knob_name(name),
+            tuple(knob_value(name, table[name]) if name in table else "n/a" for table in tables),
+            # What only one of the backends has says nothing that the backend's name does not.
+            len({repr(table[name]) for table in tables if name in table}) > 1,
+        )
         for name in names
     ]
     return tuple(sorted(lines, key=lambda line: not line.differs))

@@ -77,7 +77,7 @@ def trial_page(session: Session, row: StudyRow, number: int) -> TrialPage | None
         study=study,
         trial=trial,
         tone=words.TRIAL_TONES[trial.state],
-        origin=words.ORIGINS[trial.origin],
+        origin=words.origins(study)[trial.origin],
         reason=words.FAILURES.get(trial.failure.kind.value, "") if trial.failure else "",
         knobs=flatten(trial.config),
         config_json=trial.config.model_dump_json(indent=2),

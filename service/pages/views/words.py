@@ -38,12 +38,13 @@ FAILURES = {
     "suspect": "cannot be true",
     "setup": "could not be started",
 }
+_TO_FIT = "To have it fit: more ranks, more checkpointing or a smaller micro batch, which the search tries by itself."
 ADVICE = {
-    "oom": "Nothing to do: the search learns from it. To have it fit: more ranks, checkpointing, or a smaller micro batch.",
-    "over_limit": "Nothing to do: the search learns from it. To have it fit: more ranks, checkpointing, or a smaller micro batch.",
+    "oom": _TO_FIT,
+    "over_limit": _TO_FIT,
     "rank_lost": (
         "A signal from outside ended the process. SIGKILL is most often the kernel or a control group out of host memory "
-        "(`dmesg -T | grep -i kill` says so), else an administrator or a scheduler. If it strikes one configuration only, give "
+        "(dmesg on the worker says so), else an administrator or a scheduler. If it strikes one configuration only, give "
         "the host more memory; if all of them, look at the machine."
     ),
     "crash": "The traceback names the line. If it is the configuration's, leave it out with the study's space; else update the library.",
@@ -58,7 +59,7 @@ _TIMES = 1.5
 ORIGINS = {
     "baseline": "your baseline",
     "default": "the backend's documented default",
-    "challenger": "a challenger of the incumbent",
+    "challenger": "a challenger",
     "sampler": "chosen by the search",
 }
 ENDS = FAILURES | {"complete": "complete", "released": "handed back by its worker", "cancelled": "cancelled"}
@@ -82,6 +83,11 @@ def cluster_memory(value: Cluster) -> str:
 def workload(value: Workload) -> str:
     """`sequence 4,096 · global batch 256 · bf16-mixed`."""
     return f"sequence {value.sequence_length:,} · global batch {value.global_batch:,} · {value.recipe.name}"
+
+
+def origins(study: Study) -> dict[str, str]:
+    """Where the study's trials come from, by the word that is stored."""
+    return ORIGINS if study.errand is None else ORIGINS | {"baseline": "what is served"}
 
 
 def phase(study: Study, fresh_runs: int) -> str:
@@ -154,5 +160,6 @@ def _unfinished(study: Study) -> tuple[str, str]:
     if study.phase is StudyPhase.CONFIRM:
         return "busy", "The search is over; the fastest and the baseline are being run again."
     if study.best_so_far is not None:
-        return "busy", "Searching. These figures are single runs: pairs of fresh runs at the end decide."
+        what = "Searching" if study.errand is None or study.errand.kind == "search" else "Measuring"
+        return "busy", f"{what}. These figures are single runs: pairs of fresh runs at the end decide."
     return "busy", "Starting: nothing has been measured yet."

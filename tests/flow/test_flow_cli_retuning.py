@@ -38,7 +38,7 @@ def test_the_same_in_words(http, run):
     assert "by hand: started, 1 recommendation" in run("schedules", "show", name, as_json=False)[1]
     (asked,) = run("retunes", "list")[1]["retunes"]
     cancelled = run("retunes", "cancel", asked["retune_id"], as_json=False)[1]
-    assert "asked for  skipped  0 GPU-s" in cancelled and "cancelled by a person" in cancelled
+    assert "asked for by hand  skipped  0 GPU-s" in cancelled and "cancelled by a person" in cancelled
     assert "is deleted" in run("schedules", "delete", name, as_json=False)[1]
 
 

@@ -10,18 +10,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from db.session import Database
+from service.study_view import StudyView
 from tuner.calibration import Calibrations
 from tuner.space import Space
 
 _IDLE_S = 5.0
 """A plan to wait is believed for this long: a budget in seconds may run out without a change of the study."""
 _MOST_SPACES = 64
+_MOST_VIEWS = 64
 _MOST_IDLE = 1024
 
 
 class Askers:
-    """A lock per study, and what is dear to make: the spaces, which never change once the profile is known, and the
-    calibrations, which change with every measured run."""
+    """A lock per study, and what is dear to make: the spaces, which never change once the profile is known, the
+    calibrations, which change with every measured run, and the views of studies, each good for one version."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -29,6 +31,7 @@ class Askers:
         self._spaces: dict[str, Space] = {}
         self._idle: dict[str, tuple[int, float]] = {}
         self._calibrations: dict[str, tuple[str, Calibrations]] = {}
+        self._views: dict[str, StudyView] = {}
 
     @contextmanager
     def turn(self, study_id: str, database: Database, patience_s: float) -> Iterator[bool]:
@@ -66,6 +69,19 @@ class Askers:
                     self._spaces.pop(next(iter(self._spaces)))
                 self._spaces[study_id] = space
         return space
+
+    def view(self, study_id: str, version: int) -> StudyView | None:
+        """What is known of the study at this version; which of its runs wait and run may have changed since."""
+        known = self._views.get(study_id)
+        return known if known is not None and known.version == version else None
+
+    def keep_view(self, seen: StudyView) -> None:
+        """For whoever takes the study's next step in this process."""
+        with self._guard:
+            self._views.pop(seen.study_id, None)
+            while len(self._views) >= _MOST_VIEWS:
+                self._views.pop(next(iter(self._views)))
+            self._views[seen.study_id] = seen
 
     def calibrations(self, fingerprint_key: str, state: str, learn: Callable[[], Calibrations]) -> Calibrations:
         """Of a fingerprint, learnt anew whenever what is stored about it has changed."""

@@ -8,7 +8,7 @@ from starlette.concurrency import run_in_threadpool
 
 from api_schemas.failures import Failure, FailureKind
 from api_schemas.trials import TrialState
-from db import leases, studies
+from db import leases, studies, trials
 from db.rows import RunRow, StudyRow
 from service import outcomes, steps
 from service.context import Context
@@ -47,7 +47,7 @@ def close_lost(
             return False
         failure = Failure(kind=FailureKind.WORKER_LOST, message=f"the attempt ended because {why}")
         ended = Ended(gpu_seconds=_spent(context, study, run), failure=failure, is_release=is_release)
-        outcomes.settle(session, study, run, ended, context.now())
+        outcomes.settle(session, study, run, trials.of_study(session, study_id), ended, context.now())
         purpose = run.purpose
     context.metrics.ended(purpose, ended.word, ended.gpu_seconds)
     steps.advance(context, study_id)

@@ -8,9 +8,9 @@ from datetime import timedelta
 from api_schemas.failures import FailureKind
 from api_schemas.leases import Heartbeat, HeartbeatAnswer, Report, ReportAnswer
 from api_schemas.trials import TrialState
-from db import leases, studies, workers
+from db import leases, studies, trials, workers
 from db.rows import AttemptRow, RunRow
-from service import outcomes, steps, yielding
+from service import outcomes, steps, study_view, yielding
 from service.context import Context
 from service.errors import Conflict, NotFound, invalid
 from service.outcomes import Ended
@@ -61,13 +61,16 @@ def finish(context: Context, run_id: str, report: Report) -> ReportAnswer:
             return ReportAnswer(applied=False)
         _check_live(run, attempt, report)
         _check_outcome(run, report)
-        applied = outcomes.settle(session, study, run, _ended(report, key), context.now())
+        rows = trials.of_study(session, study_id)
+        applied = outcomes.settle(session, study, run, rows, _ended(report, key), context.now())
         assert applied, "checked under the run's lock"
+        seen = study_view.view(session, study, rows)
         worker = workers.by_session(session, report.session)
         if worker is not None:
             worker.seen_at = context.now()
         purpose, end = run.purpose, (attempt.end if attempt is not None else None) or "unknown"
     context.metrics.ended(purpose, end, report.gpu_seconds)
+    context.askers.keep_view(seen)
     steps.advance(context, study_id)
     return ReportAnswer(applied=True)
 

@@ -13,8 +13,8 @@ from api_schemas.models import ModelProfile
 from api_schemas.restart import RestartMeasurement
 from api_schemas.studies import StudyPhase, StudyState
 from api_schemas.trials import TrialState
-from db import leases, trials
-from db.rows import RunRow, StudyRow
+from db import leases
+from db.rows import RunRow, StudyRow, TrialRow
 from service import moves, search, study_view
 from tuner import feasibility, objective, ranking, restart
 
@@ -75,13 +75,15 @@ def next_state(purpose: str, ended: Ended, earlier: Sequence[str], might_fit: bo
     return TrialState.FAILED if final else TrialState.WAITING
 
 
-def settle(session: Session, study: StudyRow, run: RunRow, ended: Ended, now: datetime) -> bool:
+def settle(
+    session: Session, study: StudyRow, run: RunRow, rows: Sequence[TrialRow], ended: Ended, now: datetime
+) -> bool:
     """End the live attempt of a run and everything that follows from it; False when the attempt was live no more.
 
-    The caller holds the study and the run. A measurement over the memory limit, or of another training, is a
+    The caller holds the study and the run, and has read its trials (`rows`) since. A measurement over the memory limit, or of another training, is a
     failure from here on.
     """
-    failure = ended.failure or _fault_found(session, study, run, ended)
+    failure = ended.failure or _fault_found(session, study, run, rows, ended)
     judged = replace(ended, measurement=None if failure else ended.measurement, failure=failure)
     state = next_state(run.purpose, judged, leases.ends(session, run.id), _might_fit(study, run, failure))
     moves.check(run.state, state)
@@ -102,11 +104,13 @@ def settle(session: Session, study: StudyRow, run: RunRow, ended: Ended, now: da
         return False
     session.refresh(run)
     _close_attempt(session, study, run, ended, judged, now)
-    _follow(session, study, run, judged, now)
+    _follow(session, study, run, rows, judged, now)
     return True
 
 
-def _fault_found(session: Session, study: StudyRow, run: RunRow, ended: Ended) -> Failure | None:
+def _fault_found(
+    session: Session, study: StudyRow, run: RunRow, rows: Sequence[TrialRow], ended: Ended
+) -> Failure | None:
     if ended.restart is not None:
         return restart.fault(ended.restart, study.spec.workload.recipe)
     if ended.measurement is None:
@@ -117,7 +121,7 @@ def _fault_found(session: Session, study: StudyRow, run: RunRow, ended: Ended) -
     over = objective.over_limit(ended.measurement, study.cluster, study.spec.objective)
     if over is not None or run.purpose != "confirm" or run.trial is None:
         return over
-    return search.confirm_failure(study_view.view(session, study), run.trial.number, ended.measurement)
+    return search.confirm_failure(study_view.view(session, study, rows), run.trial.number, ended.measurement)
 
 
 def _might_fit(study: StudyRow, run: RunRow, failure: Failure | None) -> bool:
@@ -138,7 +142,9 @@ def _close_attempt(session: Session, study: StudyRow, run: RunRow, ended: Ended,
     log.info("attempt ended", extra=extra | {"trial": run.trial.number if run.trial else None})
 
 
-def _follow(session: Session, study: StudyRow, run: RunRow, judged: Ended, now: datetime) -> None:
+def _follow(
+    session: Session, study: StudyRow, run: RunRow, rows: Sequence[TrialRow], judged: Ended, now: datetime
+) -> None:
     """What the run's new state does to its trial and study."""
     if run.purpose == "profile":
         _follow_profile(session, study, run, judged, now)
@@ -153,7 +159,7 @@ def _follow(session: Session, study: StudyRow, run: RunRow, judged: Ended, now: 
             moves.trial(run.trial, TrialState.INFEASIBLE, now, judged.failure)
         study.match = None
     session.flush()
-    _judge(session, study, now)
+    _judge(study, rows, now)
 
 
 def _stays(study: StudyRow, run: RunRow, judged: Ended) -> bool:
@@ -175,9 +181,9 @@ def _follow_profile(session: Session, study: StudyRow, run: RunRow, judged: Ende
         moves.end_study(session, study, StudyState.FAILED, reason, now)
 
 
-def _judge(session: Session, study: StudyRow, now: datetime) -> None:
+def _judge(study: StudyRow, trials: Sequence[TrialRow], now: datetime) -> None:
     """Compare all trajectories again, and turn out the trials that train something else."""
-    rows = {row.number: row for row in trials.of_study(session, study.id)}
+    rows = {row.number: row for row in trials}
     history = [study_view.observation(row, study.match_round) for row in rows.values()]
     judgement = search.judge(history, study.spec)
     for number, reason in judgement.infeasible.items():

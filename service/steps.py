@@ -25,7 +25,7 @@ def advance(context: Context, study_id: str) -> None:
         with context.db.read() as session:
             study = studies.get(session, study_id)
             assert study is not None
-            seen = study_view.view(session, study)
+            seen = look(context, session, study)
         step = plan(context, seen, may_ask=False)
         if isinstance(step, Wait | NewTrial | NewConfirmation | NewRestart):
             return
@@ -33,6 +33,16 @@ def advance(context: Context, study_id: str) -> None:
             study = studies.lock(session, study_id)
             if study.version == seen.version and study.state is StudyState.RUNNING:
                 apply(context, session, study, step)
+
+
+def look(context: Context, session: Session, study: StudyRow) -> StudyView:
+    """The study as the transaction sees it; its history is read only where it has changed since it was last."""
+    known = context.askers.view(study.id, study.version)
+    if known is not None:
+        return study_view.with_present_runs(session, known)
+    seen = study_view.view(session, study)
+    context.askers.keep_view(seen)
+    return seen
 
 
 def catch_up(context: Context) -> None:

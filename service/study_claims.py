@@ -14,7 +14,7 @@ from api_schemas.studies import StudyPhase, StudyState
 from api_schemas.trials import TrialState
 from db import leases, studies
 from db.rows import RunRow, StudyRow, WorkerRow
-from service import experience, matching, moves, retune_money, steps, study_view, tasks
+from service import experience, matching, moves, retune_money, steps, tasks
 from service.context import Context
 from service.search import Wait
 from service.study_view import StudyView
@@ -95,7 +95,7 @@ def _look(context: Context, study_id: str, is_background: bool) -> StudyView | N
         key = study.fingerprint_key if study.phase is StudyPhase.SEARCH else None
         known = experience.of(context.askers, session, key)
         return replace(
-            study_view.view(session, study),
+            steps.look(context, session, study),
             calibrations=known.calibrations,
             hardware=known.hardware,
             has_restart_worker=has_restart_worker(context, session, study),

@@ -1,6 +1,7 @@
 """A study as one transaction sees it: what its next step is decided from."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sqlalchemy.orm import Session
@@ -64,14 +65,18 @@ class StudyView:
     @property
     def is_stranded(self) -> bool:
         """What waits is a restart check, and no worker that is left understands it."""
-        return not self.has_restart_worker and any(run.state is TrialState.WAITING for run in self.restarts)
+        return (
+            self.has_waiting_run
+            and not self.has_restart_worker
+            and any(run.state is TrialState.WAITING for run in self.restarts)
+        )
 
 
-def view(session: Session, study: StudyRow) -> StudyView:
-    """The study and its history as the transaction sees them."""
+def view(session: Session, study: StudyRow, rows: Sequence[TrialRow] | None = None) -> StudyView:
+    """The study and its history as the transaction sees them; `rows`: its trials, where these have been read."""
     opened = leases.open_states(session, [study.id]).get(study.id, set())
     # Held until the end: runs find their trials among the session's rows only while somebody refers to these.
-    rows = trials.of_study(session, study.id)
+    rows = trials.of_study(session, study.id) if rows is None else rows
     runs = sorted((run for row in rows for run in row.runs), key=lambda run: run.position)
     return StudyView(
         study_id=study.id,
@@ -97,6 +102,12 @@ def view(session: Session, study: StudyRow) -> StudyView:
         errand=study.errand,
         warm=_warm(session, study.errand),
     )
+
+
+def with_present_runs(session: Session, seen: StudyView) -> StudyView:
+    """A view of the study's present version with what changes without a new version: which runs wait and run now."""
+    opened = leases.open_states(session, [seen.study_id]).get(seen.study_id, set())
+    return replace(seen, has_waiting_run=TrialState.WAITING in opened, has_open_run=bool(opened))
 
 
 def _warm(session: Session, errand: Errand | None) -> WarmStart | None:

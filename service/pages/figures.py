@@ -47,7 +47,7 @@ _MEMORY_KINDS = {
     "optimizer": "optimizer state (Adam's moments)",
     "gathered": "gathered layers",
     "buckets": "communication buckets",
-    "recomputation": "recomputed activations",
+    "recomputation": "one block's activations and gradients",
     "logits": "logits and the loss",
     "step": "temporaries of the optimizer's step",
     "offloaded": "offloaded to the host",

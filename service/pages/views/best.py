@@ -109,7 +109,7 @@ def _running_row(study: Study, why: Purpose, fresh: tuple[int, int], now: dateti
     tone, sentence = words.verdict(study, why.outcome)
     return RunningRow(
         study=study,
-        cluster=words.cluster(study.cluster),
+        cluster=words.told_apart(study.cluster),
         workload=words.workload(study.spec.workload),
         state_tone=words.STATE_TONES[study.state],
         purpose=why,
@@ -149,7 +149,7 @@ def _best_row(study: Study, everyone: Sequence[WorkerRow], served: Recommended |
     best = study.result.best
     return BestRow(
         study=study,
-        cluster=words.cluster(study.cluster),
+        cluster=words.told_apart(study.cluster),
         workload=words.workload(study.spec.workload),
         best=best,
         peak_gib=contender_peak(best),

@@ -108,7 +108,11 @@ def _starting(form: StudyForm, own: Sequence[Hardware], live: Sequence[WorkerRow
 
 def _table(form: StudyForm, live: Sequence[WorkerRow]) -> tuple[PredictionTable | None, tuple[FieldError, ...]]:
     try:
-        return predict.predictions(forms.prediction_request(form, live)), ()
+        request, cluster = forms.prediction_request(form, live), forms.cluster_of(form, live)
+        # What is the longest, the largest and the cheapest that fits is asked of what a rank may use.
+        may_use = cluster.model_copy(update={"memory_gib": available_gib(cluster, Objective())})
+        table = predict.predictions(request.model_copy(update={"cluster": may_use}))
+        return table.model_copy(update={"cluster": cluster}), ()
     except FormErrors as error:
         return None, error.errors
     except ServiceError as error:

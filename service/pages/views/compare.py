@@ -142,7 +142,7 @@ def _subjects(sides: list[_Side]) -> tuple[Line, ...]:
     specs = [side.study.spec for side in sides]
     return (
         _line("model", [spec.model.name for spec in specs]),
-        _line("cluster", [words.cluster(side.study.cluster) for side in sides]),
+        _line("cluster", [words.told_apart(side.study.cluster) for side in sides]),
         _line("sequence length", [f"{spec.workload.sequence_length:,}" for spec in specs]),
         _line("global batch", [f"{spec.workload.global_batch:,}" for spec in specs]),
         _line("precision", [spec.workload.recipe.name for spec in specs]),

@@ -180,7 +180,7 @@ def _case(row: BestRow | None) -> Case | None:
     if row is None or row.serving is None:
         return None
     answer = row.serving.answer
-    return Case(answer.model.name, words.cluster(answer.cluster), words.workload(answer.workload))
+    return Case(answer.model.name, words.told_apart(answer.cluster), words.workload(answer.workload))
 
 
 def _ticks(schedule: Schedule, newest: Sequence[Retune]) -> tuple[Ticked, ...]:

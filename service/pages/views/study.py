@@ -124,6 +124,7 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
     recommended = of_study(session, row.id)
     fresh = freshness.of(study, workers.everyone(session), recommended.stale_fields if recommended else ())
     fastest = max((p.tokens_per_s_per_gpu or 0 for p in points if p.state == TrialState.COMPLETE), default=0.0)
+    winner = trials.by_number(session, row.id, best_number) if best_number is not None else None
     shown = trial_points.of_study(session, row.id, chosen, page)
     rejected = [r.value for r in trials.rejections(session, row.id)] if study.rejected else []
     return StudyPage(
@@ -139,7 +140,7 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
         changes=names.changes(study.result) if study.result else "",
         best_peak_gib=best.contender_peak(answer) if answer else None,
         progress=_progress(session, row, study, now),
-        trust=trust(study, fresh, complete),
+        trust=trust(study, fresh, complete, winner.runs if winner else ()),
         freshness=fresh,
         verdict_chart=interval(study.result.speedup) if study.result and study.result.speedup else None,
         plots=tuple(plot for plot in plots if plot is not None),

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from api_schemas.studies import Study, StudyResult
+from db.rows import RunRow
 from service import wording
 from service.pages.figures import backend_name
+from service.pages.views.conditions import troubles
 from service.pages.views.freshness import Freshness
 from tuner.space.flat import Flat
 from tuner.stopping import MIN_TRIALS
@@ -24,12 +26,13 @@ class Trust:
     text: str
 
 
-def trust(study: Study, fresh: Freshness, complete: Sequence[Flat]) -> tuple[Trust, ...]:
-    """All of them, of a study with an answer; `complete`: the configurations that were measured."""
+def trust(study: Study, fresh: Freshness, complete: Sequence[Flat], runs: Sequence[RunRow]) -> tuple[Trust, ...]:
+    """All of them, of a study with an answer; `complete`: the configurations that were measured; `runs`: of the best."""
     result = study.result
     if result is None:
         return ()
-    found = [_pairs(result), *_thin(study, complete), _numerics(result, complete)]
+    found = [_pairs(result), *_rivals(result), *_disturbed(result, runs), *_thin(study, complete)]
+    found.append(_numerics(result, complete))
     if result.restart is not None:
         found.append(Trust(_RESTART_TONES[result.restart.outcome], wording.restarted(result.restart)))
     tones = {"fresh": "good", "stale": "bad", "unchecked": "quiet"}
@@ -49,6 +52,28 @@ def _pairs(result: StudyResult) -> Trust:
     if is_noisy:
         text += "; they lie far apart, so other programs may have used the machine"
     return Trust("warn" if is_noisy else "good", text)
+
+
+def _rivals(result: StudyResult) -> list[Trust]:
+    """Who was run again, too, and was not paired: among them may be the fastest of the search."""
+    paired = result.candidate or result.best
+    if result.promotion is None:
+        return []
+    others = [number for number in result.promotion.candidates if number != paired.trial_number]
+    if not others:
+        return []
+    named = f"trial{'s' if len(others) > 1 else ''} {', '.join(map(str, others))}"
+    return [Trust("quiet", f"run again, too: {named}; trial {paired.trial_number} was the fastest there")]
+
+
+def _disturbed(result: StudyResult, runs: Sequence[RunRow]) -> list[Trust]:
+    """The best's fresh runs during which something was not as it should be."""
+    seen = [run.measurement for run in runs if run.purpose == "confirm" and run.measurement is not None]
+    count = sum(bool(troubles(measured.conditions)) for measured in seen)
+    if not count:
+        return []
+    where = f"trial {result.best.trial_number} says what it was"
+    return [Trust("warn", f"{count} of the {len(seen)} fresh runs of the best were disturbed; {where}")]
 
 
 def _thin(study: Study, complete: Sequence[Flat]) -> list[Trust]:

@@ -38,7 +38,7 @@ FAILURES = {
     "suspect": "cannot be true",
     "setup": "could not be started",
 }
-_TO_FIT = "To have it fit: more ranks, more checkpointing or a smaller micro batch, which the search tries by itself."
+_TO_FIT = "What takes less: sharding (ZeRO, FSDP), more so over more ranks; checkpointing; a smaller micro batch. The search tries them by itself."
 ADVICE = {
     "oom": _TO_FIT,
     "over_limit": _TO_FIT,
@@ -73,6 +73,11 @@ def cluster(value: Cluster) -> str:
         if value.device == "cpu"
         else f"{nodes}{value.gpus_per_node} × {value.gpu}"
     )
+
+
+def told_apart(value: Cluster) -> str:
+    """The cluster where many are listed: a CPU rank has what its worker was given, `2 CPU ranks of 2.00 GiB`."""
+    return cluster(value) + (f" of {memory(value.memory_gib)}" if value.device == "cpu" else "")
 
 
 def cluster_memory(value: Cluster) -> str:
@@ -160,6 +165,10 @@ def _unfinished(study: Study) -> tuple[str, str]:
     if study.phase is StudyPhase.CONFIRM:
         return "busy", "The search is over; the fastest and the baseline are being run again."
     if study.best_so_far is not None:
-        what = "Searching" if study.errand is None or study.errand.kind == "search" else "Measuring"
-        return "busy", f"{what}. These figures are single runs: pairs of fresh runs at the end decide."
+        if study.errand is None or study.errand.kind == "search":
+            return "busy", "Searching. These figures are single runs: pairs of fresh runs at the end decide."
+        return (
+            "busy",
+            "Measuring. These figures are single runs: pairs of fresh runs follow where a challenger comes near.",
+        )
     return "busy", "Starting: nothing has been measured yet."

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, or_, select, tuple_
+from sqlalchemy import ColumnElement, Select, or_, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, joinedload
 
@@ -39,24 +39,31 @@ def current(session: Session, project_id: str, study_key: str) -> BestRow | None
 
 def of_shape(session: Session, project_id: str, shape_key: str) -> Sequence[BestRow]:
     """What is served for a case on any fingerprint, the newest first."""
-    return _serving(session, BestRow.project_id == project_id, BestRow.shape_key == shape_key)
+    return session.scalars(
+        _serving(BestRow.project_id == project_id, BestRow.shape_key == shape_key).options(joinedload(BestRow.serving))
+    ).all()
 
 
 def near(session: Session, project_id: str, model_key: str, model_type: str, device: str) -> Sequence[BestRow]:
-    """What is served for the same model; else for the same architecture on the same kind of device. The newest only."""
-    same = _serving(session, BestRow.project_id == project_id, BestRow.model_key == model_key)
-    return same or _serving(
-        session,
-        BestRow.project_id == project_id,
-        BestRow.model_type == model_type,
-        BestRow.device == device,
-    )
+    """What is served for the same model; else for the same architecture on the same kind of device. The newest only.
+
+    Its answers are read when asked for.
+    """
+    same = session.scalars(_serving(BestRow.project_id == project_id, BestRow.model_key == model_key)).all()
+    kind = (BestRow.model_type == model_type, BestRow.device == device)
+    return same or session.scalars(_serving(BestRow.project_id == project_id, *kind)).all()
 
 
-def _serving(session: Session, *conditions: ColumnElement[bool]) -> Sequence[BestRow]:
+def _serving(*conditions: ColumnElement[bool]) -> Select[BestRow]:
     present = (BestRow.serving_id.is_not(None), BestRow.superseded_by.is_(None))
-    query = select(BestRow).where(*conditions, *present).order_by(BestRow.updated_at.desc())
-    return session.scalars(query.limit(_MOST_CANDIDATES).options(joinedload(BestRow.serving))).all()
+    return select(BestRow).where(*conditions, *present).order_by(BestRow.updated_at.desc()).limit(_MOST_CANDIDATES)
+
+
+def by_ids(session: Session, recommendation_ids: Sequence[str]) -> Sequence[RecommendationRow]:
+    """These recommendations."""
+    if not recommendation_ids:
+        return ()
+    return session.scalars(select(RecommendationRow).where(RecommendationRow.id.in_(recommendation_ids))).all()
 
 
 def lock(session: Session, project_id: str, study_key: str) -> BestRow | None:

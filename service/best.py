@@ -1,7 +1,7 @@
 """The best configuration for a case: the exact answer, the nearest one with every difference named, or a study."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 
 from sqlalchemy.exc import IntegrityError
@@ -17,7 +17,7 @@ from service.decisions import tag_of as tag_of_case
 from service.errors import Conflict, NotFound
 from service.idempotency import ALWAYS, Once
 from service.recommendations import project_of, unknown_key
-from service.subjects import Subject, differences
+from service.subjects import Subject, differing
 from tuner import export
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ def by_subject(context: Context, subject: Subject, exact: bool, project_id: str 
         NotFound: nothing is known that could serve.
     """
     with context.db.read() as session:
-        found = _find(session, project_of(context, project_id), subject, exact, context.now())
+        found = _find(context, session, project_of(context, project_id), subject, exact)
     if found is None:
         name = subject.model.name
         raise NotFound("unknown_best", f"nothing is known of {name} here; POST /v1/best:resolve starts a study")
@@ -82,7 +82,7 @@ def resolve(
     with context.db.read() as session:
         cluster, _ = matching.resolve_cluster(request.study, workers.live(context, session, project_id))
         subject = Subject(request.study.model, request.study.workload, cluster)
-        found = _find(session, project_id, subject, not request.accept_nearest, context.now())
+        found = _find(context, session, project_id, subject, not request.accept_nearest)
     if found is not None:
         return _kept(context, once, Resolved(best=found), 200)
     running = _running(context, project_id, subject)
@@ -128,28 +128,26 @@ def _running(context: Context, project_id: str, subject: Subject) -> Resolved | 
     return None
 
 
-def _find(session: Session, project_id: str, subject: Subject, exact: bool, now: datetime) -> BestConfig | None:
+def _find(context: Context, session: Session, project_id: str, subject: Subject, exact: bool) -> BestConfig | None:
     same = best.of_shape(session, project_id, subject.shape_key)
     if same:
-        return _view(min(same, key=lambda row: row.freshness != "fresh"), (), now)
+        return _view(min(same, key=lambda row: row.freshness != "fresh"), (), context.now())
     if exact:
         return None
     near = best.near(session, project_id, subject.model_key, subject.model_type, subject.cluster.device)
-    compared = [(differences(subject, _subject(row)), row) for row in near]
+    known = context.cases.of(session, [row.serving_id for row in near if row.serving_id is not None])
+    wanted = subject.flat()
+    compared = [(differing(wanted, known[row.serving_id]), row) for row in near if row.serving_id in known]
     if not compared:
         return None
-    found, row = min(compared, key=lambda pair: _distance(pair[0]))
-    return _view(row, found, now)
+    names, row = min(compared, key=lambda pair: _distance(pair[0]))
+    found = known[row.serving_id or ""]
+    told = (Difference(field=name, wanted=wanted.get(name), found=found.get(name)) for name in names)
+    return _view(row, tuple(told), context.now())
 
 
-def _subject(row: BestRow) -> Subject:
-    assert row.serving is not None
-    answer = row.serving.answer
-    return Subject(answer.model, answer.workload, answer.cluster)
-
-
-def _distance(found: tuple[Difference, ...]) -> int:
-    return sum(0 if item.field.startswith(_MINOR) else _WEIGHTS[item.field.split(".")[0]] for item in found)
+def _distance(names: Collection[str]) -> int:
+    return sum(0 if name.startswith(_MINOR) else _WEIGHTS[name.split(".")[0]] for name in names)
 
 
 def _confidence(row: BestRow, found: tuple[Difference, ...]) -> Confidence:
@@ -162,7 +160,7 @@ def _confidence(row: BestRow, found: tuple[Difference, ...]) -> Confidence:
     elif row.changed_fields:
         reasons.append(f"measured before a change of {', '.join(row.changed_fields)}, which should matter little")
     if found:
-        is_low = is_low or _distance(found) >= _WEIGHTS["cluster"]
+        is_low = is_low or _distance([item.field for item in found]) >= _WEIGHTS["cluster"]
         reasons.append("measured for another case: " + ", ".join(item.field for item in found))
     answer = row.serving.answer
     if Verdict.CONFIRMED not in (answer.result.verdict, answer.renewed and answer.renewed.verdict):

@@ -11,6 +11,7 @@ from db.session import Database
 from service.askers import Askers
 from service.board import Board
 from service.feed import Feed, Seats
+from service.known_cases import KnownCases
 from service.metrics import Metrics
 from service.principal import LOCAL, Principal
 from service.quotas import RequestRates
@@ -53,6 +54,7 @@ class Context:
     now: Callable[[], datetime] = utc_now
     """Tests turn this clock."""
     askers: Askers = field(default_factory=Askers)
+    cases: KnownCases = field(default_factory=KnownCases)
     board: Board = field(default_factory=Board)
     feed: Feed = field(default_factory=Feed)
     seats: Seats = field(default_factory=Seats)

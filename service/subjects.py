@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from api_schemas.best import Difference
 from api_schemas.hardware import Cluster, Fingerprint
 from api_schemas.models import ModelSpec
 from api_schemas.workload import Workload
@@ -14,6 +13,8 @@ from api_schemas.workload import Workload
 _WITHOUT_EFFECT = {"transformers_version", "torch_dtype", "dtype", "architectures", "use_cache"}
 """Keys of a config.json that change nothing in a trial, beside those that begin with an underscore: the workload has
 the dtypes, and weights are made, never loaded."""
+Flat = Mapping[str, Any]
+"""Values of a case by dotted name."""
 _CLUSTER = ("device", "gpu", "nodes", "gpus_per_node", "memory_gib")
 
 
@@ -36,6 +37,10 @@ class Subject:
             model = {"entry_point": self.model.entry_point, "script": self.model.script, "config": self.model.config}
         return {"model": model, "workload": workload, "cluster": cluster}
 
+    def flat(self) -> Flat:
+        """The same by dotted name."""
+        return dict(_flat("", self.canonical()))
+
     @property
     def model_key(self) -> str:
         """Of the architecture alone."""
@@ -56,14 +61,9 @@ class Subject:
         return _key([self.canonical(), fingerprint.content_key()])
 
 
-def differences(wanted: Subject, found: Subject) -> tuple[Difference, ...]:
+def differing(wanted: Flat, found: Flat) -> list[str]:
     """Every field in which two cases differ, by dotted name."""
-    left, right = (dict(_flat("", subject.canonical())) for subject in (wanted, found))
-    return tuple(
-        Difference(field=name, wanted=left.get(name), found=right.get(name))
-        for name in sorted(left.keys() | right.keys())
-        if left.get(name) != right.get(name)
-    )
+    return sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
 
 
 def _plain(config: Mapping[str, Any]) -> dict[str, Any]:

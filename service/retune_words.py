@@ -53,18 +53,20 @@ def next_run(schedule: Schedule, now: datetime) -> str:
 
 
 def tick(found: Tick, zone: str) -> str:
-    """`22 November 03:00 CET: started, 3 recommendations`."""
+    """`22 November 03:00 CET: asked for 3 recommendations`."""
     local = found.at.astimezone(ZoneInfo(zone))
     return f"{local.day} {local:%B %H:%M %Z}{tick_words(found)}"
 
 
 def tick_words(found: Tick) -> str:
-    """What came of a tick, to follow its time: ` by hand: started, 3 recommendations`."""
+    """What came of a tick, to follow its time: ` by hand: asked for 3 recommendations`."""
     by = " by hand" if found.kind == "manual" else ""
-    cases = f", {found.cases} recommendation{'s' if found.cases != 1 else ''}" if found.state == "started" else ""
+    did: str = found.state
+    if found.state == "started":
+        did = f"asked for {found.cases} recommendation{'s' if found.cases != 1 else ''} to be measured again"
     more = f", for {found.stands_for} ticks" if found.stands_for > 1 else ""
     why = f" ({found.reason})" if found.reason else ""
-    return f"{by}: {found.state}{cases}{more}{why}"
+    return f"{by}: {did}{more}{why}"
 
 
 def cause(kind: str, changed_fields: Sequence[str] = ()) -> str:

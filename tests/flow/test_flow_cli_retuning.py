@@ -35,7 +35,9 @@ def test_the_same_in_words(http, run):
     assert "when a canary finds it slower; canaries: At 06:00" in drift
     assert "no tick yet" in run("schedules", "show", name, as_json=False)[1]
     run("schedules", "run", name)
-    assert "by hand: started, 1 recommendation" in run("schedules", "show", name, as_json=False)[1]
+    assert (
+        "by hand: asked for 1 recommendation to be measured again" in run("schedules", "show", name, as_json=False)[1]
+    )
     (asked,) = run("retunes", "list")[1]["retunes"]
     cancelled = run("retunes", "cancel", asked["retune_id"], as_json=False)[1]
     assert "asked for by hand  skipped  0 GPU-s" in cancelled and "cancelled by a person" in cancelled

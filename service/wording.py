@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from api_schemas.measurements import Progress
 from api_schemas.restart import RestartCheck
-from api_schemas.sizes import memory
 from api_schemas.studies import FEWEST_PAIRS, Study, StudyPhase
 from api_schemas.trials import Rejection, Run, Trial, TrialState
 from tuner import promotion
@@ -74,7 +73,7 @@ def predicted(trial: Trial) -> str:
     if made is None:
         return ""
     speed = f"{rate(made.tokens_per_s_per_gpu)} tokens/s/GPU, " if made.tokens_per_s_per_gpu is not None else ""
-    return f" (predicted: {speed}{memory(made.memory_gib)})"
+    return f" (predicted: {speed}{gib(made.memory_gib)} GiB)"
 
 
 def restarted(check: RestartCheck) -> str:

@@ -77,7 +77,7 @@ def new_page(form: StudyForm, live: Sequence[WorkerRow], errors: Sequence[FieldE
         form = _starting(form, own, live)
     table, found = _table(form, live)
     usable = available_gib(table.cluster, Objective()) if table else 0.0
-    lines = tuple(_line(one, usable) for one in table.predictions) if table else ()
+    lines = tuple(_line(one, usable, table.cluster.host_memory_gib) for one in table.predictions) if table else ()
     return NewPage(
         form=form,
         presets=tuple(preset_names()),
@@ -121,11 +121,11 @@ def _table(form: StudyForm, live: Sequence[WorkerRow]) -> tuple[PredictionTable 
         return None, (FieldError(field="model", message=str(error)),)
 
 
-def _line(one: Prediction, usable_gib: float) -> StrategyLine:
+def _line(one: Prediction, usable_gib: float, host_gib: float) -> StrategyLine:
     """As a study would take it: by the 90 % range of the prediction and what a rank may use."""
     memory = one.memory
     fits, tone = MAY_FIT, "warn"
-    if memory.low_gib > usable_gib or memory.verdict == "does not fit":
+    if memory.low_gib > usable_gib or memory.host_gib_per_node > host_gib:
         fits, tone = "does not fit", "bad"
     elif memory.high_gib <= usable_gib:
         fits, tone = "fits", "good"

@@ -26,9 +26,9 @@ from api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConf
 from api_schemas.studies import Contender, Speedup, StudyPhase, StudyResult, StudySpec, StudyState, Verdict
 from api_schemas.trials import TrialState
 from api_schemas.workload import Workload
-from db import workers
-from db.rows import AttemptRow, RunRow, StudyRow, TrialRow
+from db.queries import workers
 from db.session import Database, upgrade
+from db.tables.studies import AttemptRow, RunRow, StudyRow, TrialRow
 from service.app import create_app
 from service.context import Context
 from service.settings import Settings

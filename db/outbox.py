@@ -15,8 +15,8 @@ from sqlalchemy.orm.unitofwork import UOWTransaction
 
 from api_schemas.events import EVENT_TYPES
 from api_schemas.studies import StudyState
-from db import webhooks
-from db.rows import AttemptRow, EventRow, RunRow, StudyRow, TrialRow, WebhookRow
+from db.queries import webhooks
+from db.tables.studies import AttemptRow, EventRow, RunRow, StudyRow, TrialRow, WebhookRow
 
 _TOLD = "webhooks that are told"
 

@@ -6,9 +6,9 @@ from typing import Any
 from sqlalchemy import CursorResult, delete, select, tuple_, update
 from sqlalchemy.orm import Session
 
-from db.access_rows import IdempotentRow
-from db.retune_rows import ScheduleTickRow
-from db.rows import DeliveryRow, EventRow, RunRow, StudyRow
+from db.tables.access import IdempotentRow
+from db.tables.retunes import ScheduleTickRow
+from db.tables.studies import DeliveryRow, EventRow, RunRow, StudyRow
 
 _BATCH = 1000
 

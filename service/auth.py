@@ -15,8 +15,8 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer, SecurityS
 from sqlalchemy.exc import OperationalError
 
 from api_schemas.keys import Scope
-from db import keys
-from db.access_rows import ApiKeyRow
+from db.queries import keys
+from db.tables.access import ApiKeyRow
 from service.context import Context, context_of
 from service.errors import Forbidden, Unauthorized
 from service.principal import LOCAL, Principal

@@ -9,8 +9,8 @@ from sqlalchemy.orm import Session
 
 from api_schemas.best import BestConfig, Confidence, Difference, Resolved, ResolveRequest
 from api_schemas.studies import StudyState, Verdict
-from db import best
-from db.best_rows import BestRow
+from db.queries import best
+from db.tables.best import BestRow
 from service import etags, matching, studies, workers
 from service.context import Context
 from service.decisions import tag_of as tag_of_case

@@ -13,10 +13,10 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from api_schemas.studies import StudyState
-from db import best, canaries, studies, workers
-from db.best_rows import BestRow
-from db.canary_rows import CanaryRow
-from db.rows import StudyRow, WorkerRow
+from db.queries import best, canaries, studies, workers
+from db.tables.best import BestRow
+from db.tables.canaries import CanaryRow
+from db.tables.studies import StudyRow, WorkerRow
 from service import canary_reference, canary_sending, matching, moves, retune_queue
 from service.context import Context
 from service.recommendations import SERVICE, note_decision, told

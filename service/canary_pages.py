@@ -1,8 +1,8 @@
 """Read canaries."""
 
 from api_schemas.canaries import Canary, CanaryPage
-from db import canaries
-from db.canary_rows import CanaryRow
+from db.queries import canaries
+from db.tables.canaries import CanaryRow
 from service import paging
 from service.context import Context
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from db import best, canaries, trials
-from db.best_rows import BestRow, RecommendationRow
-from db.canary_rows import CanaryRow
-from db.rows import StudyRow
+from db.queries import best, canaries, trials
+from db.tables.best import BestRow, RecommendationRow
+from db.tables.canaries import CanaryRow
+from db.tables.studies import StudyRow
 from service import study_view
 from tuner import drift
 from tuner.drift import Reference

@@ -12,10 +12,10 @@ from sqlalchemy.orm import Session
 from api_schemas.errands import Errand
 from api_schemas.schedules import Trigger
 from api_schemas.studies import Budget
-from db import best, canaries, retunes, schedules
-from db.best_rows import BestRow, RecommendationRow
-from db.canary_rows import CanaryRow
-from db.rows import WorkerRow
+from db.queries import best, canaries, retunes, schedules
+from db.tables.best import BestRow, RecommendationRow
+from db.tables.canaries import CanaryRow
+from db.tables.studies import WorkerRow
 from service import canary_reference, errands, matching
 from service.cases import covers, spec_of
 from service.context import Context

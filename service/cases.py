@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from sqlalchemy.orm import Session
 
 from api_schemas.schedules import Cases, ScheduleSpec
-from db import best, schedules
-from db.best_rows import BestRow
-from db.retune_rows import ScheduleRow
+from db.queries import best, schedules
+from db.tables.best import BestRow
+from db.tables.retunes import ScheduleRow
 from service import workers
 from service.context import Context
 

@@ -16,10 +16,10 @@ from api_schemas.errands import Errand
 from api_schemas.retunes import Cause, Gain, RetuneOutcome, RetuneState
 from api_schemas.studies import Budget, StudyState, Verdict
 from api_schemas.trials import TrialState
-from db import best, retunes, studies, workers
-from db.best_rows import BestRow
-from db.retune_rows import RetuneRow
-from db.rows import StudyRow
+from db.queries import best, retunes, studies, workers
+from db.tables.best import BestRow
+from db.tables.retunes import RetuneRow
+from db.tables.studies import StudyRow
 from service import challengers, errands, findings, matching, moves, renewals, retune_queue
 from service.context import Context
 from service.errors import Conflict

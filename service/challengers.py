@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from sqlalchemy.orm import Session
 
 from api_schemas.strategies import TrialConfig
-from db import best, trials
-from db.best_rows import BestRow
-from db.rows import FingerprintRow, StudyRow
+from db.queries import best, trials
+from db.tables.best import BestRow
+from db.tables.studies import FingerprintRow, StudyRow
 from service import experience, study_view
 from service.askers import Askers
 from service.experience import Experience

@@ -13,8 +13,8 @@ from sqlalchemy.orm import Session
 from api_schemas.leases import Lease, LeaseRequest
 from api_schemas.studies import StudyPhase, StudyState
 from api_schemas.trials import TrialState
-from db import keys, leases, studies
-from db.rows import StudyRow, WorkerRow
+from db.queries import keys, leases, studies
+from db.tables.studies import StudyRow, WorkerRow
 from service import matching, quotas
 from service.context import Context
 from service.study_claims import NOBODY, ask, live_lease, take_waiting

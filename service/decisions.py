@@ -13,8 +13,8 @@ from api_schemas.best import (
     RecommendationPage,
     RecommendationState,
 )
-from db import best
-from db.best_rows import BestRow, DecisionRow, RecommendationRow
+from db.queries import best
+from db.tables.best import BestRow, DecisionRow, RecommendationRow
 from service import paging
 from service.context import Context
 from service.errors import Conflict, NotFound

@@ -11,9 +11,9 @@ from api_schemas.hardware import Cluster
 from api_schemas.models import ModelProfile, ModelSpec
 from api_schemas.strategies import TrialConfig
 from api_schemas.studies import Budget, StudyPhase, StudySpec, StudyState
-from db import leases, studies
-from db.best_rows import BestRow, RecommendationRow
-from db.rows import FingerprintRow, StudyRow, WorkerRow
+from db.queries import leases, studies
+from db.tables.best import BestRow, RecommendationRow
+from db.tables.studies import FingerprintRow, StudyRow, WorkerRow
 from service import matching, workers
 from service.context import Context
 from service.errors import Conflict

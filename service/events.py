@@ -10,7 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
 
 from api_schemas.events import Event, EventPage
-from db import events
+from db.queries import events
 from service.context import Context
 from service.studies import must_exist
 

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
 from api_schemas.hardware import MeasuredHardware
-from db import studies, trials, workers
-from db.rows import RunRow, StudyRow
+from db.queries import studies, trials, workers
+from db.tables.studies import RunRow, StudyRow
 from service.askers import Askers
 from tuner import learning, traced_shape
 from tuner.calibration import NOTHING_LEARNT, Calibrations

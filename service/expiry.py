@@ -8,8 +8,8 @@ from starlette.concurrency import run_in_threadpool
 
 from api_schemas.failures import Failure, FailureKind
 from api_schemas.trials import TrialState
-from db import leases, studies, trials
-from db.rows import RunRow, StudyRow
+from db.queries import leases, studies, trials
+from db.tables.studies import RunRow, StudyRow
 from service import outcomes, steps
 from service.context import Context
 from service.outcomes import Ended

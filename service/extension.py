@@ -11,8 +11,8 @@ from sqlalchemy.orm import Session
 from api_schemas.studies import Study, StudyPhase, StudyState, Verdict
 from api_schemas.study_changes import Extension
 from api_schemas.trials import TrialState
-from db import leases, studies
-from db.rows import StudyRow
+from db.queries import leases, studies
+from db.tables.studies import StudyRow
 from service import etags, matching, moves, quotas, steps, study_view, workers
 from service.context import Context
 from service.errors import Conflict, from_value_error, invalid

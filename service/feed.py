@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from db.events import Head
+from db.queries.events import Head
 
 
 class Feed:

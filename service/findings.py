@@ -5,7 +5,7 @@ import math
 from sqlalchemy.orm import Session
 
 from api_schemas.studies import Speedup
-from db.rows import StudyRow
+from db.tables.studies import StudyRow
 from service import challengers, errand_plans
 from tuner import challenge
 from tuner.challenge import Finding

@@ -14,11 +14,11 @@ from api_schemas.fingerprints import (
     FingerprintPage,
     FingerprintRecord,
 )
-from db import fingerprints
-from db.best_rows import BestRow
-from db.fingerprint_rows import FingerprintEraRow
-from db.fingerprints import Filter
-from db.rows import FingerprintRow
+from db.queries import fingerprints
+from db.queries.fingerprints import Filter
+from db.tables.best import BestRow
+from db.tables.fingerprints import FingerprintEraRow
+from db.tables.studies import FingerprintRow
 from service import paging
 from service.context import Context
 from service.errors import NotFound

@@ -16,7 +16,7 @@ from fastapi import Depends, FastAPI, Header, Request, Response
 from pydantic import BaseModel
 from sqlalchemy.orm import Session
 
-from db import idempotency
+from db.queries import idempotency
 from service.context import Context, InContext
 from service.errors import Invalid, invalid
 

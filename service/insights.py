@@ -7,9 +7,9 @@ from sqlalchemy.orm import Session
 from api_schemas.insights import Importance, ParetoFront, ParetoPoint
 from api_schemas.strategies import TrialConfig
 from api_schemas.trials import TrialState
-from db import trial_points
 from db.listing import Page
-from db.trial_points import TrialFilter, TrialPoint
+from db.queries import trial_points
+from db.queries.trial_points import TrialFilter, TrialPoint
 from service.context import Context
 from service.studies import must_exist
 from tuner import importance, pareto

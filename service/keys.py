@@ -7,8 +7,8 @@ from datetime import timedelta
 from sqlalchemy.orm import Session
 
 from api_schemas.keys import ApiKey, ApiKeyPage, KeyCreated, KeySpec, RotateRequest, Scope
-from db import keys
-from db.access_rows import ApiKeyRow
+from db.queries import keys
+from db.tables.access import ApiKeyRow
 from service import auth, paging
 from service.context import Context
 from service.errors import Conflict, Forbidden, NotFound

@@ -5,7 +5,7 @@ from collections.abc import Collection
 
 from sqlalchemy.orm import Session
 
-from db import best
+from db.queries import best
 from service.subjects import Flat, Subject
 
 _MOST = 4096

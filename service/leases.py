@@ -1,6 +1,6 @@
 """Renew and finish leases.
 
-Queries live in db.leases; what an end means lives in service.outcomes; who is given what in service.claims.
+Queries live in db.queries.leases; what an end means lives in service.outcomes; who is given what in service.claims.
 """
 
 from datetime import timedelta
@@ -8,8 +8,8 @@ from datetime import timedelta
 from api_schemas.failures import FailureKind
 from api_schemas.leases import Heartbeat, HeartbeatAnswer, Report, ReportAnswer
 from api_schemas.trials import TrialState
-from db import leases, studies, trials, workers
-from db.rows import AttemptRow, RunRow
+from db.queries import leases, studies, trials, workers
+from db.tables.studies import AttemptRow, RunRow
 from service import outcomes, steps, study_view, yielding
 from service.context import Context
 from service.errors import Conflict, NotFound, invalid

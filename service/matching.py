@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from api_schemas.hardware import Cluster, Inventory
 from api_schemas.models import ModelSpec
 from api_schemas.studies import StudySpec
-from db.rows import StudyRow, WorkerRow
+from db.tables.studies import StudyRow, WorkerRow
 from service.errors import Invalid, close_matches, invalid
 from tuner.fingerprints import changes, stale_fields
 

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from api_schemas.studies import StudyState
 from api_schemas.trials import TrialState
-from db.rows import DeliveryRow, RunRow, StudyRow, WorkerRow
+from db.tables.studies import DeliveryRow, RunRow, StudyRow, WorkerRow
 
 
 class Metrics:

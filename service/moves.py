@@ -7,8 +7,8 @@ from sqlalchemy.orm import Session
 from api_schemas.failures import Failure
 from api_schemas.studies import StudyPhase, StudyState
 from api_schemas.trials import ALLOWED_MOVES, TrialState
-from db import leases
-from db.rows import RunRow, StudyRow, TrialRow
+from db.queries import leases
+from db.tables.studies import RunRow, StudyRow, TrialRow
 
 _OPEN = (TrialState.WAITING, TrialState.RUNNING)
 _UNFINISHED = (StudyState.RUNNING, StudyState.PAUSED)

@@ -13,8 +13,8 @@ from api_schemas.models import ModelProfile
 from api_schemas.restart import RestartMeasurement
 from api_schemas.studies import StudyPhase, StudyState
 from api_schemas.trials import TrialState
-from db import leases
-from db.rows import RunRow, StudyRow, TrialRow
+from db.queries import leases
+from db.tables.studies import RunRow, StudyRow, TrialRow
 from service import moves, search, study_view
 from tuner import feasibility, objective, ranking, restart
 

@@ -4,8 +4,8 @@ import logging
 
 from api_schemas.keys import Project, ProjectPage, ProjectSpec
 from api_schemas.retunes import RetunePolicy
-from db import keys
-from db.access_rows import ProjectRow
+from db.queries import keys
+from db.tables.access import ProjectRow
 from service import etags, paging
 from service.context import Context
 from service.errors import Forbidden, NotFound

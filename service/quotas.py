@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from sqlalchemy.orm import Session
 
 from api_schemas.keys import Quotas
-from db import keys
+from db.queries import keys
 from service.errors import NotFound, TooMany
 
 _STUDY_RETRY_S = 60

@@ -17,9 +17,10 @@ from api_schemas.best import (
     Renewed,
 )
 from api_schemas.studies import StudyResult
-from db import best, outbox
-from db.best_rows import BestRow, DecisionRow, RecommendationRow
-from db.rows import StudyRow
+from db import outbox
+from db.queries import best
+from db.tables.best import BestRow, DecisionRow, RecommendationRow
+from db.tables.studies import StudyRow
 from service.context import Context
 from service.errors import NotFound
 from service.subjects import Subject

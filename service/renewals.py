@@ -11,8 +11,8 @@ from sqlalchemy.orm import Session
 
 from api_schemas.best import RecommendationState, Renewed
 from api_schemas.studies import StudyResult, Verdict
-from db.best_rows import BestRow, RecommendationRow
-from db.rows import StudyRow
+from db.tables.best import BestRow, RecommendationRow
+from db.tables.studies import StudyRow
 from service.context import Context
 from service.recommendations import SERVICE, case, needs_approval, note_decision, recommend, serve, speed, told
 

@@ -8,8 +8,8 @@ from sqlalchemy.orm import Session
 
 from api_schemas import times
 from api_schemas.schedules import ScheduleSpec
-from db import retunes, schedules
-from db.retune_rows import RetuneRow
+from db.queries import retunes, schedules
+from db.tables.retunes import RetuneRow
 from service import retune_money, retune_worth, workers
 from service.cases import spec_of
 from service.context import Context

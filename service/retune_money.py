@@ -12,9 +12,9 @@ from sqlalchemy.orm import Session
 from api_schemas import times
 from api_schemas.keys import DEFAULT_PROJECT
 from api_schemas.retunes import RetunePolicy
-from db import keys, retune_costs
-from db.retune_rows import RetuneRow
-from db.rows import StudyRow
+from db.queries import keys, retune_costs
+from db.tables.retunes import RetuneRow
+from db.tables.studies import StudyRow
 from service.context import Context
 
 _CHALLENGE_SHARE = 1 / 3

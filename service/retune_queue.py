@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 from sqlalchemy.orm import Session
 
 from api_schemas.retunes import Cause, RetuneOutcome, RetuneState
-from db import best, retunes, schedules
-from db.retune_rows import RetuneRow
+from db.queries import best, retunes, schedules
+from db.tables.retunes import RetuneRow
 from service import retune_admission, retune_money
 from service.cases import covers, spec_of
 from service.context import Context

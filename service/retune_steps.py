@@ -6,8 +6,8 @@ from collections.abc import Callable
 from sqlalchemy.orm import Session
 
 from api_schemas.retunes import RetuneOutcome, RetuneState
-from db import retunes, studies
-from db.retune_rows import RetuneRow
+from db.queries import retunes, studies
+from db.tables.retunes import RetuneRow
 from service import retune_admission, retune_money, retune_worth
 from service.context import Context
 from service.retune_queue import CLAIM, MOST_TRIES, Start, begin

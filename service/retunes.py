@@ -7,9 +7,9 @@ from sqlalchemy.orm import Session
 
 from api_schemas.retunes import Gain, PlannedRun, Retune, RetuneOutcome, RetunePage, RetuneState
 from api_schemas.studies import StudyState
-from db import best, retunes, studies
-from db.retune_rows import RetuneRow
-from db.retunes import Filter
+from db.queries import best, retunes, studies
+from db.queries.retunes import Filter
+from db.tables.retunes import RetuneRow
 from service import moves, paging
 from service.context import Context
 from service.errors import Conflict, NotFound

@@ -8,7 +8,7 @@ import logging
 
 from starlette.concurrency import run_in_threadpool
 
-from db import retunes
+from db.queries import retunes
 from service import challenge, retune_queue, retune_steps, ticks
 from service.context import Context
 

@@ -6,8 +6,8 @@ import secrets
 from sqlalchemy.orm import Session
 
 from api_schemas.schedules import Schedule, SchedulePage, ScheduleSpec, Tick, TickPage
-from db import best, keys, schedules
-from db.retune_rows import ScheduleRow, ScheduleTickRow
+from db.queries import best, keys, schedules
+from db.tables.retunes import ScheduleRow, ScheduleTickRow
 from service import cron, etags, paging, ticks
 from service.cases import spec_of
 from service.context import Context

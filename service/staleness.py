@@ -15,10 +15,11 @@ from starlette.concurrency import run_in_threadpool
 
 from api_schemas.hardware import Cluster
 from api_schemas.retunes import RetuneOutcome, RetuneState
-from db import best, fingerprints, outbox, retunes
-from db.best_rows import BestRow
-from db.fingerprint_rows import FingerprintEraRow
-from db.fingerprints import Case
+from db import outbox
+from db.queries import best, fingerprints, retunes
+from db.queries.fingerprints import Case
+from db.tables.best import BestRow
+from db.tables.fingerprints import FingerprintEraRow
 from service import matching, retune_queue
 from service.context import Context
 from service.recommendations import SERVICE, note_decision

@@ -6,8 +6,8 @@ from dataclasses import asdict
 from sqlalchemy.orm import Session
 
 from api_schemas.studies import StudyPhase, StudyState
-from db import leases, studies, trials
-from db.rows import StudyRow
+from db.queries import leases, studies, trials
+from db.tables.studies import StudyRow
 from service import errand_plans, moves, recommendations, search, study_view
 from service.context import Context
 from service.search import Complete, Confirm, Fail, NewConfirmation, NewRestart, NewTrial, Step, Wait

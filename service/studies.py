@@ -12,9 +12,9 @@ from api_schemas.best import Resolved
 from api_schemas.exports import Export, ExportFormat
 from api_schemas.studies import Contender, Study, StudyPage, StudyPhase, StudyResult, StudySpec, StudyState
 from api_schemas.trials import RejectionPage, TrialPage, TrialState
-from db import leases, studies, trials
-from db.rows import StudyRow
-from db.studies import Filter
+from db.queries import leases, studies, trials
+from db.queries.studies import Filter
+from db.tables.studies import StudyRow
 from service import checks, matching, paging, quotas, study_view, views, workers
 from service.context import Context
 from service.errors import Conflict, NotFound, invalid

@@ -4,7 +4,7 @@ import logging
 
 from api_schemas.studies import Study, StudyState
 from api_schemas.study_changes import CloneRequest
-from db import studies
+from db.queries import studies
 from service import etags, moves, quotas, steps
 from service import studies as rules
 from service.context import Context

@@ -1,6 +1,6 @@
 """Give a worker a run of one study: one that waits, or a new one.
 
-Queries live in db.leases; what to run next in service.search; in which study to look in service.claims.
+Queries live in db.queries.leases; what to run next in service.search; in which study to look in service.claims.
 """
 
 import logging
@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session
 from api_schemas.leases import Lease
 from api_schemas.studies import StudyPhase, StudyState
 from api_schemas.trials import TrialState
-from db import leases, studies
-from db.rows import RunRow, StudyRow, WorkerRow
+from db.queries import leases, studies
+from db.tables.studies import RunRow, StudyRow, WorkerRow
 from service import experience, matching, moves, retune_money, steps, tasks
 from service.context import Context
 from service.search import Wait

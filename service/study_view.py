@@ -12,8 +12,8 @@ from api_schemas.models import ModelProfile
 from api_schemas.strategies import TrialConfig
 from api_schemas.studies import StudyPhase, StudySpec, StudyState
 from api_schemas.trials import Rejection, TrialState
-from db import leases, studies, trials
-from db.rows import RunRow, StudyRow, TrialRow
+from db.queries import leases, studies, trials
+from db.tables.studies import RunRow, StudyRow, TrialRow
 from tuner.calibration import NOTHING_LEARNT, Calibrations
 from tuner.history import Observation, Origin
 from tuner.promotion import FreshRun, Match

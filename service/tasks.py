@@ -2,7 +2,7 @@
 
 from api_schemas.leases import Lease, ProfileTask, RestartTask, Task, TrialTask
 from api_schemas.trials import TrialState
-from db.rows import RunRow, StudyRow
+from db.tables.studies import RunRow, StudyRow
 from service.context import Context
 from tuner.objective import available_gib
 

@@ -14,8 +14,8 @@ from sqlalchemy.orm import Session
 
 from api_schemas.retunes import Cause
 from api_schemas.schedules import ScheduleSpec, Trigger
-from db import schedules
-from db.retune_rows import ScheduleRow, ScheduleTickRow
+from db.queries import schedules
+from db.tables.retunes import ScheduleRow, ScheduleTickRow
 from service import canary_sending, cases, catch_up, cron, retune_queue
 from service.cases import spec_of
 from service.catch_up import Due

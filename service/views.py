@@ -6,7 +6,7 @@ from api_schemas.measurements import Measurement
 from api_schemas.predictions import TrialPrediction
 from api_schemas.studies import Study
 from api_schemas.trials import Attempt, Run, Trial
-from db.rows import AttemptRow, RunRow, StudyRow, TrialRow
+from db.tables.studies import AttemptRow, RunRow, StudyRow, TrialRow
 from tuner import learning
 
 

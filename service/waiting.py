@@ -9,7 +9,7 @@ from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 
 from api_schemas.leases import Lease, LeaseRequest
-from db import studies
+from db.queries import studies
 from service import claims
 from service.context import Context
 

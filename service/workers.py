@@ -8,8 +8,8 @@ from sqlalchemy.orm import Session
 
 from api_schemas.leases import SERVED_VERSIONS, Registered, Registration, Worker, WorkerPage
 from api_schemas.studies import StudyPhase
-from db import leases, workers
-from db.rows import RunRow, StudyRow, WorkerRow
+from db.queries import leases, workers
+from db.tables.studies import RunRow, StudyRow, WorkerRow
 from service import matching, paging
 from service.context import Context
 from service.errors import Conflict, NotFound, WrongProtocol

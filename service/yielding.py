@@ -2,8 +2,8 @@
 
 from sqlalchemy.orm import Session
 
-from db import leases, studies, workers
-from db.rows import RunRow, WorkerRow
+from db.queries import leases, studies, workers
+from db.tables.studies import RunRow, WorkerRow
 from service import matching
 from service.context import Context
 from service.expiry import close_lost

@@ -7,8 +7,8 @@ from collections.abc import Collection
 from sqlalchemy import func, select
 
 from api_schemas.trials import TrialState
-from db.rows import AttemptRow, EventRow, RunRow, StudyRow, TrialRow
 from db.session import Database
+from db.tables.studies import AttemptRow, EventRow, RunRow, StudyRow, TrialRow
 
 _OPEN = (TrialState.WAITING, TrialState.RUNNING)
 _TOLERANCE = 1e-6

@@ -2,10 +2,10 @@
 
 from alembic import context
 
-from db.best_rows import BestRow
-from db.canary_rows import CanaryRow
-from db.fingerprint_rows import FingerprintEraRow
-from db.retune_rows import RetuneRow
+from db.tables.best import BestRow
+from db.tables.canaries import CanaryRow
+from db.tables.fingerprints import FingerprintEraRow
+from db.tables.retunes import RetuneRow
 
 _ADDING = (BestRow, CanaryRow, FingerprintEraRow, RetuneRow)
 assert len({row.metadata for row in _ADDING}) == 1, "all modules must be imported: each adds its tables"

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from api_schemas.keys import DEFAULT_PROJECT, ApiKey, KeyCreated, KeySpec, ProjectSpec, Quotas, RotateRequest, Scope
 from api_schemas.retunes import RetunePolicy
-from db import keys as rows
+from db.queries import keys as rows
 from db.session import Database
 from service import keys, projects
 from service.auth import is_loopback

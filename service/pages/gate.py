@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import Depends, Request
 
 from api_schemas.keys import Scope
-from db import keys, page_sessions
+from db.queries import keys, page_sessions
 from service import auth
 from service.context import Context, context_of
 from service.errors import Forbidden, Unauthorized

@@ -22,7 +22,7 @@ from api_schemas.hardware import Cluster
 from api_schemas.keys import Scope
 from api_schemas.models import ModelSpec
 from api_schemas.workload import Workload
-from db.best_rows import BestRow
+from db.tables.best import BestRow
 from service import best, decisions, etags, recommendations
 from service.auth import requires
 from service.codes import FieldError, problems

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query
 
 from api_schemas.keys import Scope
 from api_schemas.retunes import PlannedRun, Retune, RetunePage, RetuneState
-from db.retunes import Filter
+from db.queries.retunes import Filter
 from service import retunes
 from service.auth import requires
 from service.codes import problems

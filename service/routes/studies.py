@@ -10,7 +10,7 @@ from api_schemas.keys import PROJECT_PATTERN, Scope
 from api_schemas.studies import Study, StudyPage, StudyResult, StudySpec, StudyState
 from api_schemas.study_changes import CloneRequest, Extension
 from api_schemas.trials import RejectionPage, TrialPage, TrialState
-from db.studies import Filter
+from db.queries.studies import Filter
 from service import etags, extension, insights, studies, study_actions
 from service.auth import requires
 from service.codes import problems

@@ -8,8 +8,8 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from api_schemas.webhooks import Delivery, Webhook, WebhookSpec, WebhookWithSecret
-from db import studies, webhooks
-from db.rows import DeliveryRow, WebhookRow
+from db.queries import studies, webhooks
+from db.tables.studies import DeliveryRow, WebhookRow
 from service.context import Context
 from service.errors import Conflict, NotFound, invalid
 from service.idempotency import ALWAYS, Once

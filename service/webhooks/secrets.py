@@ -13,8 +13,8 @@ from pathlib import Path
 
 from standardwebhooks import Webhook
 
-from db.rows import WebhookRow
 from db.session import parse_url
+from db.tables.studies import WebhookRow
 from service.errors import Conflict
 from service.settings import Settings
 

@@ -11,7 +11,9 @@ def _modules_after(statement: str) -> set[str]:
     return set(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split())
 
 
-@pytest.mark.parametrize("module", ["service.app", "service.cli", "tuner.suggest", "db.rows", "workers.agent"])
+@pytest.mark.parametrize(
+    "module", ["service.app", "service.cli", "tuner.suggest", "db.tables.studies", "workers.agent"]
+)
 def test_only_ranks_load_torch(module: str) -> None:
     assert not {"torch", "deepspeed", "transformers"} & _modules_after(f"import {module}")
 

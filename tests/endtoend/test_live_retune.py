@@ -14,9 +14,9 @@ from real_parts import Stack, study, until
 from sqlalchemy import select
 
 from api_schemas.retunes import Cause
-from db import best, retunes
-from db.canary_rows import CanaryRow
+from db.queries import best, retunes
 from db.session import Database
+from db.tables.canaries import CanaryRow
 from service import canary, canary_sending, challenge, retune_queue, retune_steps
 from service.context import Context
 from service.settings import Settings

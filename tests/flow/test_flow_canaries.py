@@ -8,7 +8,7 @@ from test_flow_challenges import CHANGED, Lab
 from test_flow_concurrency import in_threads
 
 from api_schemas.strategies import TrialConfig
-from db.canary_rows import CanaryRow
+from db.tables.canaries import CanaryRow
 from service import canary, canary_sending
 
 DAY_S = 86_400

@@ -11,8 +11,8 @@ from test_flow_concurrency import in_threads
 from api_schemas.events import BEST_EVENTS
 from api_schemas.failures import FailureKind
 from api_schemas.strategies import TrialConfig
-from db import retunes as rows
-from db.rows import DeliveryRow, WebhookRow
+from db.queries import retunes as rows
+from db.tables.studies import DeliveryRow, WebhookRow
 from service import challenge, retune_queue
 
 TWO_BACKENDS = {"space": {"backends": ["ddp", "fsdp2"]}}

@@ -16,7 +16,7 @@ from api_schemas.failures import FailureKind
 from api_schemas.leases import TASK_KINDS, ProfileTask, RestartTask
 from api_schemas.trials import TrialState
 from benchmarks.service import history
-from db.rows import RunRow
+from db.tables.studies import RunRow
 from service import expiry
 
 LONG = os.environ.get("SHARDTUNE_TEST_LONG") == "1"

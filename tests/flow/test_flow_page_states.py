@@ -7,7 +7,7 @@ from test_flow_failures import run_study
 from test_flow_pages import page
 
 from api_schemas.strategies import TrialConfig
-from db.rows import DeliveryRow, WebhookRow
+from db.tables.studies import DeliveryRow, WebhookRow
 from service.pages.views import names
 
 

@@ -12,11 +12,11 @@ from test_flow_challenges import CHANGED
 from test_flow_retunes import ask
 
 from api_schemas.retunes import RetunePolicy
-from db import keys, retunes, trials
-from db.best_rows import BestRow
-from db.retune_rows import RetuneRow
-from db.rows import AttemptRow
+from db.queries import keys, retunes, trials
 from db.session import Database
+from db.tables.best import BestRow
+from db.tables.retunes import RetuneRow
+from db.tables.studies import AttemptRow
 from service import challenge, retune_queue, retune_steps, staleness
 from service.app import create_app
 from service.context import Context

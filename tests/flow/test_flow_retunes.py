@@ -9,7 +9,7 @@ from test_flow_concurrency import in_threads
 from test_flow_pages import token
 
 from api_schemas.retunes import Gain, RetuneOutcome, RetuneState
-from db import retunes as rows
+from db.queries import retunes as rows
 from service import challenge, retune_queue, retune_steps, retunes
 from service.errors import Invalid
 

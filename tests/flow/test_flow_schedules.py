@@ -5,7 +5,7 @@ from test_flow_best import best, tune
 from test_flow_keys import bearer, make_key
 
 from api_schemas.retunes import RetuneOutcome
-from db import retunes as rows
+from db.queries import retunes as rows
 from service import retune_queue, ticks
 from service.retunes import finish
 

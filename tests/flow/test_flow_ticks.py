@@ -12,10 +12,10 @@ from test_flow_best import best, tune
 
 from api_schemas.retunes import RetuneOutcome, RetuneState
 from api_schemas.schedules import ScheduleSpec
-from db import keys
-from db.best_rows import BestRow
-from db.retune_rows import RetuneRow, ScheduleTickRow
+from db.queries import keys
 from db.session import Database
+from db.tables.best import BestRow
+from db.tables.retunes import RetuneRow, ScheduleTickRow
 from service import retunes, schedules, ticks
 from service.app import create_app
 from service.context import Context

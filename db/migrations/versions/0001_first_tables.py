@@ -1,6 +1,6 @@
 """First tables: studies, trials, runs, attempts, rejections, workers, fingerprints.
 
-Column types are spelt out, so that a later change of db.types does not rewrite history.
+Column types are spelt out, so that a later change of db.tables.types does not rewrite history.
 
 Revision ID: 0001
 Revises:

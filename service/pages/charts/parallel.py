@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any
 
-from db.trial_points import TrialPoint
+from db.queries.trial_points import TrialPoint
 from service.pages.charts.plot import Tick, polyline
 from service.pages.charts.scale import from_zero
 from service.pages.figures import backend_name, knob_name, knob_value, rate

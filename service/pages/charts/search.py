@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from db.trial_points import TrialPoint
+from db.queries.trial_points import TrialPoint
 from service.pages.charts.plot import (
     BOTTOM,
     HEIGHT,

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from db.listing import Page
-from db.overview import BEST_SORTS
+from db.queries.overview import BEST_SORTS
 from service.context import InContext
 from service.pages.rendering import render
 from service.pages.views import best

@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
-from db import overview
+from db.queries import overview
 from service.context import Context, InContext
 from service.errors import TooMany
 from service.studies import must_exist

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Form, Request
 from starlette.responses import Response
 
 from api_schemas.keys import Scope
-from db.retunes import Filter
+from db.queries.retunes import Filter
 from service import retune_money, retunes
 from service import schedules as rules
 from service.codes import FieldError

@@ -11,9 +11,9 @@ from api_schemas.keys import Scope
 from api_schemas.studies import Study, StudyState
 from api_schemas.study_changes import Extension
 from api_schemas.trials import TrialState
-from db import overview
 from db.listing import Page
-from db.trial_points import TRIAL_SORTS, TrialFilter
+from db.queries import overview
+from db.queries.trial_points import TRIAL_SORTS, TrialFilter
 from service import decisions, extension, study_actions
 from service import studies as rules
 from service.context import Context, InContext

@@ -7,9 +7,9 @@ from datetime import datetime
 from sqlalchemy.orm import Session
 
 from api_schemas.studies import Contender, Study, StudyState
-from db import overview, studies, workers
 from db.listing import Page
-from db.rows import StudyRow, WorkerRow
+from db.queries import overview, studies, workers
+from db.tables.studies import StudyRow, WorkerRow
 from service import views as shown
 from service import wording
 from service.pages.views import freshness, purpose, words

@@ -8,7 +8,7 @@ from api_schemas.models import preset_names
 from api_schemas.predictions import Prediction, PredictionTable
 from api_schemas.studies import Objective
 from api_schemas.workload import RECIPES, Recipe
-from db.rows import WorkerRow
+from db.tables.studies import WorkerRow
 from service.codes import FieldError
 from service.errors import ServiceError
 from service.pages.charts.stacked import KINDS, Stack, by_kind, stack

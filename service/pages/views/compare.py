@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from api_schemas.strategies import TrialConfig
 from api_schemas.studies import Study
-from db import studies, trials
+from db.queries import studies, trials
 from service.pages.figures import knob_name, knob_value, memory, percent, rate, ratio, seconds
 from service.pages.views import best, words
 from tuner.space.flat import flatten

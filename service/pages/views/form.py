@@ -14,7 +14,7 @@ from api_schemas.predictions import PredictionRequest
 from api_schemas.sizes import memory
 from api_schemas.strategies import TrialConfig
 from api_schemas.studies import StudySpec
-from db.rows import WorkerRow
+from db.tables.studies import WorkerRow
 from service.codes import FieldError
 from service.mistakes import field_error
 from service.pages.views import words

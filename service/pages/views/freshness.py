@@ -6,7 +6,7 @@ from typing import Literal
 
 from api_schemas.fingerprints import FieldChange
 from api_schemas.studies import Study
-from db.rows import WorkerRow
+from db.tables.studies import WorkerRow
 from service import matching
 from tuner.fingerprints import changes
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import correlation, median
 
 from api_schemas.trials import TrialState
-from db.trial_points import TrialPoint
+from db.queries.trial_points import TrialPoint
 from service.pages.charts.plot import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Line, Mark, Plot, polyline, ticks
 from service.pages.charts.scale import for_sizes, memory_unit, titled
 from service.pages.charts.search import SHAPES

@@ -7,8 +7,8 @@ from sqlalchemy.orm import Session
 
 from api_schemas.retunes import RetuneOutcome, RetuneState
 from api_schemas.studies import Study
-from db import retunes
-from db.retune_rows import RetuneRow
+from db.queries import retunes
+from db.tables.retunes import RetuneRow
 from service import retune_words
 
 

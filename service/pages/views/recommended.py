@@ -10,9 +10,9 @@ from sqlalchemy.orm import Session
 from api_schemas.best import RecommendationState, Renewed
 from api_schemas.retunes import RetuneState
 from api_schemas.studies import StudyResult
-from db import best, retunes
-from db.best_rows import BestRow, RecommendationRow
-from db.retune_rows import RetuneRow
+from db.queries import best, retunes
+from db.tables.best import BestRow, RecommendationRow
+from db.tables.retunes import RetuneRow
 from service import retune_words
 
 _SHOWN = 8

@@ -11,8 +11,8 @@ from sqlalchemy.orm import Session
 from api_schemas import times
 from api_schemas.retunes import Retune, RetuneOutcome, RetuneState
 from api_schemas.schedules import Schedule, ScheduleSpec, Trigger
-from db import best, schedules
-from db.best_rows import BestRow
+from db.queries import best, schedules
+from db.tables.best import BestRow
 from service import retune_words
 from service.codes import FieldError
 from service.mistakes import field_error

@@ -10,10 +10,10 @@ from api_schemas.insights import Importance, ParetoPoint
 from api_schemas.strategies import TrialConfig
 from api_schemas.studies import Study, StudyPhase, StudyState
 from api_schemas.trials import TrialState
-from db import leases, overview, trial_points, trials, workers
 from db.listing import Page
-from db.rows import StudyRow
-from db.trial_points import TrialFilter, TrialPoint
+from db.queries import leases, overview, trial_points, trials, workers
+from db.queries.trial_points import TrialFilter, TrialPoint
+from db.tables.studies import StudyRow
 from service import insights, wording
 from service.pages.charts.interval import Interval, interval
 from service.pages.charts.parallel import Parallel, parallel

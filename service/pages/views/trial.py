@@ -10,8 +10,8 @@ from api_schemas.measurements import Measurement, RankFigures
 from api_schemas.predictions import Prediction
 from api_schemas.studies import Study
 from api_schemas.trials import Run, Trial, TrialState
-from db import trials
-from db.rows import StudyRow, TrialRow
+from db.queries import trials
+from db.tables.studies import StudyRow, TrialRow
 from service import crowning, study_view, wording
 from service import views as shown
 from service.pages.charts.plot import Plot

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from api_schemas.studies import Study, StudyResult
-from db.rows import RunRow
+from db.tables.studies import RunRow
 from service import wording
 from service.pages.figures import backend_name
 from service.pages.views.conditions import troubles

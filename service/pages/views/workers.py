@@ -9,9 +9,9 @@ from sqlalchemy.orm import Session
 from api_schemas.failures import FailureKind
 from api_schemas.fingerprints import FieldChange
 from api_schemas.hardware import Fingerprint
-from db import fingerprints, overview, workers
-from db.fingerprint_rows import FingerprintEraRow
-from db.rows import AttemptRow, RunRow, WorkerRow
+from db.queries import fingerprints, overview, workers
+from db.tables.fingerprints import FingerprintEraRow
+from db.tables.studies import AttemptRow, RunRow, WorkerRow
 from service import wording
 from service.fingerprints import changes_of
 from service.pages.views import words

@@ -11,7 +11,7 @@ from sqlalchemy import MetaData, Table, select
 from api_schemas.hardware import Inventory
 from api_schemas.strategies import DdpConfig, TrialConfig
 from api_schemas.studies import StudySpec
-from db import studies, trials
+from db.queries import studies, trials
 from db.session import Database, make_engine, migration_config, upgrade
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

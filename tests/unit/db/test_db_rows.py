@@ -12,8 +12,8 @@ from api_schemas.leases import TASK_KINDS
 from api_schemas.strategies import DdpConfig, TrialConfig
 from api_schemas.studies import StudyPhase, StudySpec, StudyState
 from api_schemas.trials import TrialState
-from db import events, leases, studies, trials, workers
-from db.rows import StudyRow
+from db.queries import events, leases, studies, trials, workers
+from db.tables.studies import StudyRow
 
 NOON = datetime(2026, 1, 1, 13, tzinfo=timezone(timedelta(hours=1)))
 CONFIG = TrialConfig(strategy=DdpConfig())

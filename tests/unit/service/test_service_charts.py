@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from api_schemas.predictions import PredictionRequest
 from api_schemas.studies import Speedup
 from api_schemas.trials import TrialState
-from db.trial_points import TrialPoint
+from db.queries.trial_points import TrialPoint
 from service.pages import figures
 from service.pages.charts.interval import interval
 from service.pages.charts.parallel import parallel

@@ -9,7 +9,7 @@ from simulated_worker import failure
 from api_schemas.failures import FailureKind
 from api_schemas.strategies import DdpConfig, TrialConfig
 from api_schemas.trials import ALLOWED_MOVES, TrialState
-from db.rows import RunRow, TrialRow
+from db.tables.studies import RunRow, TrialRow
 from service import moves
 from service.outcomes import Ended, next_state
 

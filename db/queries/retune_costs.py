@@ -10,9 +10,9 @@ from sqlalchemy.orm import Session, load_only
 from api_schemas.retunes import RetuneOutcome, RetuneState
 from api_schemas.studies import StudyState
 from api_schemas.trials import TrialState
-from db import best
-from db.retune_rows import RetuneRow
-from db.rows import AttemptRow, RunRow, StudyRow
+from db.queries import best
+from db.tables.retunes import RetuneRow
+from db.tables.studies import AttemptRow, RunRow, StudyRow
 
 _MEASURED = (RetuneOutcome.KEPT, RetuneOutcome.REPLACED, RetuneOutcome.INCONCLUSIVE)
 

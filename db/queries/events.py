@@ -7,7 +7,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from api_schemas.studies import StudyState
-from db.rows import EventRow, StudyRow
+from db.tables.studies import EventRow, StudyRow
 
 _UNFINISHED = (StudyState.RUNNING, StudyState.PAUSED)
 

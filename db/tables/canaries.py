@@ -5,9 +5,9 @@ from datetime import datetime
 from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
-from db.base import Row
-from db.best_rows import RecommendationRow
-from db.rows import StudyRow, WorkerRow
+from db.tables.base import Row
+from db.tables.best import RecommendationRow
+from db.tables.studies import StudyRow, WorkerRow
 
 
 class CanaryRow(Row):

@@ -7,8 +7,8 @@ from sqlalchemy import JSON, ForeignKey, Index, String, Text, UniqueConstraint, 
 from sqlalchemy.orm import Mapped, mapped_column
 
 from api_schemas.retunes import RetuneOutcome, RetuneState
-from db.base import Row
-from db.types import words
+from db.tables.base import Row
+from db.tables.types import words
 
 _UNFINISHED = text("state IN ('queued', 'running')")
 _ACTIVE = text("next_tick_at IS NOT NULL")

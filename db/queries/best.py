@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session, joinedload
 
 from api_schemas.best import RecommendationState
 from api_schemas.studies import StudyState
-from db.best_rows import BestRow, DecisionRow, RecommendationRow
-from db.rows import StudyRow
+from db.tables.best import BestRow, DecisionRow, RecommendationRow
+from db.tables.studies import StudyRow
 
 _MOST_CANDIDATES = 100
 

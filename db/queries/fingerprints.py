@@ -9,9 +9,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, joinedload
 
 from api_schemas.hardware import Fingerprint
-from db.best_rows import BestRow, RecommendationRow
-from db.fingerprint_rows import FingerprintEraRow
-from db.rows import FingerprintRow, StudyRow, WorkerRow
+from db.tables.best import BestRow, RecommendationRow
+from db.tables.fingerprints import FingerprintEraRow
+from db.tables.studies import FingerprintRow, StudyRow, WorkerRow
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from sqlalchemy import JSON, ColumnElement, or_, select, type_coerce
 from sqlalchemy.orm import Session
 
 from api_schemas.hardware import Inventory, MeasuredHardware
-from db import fingerprints
-from db.rows import RunRow, WorkerRow
+from db.queries import fingerprints
+from db.tables.studies import RunRow, WorkerRow
 
 _FEW = 16
 

@@ -7,9 +7,9 @@ from sqlalchemy import CursorResult, func, select, tuple_, update
 from sqlalchemy.orm import Session, joinedload
 
 from api_schemas.retunes import RetuneState
-from db.best_rows import BestRow
-from db.retune_rows import RetuneRow, ScheduleRow, ScheduleTickRow
-from db.retunes import UNFINISHED
+from db.queries.retunes import UNFINISHED
+from db.tables.best import BestRow
+from db.tables.retunes import RetuneRow, ScheduleRow, ScheduleTickRow
 
 
 def get(session: Session, schedule_id: str) -> ScheduleRow | None:

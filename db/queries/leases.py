@@ -11,7 +11,7 @@ from sqlalchemy import CursorResult, and_, func, select, update
 from sqlalchemy.orm import Session, aliased, joinedload
 
 from api_schemas.trials import TrialState
-from db.rows import AttemptRow, RunRow, StudyRow, TrialRow, WorkerRow
+from db.tables.studies import AttemptRow, RunRow, StudyRow, TrialRow, WorkerRow
 
 
 def add_run(

@@ -17,9 +17,9 @@ from api_schemas.restart import RestartMeasurement
 from api_schemas.strategies import TrialConfig
 from api_schemas.studies import Contender, StudyPhase, StudyResult, StudySpec, StudyState
 from api_schemas.trials import Rejection, TrialState
-from db.access_rows import ProjectRow
-from db.base import Row
-from db.types import Stored
+from db.tables.access import ProjectRow
+from db.tables.base import Row
+from db.tables.types import Stored
 
 _RUNNING = text("state = 'running'")
 _UNFINISHED = text("state IN ('running', 'paused')")

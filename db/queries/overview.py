@@ -1,4 +1,4 @@
-"""Queries behind the pages about studies and workers: paged, sorted and filtered in SQL. Trials are in db.trial_points."""
+"""Queries behind the pages about studies and workers: paged, sorted and filtered in SQL. Trials are in db.queries.trial_points."""
 
 import hashlib
 from collections.abc import Collection, Sequence
@@ -10,9 +10,9 @@ from sqlalchemy.orm import Session, joinedload
 from api_schemas.best import RecommendationState
 from api_schemas.studies import StudyState
 from api_schemas.trials import TrialState
-from db.best_rows import BestRow, RecommendationRow
 from db.listing import Page, paged
-from db.rows import AttemptRow, RunRow, StudyRow
+from db.tables.best import BestRow, RecommendationRow
+from db.tables.studies import AttemptRow, RunRow, StudyRow
 
 _SPEC = type_coerce(StudyRow.spec, JSON)
 _RESULT = type_coerce(StudyRow.result, JSON)

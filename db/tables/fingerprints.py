@@ -5,8 +5,8 @@ from datetime import datetime
 from sqlalchemy import ForeignKey, Index, String, text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
-from db.base import Row
-from db.rows import FingerprintRow, WorkerRow
+from db.tables.base import Row
+from db.tables.studies import FingerprintRow, WorkerRow
 
 _PRESENT = text("until IS NULL")
 

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from api_schemas.trials import TrialState
 from db.listing import Page, paged
-from db.rows import AttemptRow, RunRow, TrialRow
+from db.tables.studies import AttemptRow, RunRow, TrialRow
 
 _MEASURED = type_coerce(RunRow.measurement, JSON)
 _FAILURE = type_coerce(TrialRow.failure, JSON)

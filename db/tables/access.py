@@ -8,8 +8,8 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from api_schemas.keys import Quotas
 from api_schemas.retunes import RetunePolicy
-from db.base import Row
-from db.types import Stored
+from db.tables.base import Row
+from db.tables.types import Stored
 
 
 class ProjectRow(Row):

@@ -7,7 +7,7 @@ from sqlalchemy.orm import DeclarativeBase
 
 from api_schemas.studies import StudyPhase, StudyState
 from api_schemas.trials import TrialState
-from db.types import UtcDateTime, words
+from db.tables.types import UtcDateTime, words
 
 
 class Row(DeclarativeBase):

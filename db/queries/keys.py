@@ -8,8 +8,8 @@ from sqlalchemy.orm import Session, joinedload
 
 from api_schemas.keys import Quotas
 from api_schemas.studies import StudyState
-from db.access_rows import ApiKeyRow, ProjectRow
-from db.rows import AttemptRow, RunRow, StudyRow
+from db.tables.access import ApiKeyRow, ProjectRow
+from db.tables.studies import AttemptRow, RunRow, StudyRow
 
 
 def any_key(session: Session) -> bool:

@@ -6,10 +6,10 @@ from sqlalchemy import JSON, ForeignKey, Index, String, Text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from api_schemas.best import Answer, RecommendationState
-from db.access_rows import ProjectRow
-from db.base import Row
-from db.rows import StudyRow
-from db.types import Stored, words
+from db.tables.access import ProjectRow
+from db.tables.base import Row
+from db.tables.studies import StudyRow
+from db.tables.types import Stored, words
 
 
 class RecommendationRow(Row):

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session, defer, joinedload, selectinload
 from api_schemas.predictions import TrialPrediction
 from api_schemas.strategies import TrialConfig
 from api_schemas.trials import Rejection, TrialState
-from db.rows import AttemptRow, RejectionRow, RunRow, TrialRow
+from db.tables.studies import AttemptRow, RejectionRow, RunRow, TrialRow
 
 
 def add(

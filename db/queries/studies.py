@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session, load_only
 
 from api_schemas.studies import StudyState
 from api_schemas.trials import TrialState
-from db.rows import RejectionRow, RunRow, StudyRow, TrialRow
+from db.tables.studies import RejectionRow, RunRow, StudyRow, TrialRow
 
 
 def get(session: Session, study_id: str) -> StudyRow | None:

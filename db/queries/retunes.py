@@ -11,9 +11,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from api_schemas.retunes import Cause, RetuneOutcome, RetuneState
-from db.best_rows import BestRow
-from db.retune_rows import RetuneRow, ScheduleRow
-from db.rows import StudyRow
+from db.tables.best import BestRow
+from db.tables.retunes import RetuneRow, ScheduleRow
+from db.tables.studies import StudyRow
 
 UNFINISHED = (RetuneState.QUEUED, RetuneState.RUNNING)
 _MOST_RACES = 8

@@ -37,7 +37,7 @@ class Cluster(Schema):
 
 
 class Fingerprint(Schema):
-    """The hardware and software under a measurement. Which differences count is `tuner.fingerprints`; None is unknown."""
+    """The hardware and software under a measurement. Which differences count is `tuner.freshness.fingerprints`; None is unknown."""
 
     version: Literal[1, 2] = 2
     """Of this list of fields. 1 ends at `host_memory_gib`: stored ones and workers of the release before have it."""

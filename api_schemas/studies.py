@@ -108,7 +108,7 @@ class Contender(Schema):
 
 
 class Speedup(Schema):
-    """Median of the paired ratios challenger / baseline, with its 95 % interval (`tuner.paired_test`)."""
+    """Median of the paired ratios challenger / baseline, with its 95 % interval (`tuner.verdict.paired_test`)."""
 
     value: float
     ci95: tuple[float, float]

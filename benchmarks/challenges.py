@@ -3,7 +3,7 @@
 `python -m benchmarks.challenges --json [--studies 1000] [--sigma 0.027] [--record idle]`
 
 Each challenge has the incumbent and three challengers; one of them is faster than the incumbent by the gain, or as fast.
-All run once, the fastest is paired with the incumbent, and `tuner.challenge` decides, run by run. Noise is that of
+All run once, the fastest is paired with the incumbent, and `tuner.verdict.challenge` decides, run by run. Noise is that of
 benchmarks.verdicts (recorded repeats, drawn in blocks), or Gaussian of a given size. `patient` is the same test without
 the rule that gives up: the difference in power is what the rule costs.
 """
@@ -20,8 +20,8 @@ from typing import Any
 
 from benchmarks import repeats
 from benchmarks.verdicts import deviations, resampled
-from tuner import challenge, paired_test, promotion
-from tuner.promotion import NEAR, FreshRun, Match
+from tuner.verdict import challenge, paired_test, promotion
+from tuner.verdict.promotion import NEAR, FreshRun, Match
 
 CHALLENGERS = 3
 GAINS = (0.0, 0.02, 0.05, 0.1)

@@ -13,7 +13,7 @@ from api_schemas.models import ModelProfile, ModelSpec
 from api_schemas.search_space import SpaceLimits
 from api_schemas.strategies import TrialConfig
 from api_schemas.workload import RECIPES, Workload
-from tuner import space
+from tuner.search import space
 
 SEED = 4
 _LLAMA: dict[str, Any] = {

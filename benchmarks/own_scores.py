@@ -14,10 +14,10 @@ from api_schemas.hardware import HardwareReport
 from api_schemas.strategies import TrialConfig
 from benchmarks.correlation import spearman
 from benchmarks.own_cases import JOBS, SEED, Job
-from tuner import model_shape
-from tuner.calibration import CPU_PART_SIGMA, fit_speed
-from tuner.evaluation import Evaluation, evaluate
-from tuner.footprint.configs import from_configs
+from tuner.prediction import model_shape
+from tuner.prediction.calibration import CPU_PART_SIGMA, fit_speed
+from tuner.prediction.evaluation import Evaluation, evaluate
+from tuner.prediction.footprint.configs import from_configs
 
 Row = dict[str, str]
 MIB = 2.0**20

@@ -17,10 +17,10 @@ import numpy as np
 from api_schemas.base import GIB
 from benchmarks.predictor_figures import Scored, calibrate, leave_one_source_out, mark_contradictions, summary
 from benchmarks.rows import Case, Skipped, hardware_aliases, read
-from tuner.calibration import PARTS
-from tuner.footprint import peak_memory
-from tuner.footprint.candidates import from_rows
-from tuner.throughput import step_times
+from tuner.prediction.calibration import PARTS
+from tuner.prediction.footprint import peak_memory
+from tuner.prediction.footprint.candidates import from_rows
+from tuner.prediction.throughput import step_times
 
 DATA = Path(__file__).parent / "data"
 USABLE_RESERVE_GIB = 1.5

@@ -1,8 +1,8 @@
-"""What a published row's notes and source say of the program that was run: `tuner.footprint.Implementation`."""
+"""What a published row's notes and source say of the program that was run: `tuner.prediction.footprint.Implementation`."""
 
 import re
 
-from tuner.footprint import Implementation
+from tuner.prediction.footprint import Implementation
 
 Row = dict[str, str]
 

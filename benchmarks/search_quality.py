@@ -23,15 +23,15 @@ from api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, TrialCon
 from api_schemas.studies import Objective
 from api_schemas.trials import TrialState
 from api_schemas.workload import Workload, gradient_accumulation
-from tuner import feasibility
-from tuner.calibration import MemoryCalibration
-from tuner.footprint import Dtypes, Implementation, peak_memory
-from tuner.footprint.configs import from_configs
 from tuner.history import Observation
-from tuner.model_shape import ModelShape
-from tuner.seeds import seed_configs
-from tuner.space import Space, build
-from tuner.suggest import next_config
+from tuner.prediction import memory_gate
+from tuner.prediction.calibration import MemoryCalibration
+from tuner.prediction.footprint import Dtypes, Implementation, peak_memory
+from tuner.prediction.footprint.configs import from_configs
+from tuner.prediction.model_shape import ModelShape
+from tuner.search.seeds import seed_configs
+from tuner.search.space import Space, build
+from tuner.search.suggest import next_config
 
 HIDDEN, LAYERS, VOCAB = 2048, 16, 128_256
 BLOCK = 60_821_504
@@ -165,7 +165,7 @@ def samplers(space: Space) -> dict[str, Ask]:
     seeds = seed_configs(space, WORKLOAD, CLUSTER, None)
 
     def gate(config: TrialConfig):
-        return feasibility.gate(config, SHAPE, WORKLOAD, CLUSTER, Objective(), MemoryCalibration())
+        return memory_gate.gate(config, SHAPE, WORKLOAD, CLUSTER, Objective(), MemoryCalibration())
 
     def tpe(history: list[Observation], rejected: set[str], seed: int) -> TrialConfig | None:
         return next_config(space, seeds, history, rejected, gate, seed).config

@@ -23,9 +23,9 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
 from api_schemas.base import GIB
 from api_schemas.models import preset
-from tuner.footprint import Dtypes, Implementation, peak_memory
-from tuner.footprint.candidates import FSDP2, FULL, NONE, from_rows
-from tuner.model_shape import from_config
+from tuner.prediction.footprint import Dtypes, Implementation, peak_memory
+from tuner.prediction.footprint.candidates import FSDP2, FULL, NONE, from_rows
+from tuner.prediction.model_shape import from_config
 
 _LAYER_FIELDS = ("num_hidden_layers", "n_layer")
 

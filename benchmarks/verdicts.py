@@ -4,7 +4,7 @@
 
 Each study has 20 arms of the same speed, one of them the baseline; in the planted ones one other arm is 5 % faster. The
 search sees every arm once and promotes the fastest; then the promotion of `tuner` runs as in a study, run by run, and
-`tuner.ranking.result` judges. What a run measures is the true speed times recorded noise: the deviations of real repeats from
+`tuner.verdict.ranking.result` judges. What a run measures is the true speed times recorded noise: the deviations of real repeats from
 their configuration's median, drawn in blocks of runs that followed each other (circular block bootstrap, Politis & Romano
 1992), so that bursts and drift stay together across the arms.
 """
@@ -22,8 +22,8 @@ from typing import Any
 from api_schemas.studies import FEWEST_PAIRS, Budget
 from benchmarks import repeats
 from benchmarks.repeats import Repeat
-from tuner import paired_test, promotion
-from tuner.promotion import FreshRun, Match
+from tuner.verdict import paired_test, promotion
+from tuner.verdict.promotion import FreshRun, Match
 
 ARMS, GAIN = 20, 0.05
 BLOCK = 10

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 from db.session import Database
 from service.study_view import StudyView
-from tuner.calibration import Calibrations
-from tuner.space import Space
+from tuner.prediction.calibration import Calibrations
+from tuner.search.space import Space
 
 _IDLE_S = 5.0
 """A plan to wait is believed for this long: a budget in seconds may run out without a change of the study."""

@@ -2,7 +2,7 @@
 
 Each time one canary of a case goes to one worker, in turn (service.canary_sending). One that looks slow has a peer run the
 same: where the peer is as fast as ever the worker is at fault, and said to be; where it is slow too, or there is none, the
-case is measured anew. The statistics are tuner.drift's. Every step may be taken by several replicas, and again after a crash.
+case is measured anew. The statistics are tuner.freshness.drift's. Every step may be taken by several replicas, and again after a crash.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from service import canary_reference, canary_sending, matching, moves, retune_qu
 from service.context import Context
 from service.recommendations import SERVICE, note_decision, told
 from service.workers import live_since
-from tuner import drift
+from tuner.freshness import drift
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from db.tables.best import BestRow, RecommendationRow
 from db.tables.canaries import CanaryRow
 from db.tables.studies import StudyRow
 from service import study_view
-from tuner import drift
-from tuner.drift import Reference
+from tuner.freshness import drift
+from tuner.freshness.drift import Reference
 
 _RUNS = 9
 """A reference of fewer runs takes in the first canaries that were normal."""

@@ -19,7 +19,7 @@ from db.tables.studies import WorkerRow
 from service import canary_reference, errands, matching
 from service.cases import covers, spec_of
 from service.context import Context
-from tuner import drift
+from tuner.freshness import drift
 
 _EPOCH = datetime(2020, 1, 1, tzinfo=UTC)
 

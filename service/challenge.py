@@ -24,7 +24,7 @@ from service import challengers, errands, findings, matching, moves, renewals, r
 from service.context import Context
 from service.errors import Conflict
 from service.retunes import finish
-from tuner import challenge
+from tuner.verdict import challenge
 
 log = logging.getLogger(__name__)
 

@@ -15,10 +15,12 @@ from service import experience, study_view
 from service.askers import Askers
 from service.experience import Experience
 from service.subjects import Subject
-from tuner import challenge, learning, space, traced_shape
 from tuner.history import Observation
-from tuner.model_shape import ModelShape
-from tuner.space import Space
+from tuner.prediction import learning, traced_shape
+from tuner.prediction.model_shape import ModelShape
+from tuner.search import space
+from tuner.search.space import Space
+from tuner.verdict import challenge
 
 _MOST_PREDICTED = 1500
 

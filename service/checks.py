@@ -6,8 +6,9 @@ from api_schemas.hardware import Cluster
 from api_schemas.models import BlockProfile, ModelProfile, ModelSpec
 from api_schemas.studies import StudySpec
 from service.errors import from_value_error, invalid
-from tuner import baseline, space
+from tuner import baseline
 from tuner.baseline import Resolved
+from tuner.search import space
 
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")

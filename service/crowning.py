@@ -7,9 +7,9 @@ from api_schemas import sizes
 from api_schemas.failures import FailureKind
 from api_schemas.studies import StudySpec
 from api_schemas.trials import Rejection, TrialState
-from tuner import numerics
 from tuner.history import Observation
-from tuner.numerics import Judgement
+from tuner.verdict import numerics
+from tuner.verdict.numerics import Judgement
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,11 @@ from api_schemas.trials import Rejection, TrialState
 from service import crowning
 from service.search import Complete, Confirm, Fail, NewConfirmation, NewTrial, Step, Wait
 from service.study_view import StudyView
-from tuner import challenge, feasibility, learning, promotion, ranking, suggest, traced_shape
 from tuner.history import Observation, Origin
-from tuner.promotion import Match
+from tuner.prediction import learning, memory_gate, traced_shape
+from tuner.search import suggest
+from tuner.verdict import challenge, promotion, ranking
+from tuner.verdict.promotion import Match
 
 INCUMBENT_FELL = "the incumbent cannot be run any longer"
 _ALL_RAN = "the incumbent and its challengers have run"
@@ -59,7 +61,7 @@ def _gate(seen: StudyView) -> suggest.Gate:
     def gate(config: TrialConfig) -> Rejection | None:
         if config == seen.baseline:
             return None
-        return feasibility.gate(config, shape, seen.spec.workload, seen.cluster, seen.spec.objective, memory)
+        return memory_gate.gate(config, shape, seen.spec.workload, seen.cluster, seen.spec.objective, memory)
 
     return gate
 

@@ -16,9 +16,9 @@ from api_schemas.hardware import MeasuredHardware
 from db.queries import studies, trials, workers
 from db.tables.studies import RunRow, StudyRow
 from service.askers import Askers
-from tuner import learning, traced_shape
-from tuner.calibration import NOTHING_LEARNT, Calibrations
-from tuner.learning import MeasuredTrials
+from tuner.prediction import learning, traced_shape
+from tuner.prediction.calibration import NOTHING_LEARNT, Calibrations
+from tuner.prediction.learning import MeasuredTrials
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from service.context import Context
 from service.errors import Conflict, from_value_error, invalid
 from service.idempotency import ALWAYS, Once
 from service.studies import must_exist, read_models
-from tuner import stopping
+from tuner.search import stopping
 
 log = logging.getLogger(__name__)
 

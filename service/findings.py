@@ -7,8 +7,8 @@ from sqlalchemy.orm import Session
 from api_schemas.studies import Speedup
 from db.tables.studies import StudyRow
 from service import challengers, errand_plans
-from tuner import challenge
-from tuner.challenge import Finding
+from tuner.verdict import challenge
+from tuner.verdict.challenge import Finding
 
 
 def of(session: Session, study: StudyRow) -> Finding:

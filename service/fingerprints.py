@@ -23,7 +23,7 @@ from service import paging
 from service.context import Context
 from service.errors import NotFound
 from service.workers import live_since
-from tuner.fingerprints import changes
+from tuner.freshness.fingerprints import changes
 
 _MOST_DEPENDENTS = 500
 

@@ -12,9 +12,9 @@ from db.queries import trial_points
 from db.queries.trial_points import TrialFilter, TrialPoint
 from service.context import Context
 from service.studies import must_exist
-from tuner import importance, pareto
+from tuner.insights import importance, pareto
 from tuner.objective import available_gib
-from tuner.space.flat import Flat, flatten
+from tuner.search.space.flat import Flat, flatten
 
 _MOST_TRIALS = 2_000
 """Looked at, the newest first: a study of more is rare, and reading them all would take seconds."""

@@ -7,7 +7,7 @@ from api_schemas.models import ModelSpec
 from api_schemas.studies import StudySpec
 from db.tables.studies import StudyRow, WorkerRow
 from service.errors import Invalid, close_matches, invalid
-from tuner.fingerprints import changes, stale_fields
+from tuner.freshness.fingerprints import changes, stale_fields
 
 _MEMORY_TOLERANCE = 1.05
 """Vendors print 80 GB where NVML reports 79.6 GiB or 93.1 GiB where there are 94; a study may say either."""

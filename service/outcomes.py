@@ -16,7 +16,9 @@ from api_schemas.trials import TrialState
 from db.queries import leases
 from db.tables.studies import RunRow, StudyRow, TrialRow
 from service import moves, search, study_view
-from tuner import feasibility, objective, ranking, restart
+from tuner import objective
+from tuner.prediction import memory_gate
+from tuner.verdict import ranking, restart
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +130,7 @@ def _might_fit(study: StudyRow, run: RunRow, failure: Failure | None) -> bool:
     """A confirmation run needs no second try here: its trial has been measured before."""
     if failure is None or run.trial is None or run.purpose != "search":
         return False
-    return feasibility.near_the_edge(failure, run.trial.prediction, study.cluster, study.spec.objective)
+    return memory_gate.near_the_edge(failure, run.trial.prediction, study.cluster, study.spec.objective)
 
 
 def _close_attempt(session: Session, study: StudyRow, run: RunRow, ended: Ended, judged: Ended, now: datetime) -> None:

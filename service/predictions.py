@@ -3,7 +3,7 @@
 from api_schemas.predictions import PredictionRequest, PredictionTable
 from service import experience, matching, workers
 from service.context import Context
-from tuner import predict as predicting
+from tuner.prediction import predict as predicting
 
 
 def predict(context: Context, request: PredictionRequest) -> PredictionTable:

@@ -17,22 +17,11 @@ from api_schemas.trials import Rejection
 from service import crowning
 from service.askers import Askers
 from service.study_view import StudyView
-from tuner import (
-    feasibility,
-    learning,
-    numerics,
-    promotion,
-    ranking,
-    restart,
-    seeds,
-    space,
-    stopping,
-    suggest,
-    traced_shape,
-    warm_start,
-)
 from tuner.history import Observation, Origin
-from tuner.promotion import Match
+from tuner.prediction import learning, memory_gate, traced_shape
+from tuner.search import seeds, space, stopping, suggest, warm_start
+from tuner.verdict import numerics, promotion, ranking, restart
+from tuner.verdict.promotion import Match
 
 
 @dataclass(frozen=True)
@@ -144,7 +133,7 @@ def _ask(seen: StudyView, profile: ModelProfile, askers: Askers) -> Step:
         seeds.seed_configs(built, spec.workload, seen.cluster, seen.baseline, challengers),
         seen.history,
         {rejection.config.content_key() for rejection in seen.rejected},
-        lambda config: feasibility.gate(config, shape, spec.workload, seen.cluster, spec.objective, memory),
+        lambda config: memory_gate.gate(config, shape, spec.workload, seen.cluster, spec.objective, memory),
         spec.seed,
         warm_start.levelled(seen.warm, seen.history),
     )

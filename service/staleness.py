@@ -25,7 +25,7 @@ from service.context import Context
 from service.recommendations import SERVICE, note_decision
 from service.retunes import finish
 from service.workers import live_since
-from tuner.staleness import Machine, Marks, Standing, assess, marked
+from tuner.freshness.staleness import Machine, Marks, Standing, assess, marked
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,8 @@ from service import checks, matching, paging, quotas, study_view, views, workers
 from service.context import Context
 from service.errors import Conflict, NotFound, invalid
 from service.idempotency import ALWAYS, Once
-from tuner import export, ranking
+from tuner import export
+from tuner.verdict import ranking
 
 log = logging.getLogger(__name__)
 

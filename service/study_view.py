@@ -14,11 +14,11 @@ from api_schemas.studies import StudyPhase, StudySpec, StudyState
 from api_schemas.trials import Rejection, TrialState
 from db.queries import leases, studies, trials
 from db.tables.studies import RunRow, StudyRow, TrialRow
-from tuner.calibration import NOTHING_LEARNT, Calibrations
 from tuner.history import Observation, Origin
-from tuner.promotion import FreshRun, Match
-from tuner.restart import RestartRun
-from tuner.warm_start import WarmStart
+from tuner.prediction.calibration import NOTHING_LEARNT, Calibrations
+from tuner.search.warm_start import WarmStart
+from tuner.verdict.promotion import FreshRun, Match
+from tuner.verdict.restart import RestartRun
 
 
 @dataclass(frozen=True)

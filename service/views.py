@@ -7,7 +7,7 @@ from api_schemas.predictions import TrialPrediction
 from api_schemas.studies import Study
 from api_schemas.trials import Attempt, Run, Trial
 from db.tables.studies import AttemptRow, RunRow, StudyRow, TrialRow
-from tuner import learning
+from tuner.prediction import learning
 
 
 def study(row: StudyRow, trials: Mapping[str, int], rejected: int) -> Study:

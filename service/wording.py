@@ -6,7 +6,7 @@ from api_schemas.measurements import Progress
 from api_schemas.restart import RestartCheck
 from api_schemas.studies import FEWEST_PAIRS, Study, StudyPhase
 from api_schemas.trials import Rejection, Run, Trial, TrialState
-from tuner import promotion
+from tuner.verdict import promotion
 
 _TERMINAL = {TrialState.COMPLETE, TrialState.INFEASIBLE, TrialState.PRUNED, TrialState.FAILED, TrialState.CANCELLED}
 _MOST_REASONS = 5

@@ -14,7 +14,7 @@ from api_schemas.predictions import Prediction, PredictionRequest, PredictionTab
 from service import wording
 from service.cli import study_file
 from service.cli.errors import InputError
-from tuner.predict import predictions
+from tuner.prediction.predict import predictions
 
 _WIDTH = 150
 """Of a table that is not on a terminal."""

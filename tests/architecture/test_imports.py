@@ -12,7 +12,7 @@ def _modules_after(statement: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "module", ["service.app", "service.cli", "tuner.suggest", "db.tables.studies", "workers.agent"]
+    "module", ["service.app", "service.cli", "tuner.search.suggest", "db.tables.studies", "workers.agent"]
 )
 def test_only_ranks_load_torch(module: str) -> None:
     assert not {"torch", "deepspeed", "transformers"} & _modules_after(f"import {module}")

@@ -5,7 +5,7 @@ from simulated_worker import CLUSTER, PROFILE, SPEC, SimulatedWorker, failure, m
 
 from api_schemas.failures import FailureKind
 from api_schemas.studies import FEWEST_PAIRS
-from tuner import promotion
+from tuner.verdict import promotion
 
 
 def run_study(client, behave, cluster=CLUSTER, **changes):

@@ -6,9 +6,9 @@ from simulated_worker import CLUSTER, PROFILE, SPEC, SimulatedWorker, measuremen
 from sqlalchemy import create_engine, text
 
 from api_schemas.hardware import MeasuredHardware
-from tuner.calibration import NOTHING_LEARNT
-from tuner.learning import predict_trial
-from tuner.traced_shape import of_study
+from tuner.prediction.calibration import NOTHING_LEARNT
+from tuner.prediction.learning import predict_trial
+from tuner.prediction.traced_shape import of_study
 
 
 def run_study(client, behave, **changes):

@@ -12,9 +12,9 @@ from api_schemas.hardware import Inventory
 from api_schemas.leases import TrialTask
 from api_schemas.models import ModelProfile, preset
 from api_schemas.studies import Objective
-from tuner import feasibility
-from tuner.calibration import MemoryCalibration
-from tuner.traced_shape import of_study
+from tuner.prediction import memory_gate
+from tuner.prediction.calibration import MemoryCalibration
+from tuner.prediction.traced_shape import of_study
 
 pytestmark = pytest.mark.gpu
 
@@ -120,7 +120,7 @@ def test_the_gate_lets_pass_what_fits(inventory: Inventory, strategy: dict[str, 
     shape = of_study(trial.model, ModelProfile.model_validate_json(profiled.stdout))
     exactly = trial.cluster.model_copy(update={"memory_gib": used})
     everything = Objective(memory_headroom=0.0)
-    assert feasibility.gate(trial.config, shape, trial.workload, exactly, everything, MemoryCalibration()) is None
+    assert memory_gate.gate(trial.config, shape, trial.workload, exactly, everything, MemoryCalibration()) is None
 
 
 PROFILE = """

@@ -16,7 +16,7 @@ from api_schemas.failures import Failure, FailureKind
 from api_schemas.hardware import Fingerprint
 from api_schemas.leases import RestartTask
 from api_schemas.restart import RestartMeasurement, RestartPlan
-from tuner import restart
+from tuner.verdict import restart
 from workers import collect
 from workers.attempt import Workplace, attempt
 from workers.launchers.base import RankExit

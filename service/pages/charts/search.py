@@ -20,7 +20,7 @@ from service.pages.charts.plot import (
 )
 from service.pages.charts.scale import Scale, for_sizes, from_zero, memory_unit, titled
 from service.pages.figures import backend_name, memory, rate
-from tuner import pareto
+from tuner.insights import pareto
 
 SHAPES = {"ddp": "circle", "zero": "square", "fsdp2": "triangle", "fsdp1": "diamond"}
 _MOST_MARKS = 400

@@ -15,8 +15,8 @@ from service.pages.charts.stacked import KINDS, Stack, by_kind, stack
 from service.pages.views import form as forms
 from service.pages.views import words
 from service.pages.views.form import FormErrors, Hardware, StudyForm
-from tuner import catalogue, predict
 from tuner.objective import available_gib
+from tuner.prediction import catalogue, predict
 
 MAY_FIT = "may fit"
 """What a rank may use lies within the prediction's 90 % range: only a run can tell."""

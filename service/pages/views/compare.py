@@ -11,7 +11,7 @@ from api_schemas.studies import Study
 from db.queries import studies, trials
 from service.pages.figures import knob_name, knob_value, memory, percent, rate, ratio, seconds
 from service.pages.views import best, words
-from tuner.space.flat import flatten
+from tuner.search.space.flat import flatten
 
 MOST = 4
 

@@ -19,7 +19,7 @@ from service.codes import FieldError
 from service.mistakes import field_error
 from service.pages.views import words
 from service.readable import check
-from tuner import catalogue, changes
+from tuner.prediction import catalogue, neighbours
 
 Asked = TypeVar("Asked", bound=Schema)
 
@@ -130,7 +130,7 @@ def prediction_request(form: StudyForm, live: Sequence[WorkerRow]) -> Prediction
     batch = _whole("global_batch", form.global_batch)
     made = [
         c.model_copy(update={"activation_checkpointing": form.checkpointing})
-        for c in changes.one_of_each(cluster, micro)
+        for c in neighbours.one_of_each(cluster, micro)
     ]
     values: dict[str, Any] = {
         "model": model_of(form),

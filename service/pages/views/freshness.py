@@ -8,7 +8,7 @@ from api_schemas.fingerprints import FieldChange
 from api_schemas.studies import Study
 from db.tables.studies import WorkerRow
 from service import matching
-from tuner.fingerprints import changes
+from tuner.freshness.fingerprints import changes
 
 
 @dataclass(frozen=True)

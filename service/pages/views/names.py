@@ -7,7 +7,7 @@ from typing import Any
 from api_schemas.strategies import TrialConfig
 from api_schemas.studies import StudyResult
 from service.pages.figures import knob_name, knob_value
-from tuner.space.flat import flatten
+from tuner.search.space.flat import flatten
 
 _MOST = 3
 _MOST_CHANGES = 6

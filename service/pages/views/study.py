@@ -26,7 +26,7 @@ from service.pages.views.purpose import Purpose
 from service.pages.views.recommended import Recommended, of_study
 from service.pages.views.trust import Trust, trust
 from tuner.objective import available_gib
-from tuner.space.flat import Flat, flatten
+from tuner.search.space.flat import Flat, flatten
 
 PAGE = 50
 _MOST_CHARTED = 2_000

@@ -18,9 +18,9 @@ from service.pages.charts.plot import Plot
 from service.pages.charts.series import losses, step_times
 from service.pages.views import best, words
 from service.pages.views.conditions import circumstances, conditions_of, surroundings, troubles
-from tuner import model_shape, predict
 from tuner.objective import available_gib
-from tuner.space.flat import flatten
+from tuner.prediction import model_shape, predict
+from tuner.search.space.flat import flatten
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from service import wording
 from service.pages.figures import backend_name
 from service.pages.views.conditions import troubles
 from service.pages.views.freshness import Freshness
-from tuner.space.flat import Flat
-from tuner.stopping import MIN_TRIALS
+from tuner.search.space.flat import Flat
+from tuner.search.stopping import MIN_TRIALS
 
 _NOISY = 0.1
 """Relative spread of the pairs' ratios beyond which a reader should know of it."""

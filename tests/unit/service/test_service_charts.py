@@ -17,7 +17,7 @@ from service.pages.charts.scale import LogScale, Scale, for_sizes, tick_label
 from service.pages.charts.search import best_so_far, pareto_front, speed_against_memory
 from service.pages.charts.series import step_times
 from service.pages.charts.stacked import by_kind, stack
-from tuner.predict import predictions
+from tuner.prediction.predict import predictions
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

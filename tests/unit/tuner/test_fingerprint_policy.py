@@ -8,8 +8,8 @@ import pytest
 from simulated_worker import FINGERPRINT
 
 from api_schemas.hardware import FIRST_FIELDS, Fingerprint, banded
-from tuner.fingerprints import POLICY, changes, stale_fields
-from tuner.staleness import Machine, Marks, assess, marked
+from tuner.freshness.fingerprints import POLICY, changes, stale_fields
+from tuner.freshness.staleness import Machine, Marks, assess, marked
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 DEBOUNCE = timedelta(minutes=5)

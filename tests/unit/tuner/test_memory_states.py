@@ -7,12 +7,12 @@ from api_schemas.base import GIB
 from api_schemas.models import preset
 from api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, Offload, Strategy, TrialConfig, ZeroConfig
 from api_schemas.workload import RECIPES, Recipe, Workload
-from tuner.footprint import Dtypes, Implementation, peak_memory
-from tuner.footprint.candidates import DDP, FSDP2, ZERO, from_rows
-from tuner.footprint.configs import from_configs
-from tuner.footprint.states import states
-from tuner.model_shape import from_config
-from tuner.predict import state_gib
+from tuner.prediction.footprint import Dtypes, Implementation, peak_memory
+from tuner.prediction.footprint.candidates import DDP, FSDP2, ZERO, from_rows
+from tuner.prediction.footprint.configs import from_configs
+from tuner.prediction.footprint.states import states
+from tuner.prediction.model_shape import from_config
+from tuner.prediction.predict import state_gib
 
 SEVEN_B = from_config(preset("llama-2-7b").config)
 SEVENTY_B = from_config(preset("llama-2-70b").config)

@@ -5,9 +5,9 @@ import pytest
 from tuner_cases import cpu, gpus
 
 from api_schemas.hardware import CollectiveTime, MeasuredHardware
-from tuner.evaluation import machine
-from tuner.throughput.collectives import ring_seconds
-from tuner.throughput.measured import fallback_network, measured_network, measured_rates
+from tuner.prediction.evaluation import machine
+from tuner.prediction.throughput.collectives import ring_seconds
+from tuner.prediction.throughput.measured import fallback_network, measured_network, measured_rates
 
 MIB = 2**20
 MEASURED = MeasuredHardware(

@@ -3,8 +3,8 @@
 import pytest
 
 from api_schemas.models import preset
-from tuner.footprint.tensors import block_tensors, outside_tensors
-from tuner.model_shape import from_config
+from tuner.prediction.footprint.tensors import block_tensors, outside_tensors
+from tuner.prediction.model_shape import from_config
 
 SMALL = {
     "num_hidden_layers": 2,

@@ -11,10 +11,10 @@ from api_schemas.models import preset
 from api_schemas.predictions import Prediction, PredictionRequest
 from api_schemas.strategies import Fsdp2Config, TrialConfig, ZeroConfig
 from api_schemas.workload import Workload
-from tuner import catalogue
-from tuner.footprint.configs import from_configs
-from tuner.model_shape import from_config
-from tuner.predict import evaluate, predict, predictions
+from tuner.prediction import catalogue
+from tuner.prediction.footprint.configs import from_configs
+from tuner.prediction.model_shape import from_config
+from tuner.prediction.predict import evaluate, predict, predictions
 
 SEVEN_B = from_config(preset("llama-2-7b").config)
 CLUSTER = catalogue.parse_cluster("8xh100")
@@ -129,5 +129,7 @@ def test_cpu_ranks_have_no_context_and_keep_what_is_offloaded() -> None:
 
 
 def test_nothing_heavy_is_imported() -> None:
-    code = "import sys, tuner.predict; print({'torch', 'transformers', 'optuna', 'fastapi'} & set(sys.modules))"
+    code = (
+        "import sys, tuner.prediction.predict; print({'torch', 'transformers', 'optuna', 'fastapi'} & set(sys.modules))"
+    )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"

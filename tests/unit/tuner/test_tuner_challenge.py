@@ -10,8 +10,8 @@ from tuner_cases import complete
 
 from api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
 from api_schemas.trials import TrialState
-from tuner import challenge, paired_test
-from tuner.promotion import Match
+from tuner.verdict import challenge, paired_test
+from tuner.verdict.promotion import Match
 
 UP, DOWN, LEVEL = math.log(1.1), math.log(0.95), math.log(1.001)
 DDP = TrialConfig(strategy=DdpConfig())

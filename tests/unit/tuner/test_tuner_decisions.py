@@ -9,11 +9,11 @@ from api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConf
 from api_schemas.studies import Budget, Objective, Verdict
 from api_schemas.trials import TrialState
 from api_schemas.workload import RECIPES
-from tuner import numerics, ranking
 from tuner.history import Observation
 from tuner.objective import over_limit
-from tuner.promotion import Standing
-from tuner.stopping import end_of_search
+from tuner.search.stopping import end_of_search
+from tuner.verdict import numerics, ranking
+from tuner.verdict.promotion import Standing
 
 DDP, FSDP2 = TrialConfig(strategy=DdpConfig()), TrialConfig(strategy=Fsdp2Config(dp_shard=2))
 ZERO, ZERO_3 = TrialConfig(strategy=ZeroConfig(stage=2)), TrialConfig(strategy=ZeroConfig(stage=3))

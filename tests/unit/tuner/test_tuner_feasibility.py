@@ -7,12 +7,12 @@ from api_schemas.models import ModelSpec
 from api_schemas.strategies import DdpConfig, Fsdp2Config, Offload, TrialConfig, ZeroConfig
 from api_schemas.studies import Objective
 from api_schemas.workload import Workload
-from tuner.calibration import ESTIMATED, NOTHING_LEARNT, MemoryCalibration, fit_memory
-from tuner.feasibility import gate, near_the_edge
-from tuner.footprint import Dtypes, Implementation, peak_memory
-from tuner.footprint.configs import from_configs
-from tuner.learning import memory_of, predict_trial
-from tuner.traced_shape import of_study
+from tuner.prediction.calibration import ESTIMATED, NOTHING_LEARNT, MemoryCalibration, fit_memory
+from tuner.prediction.footprint import Dtypes, Implementation, peak_memory
+from tuner.prediction.footprint.configs import from_configs
+from tuner.prediction.learning import memory_of, predict_trial
+from tuner.prediction.memory_gate import gate, near_the_edge
+from tuner.prediction.traced_shape import of_study
 
 SHORT = Workload(sequence_length=128, global_batch=64)
 ON_CPU = Offload()

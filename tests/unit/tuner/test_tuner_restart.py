@@ -9,8 +9,8 @@ from api_schemas.strategies import DdpConfig, TrialConfig
 from api_schemas.studies import Contender, StudyResult, StudySpec, Verdict
 from api_schemas.trials import TrialState
 from api_schemas.workload import RECIPES
-from tuner import restart
-from tuner.restart import RestartRun
+from tuner.verdict import restart
+from tuner.verdict.restart import RestartRun
 
 STANDS = Contender(
     trial_number=3,

@@ -8,8 +8,8 @@ from api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
 from api_schemas.trials import TrialState
 from api_schemas.workload import Workload
 from tuner.history import Observation
-from tuner.seeds import seed_configs
-from tuner.suggest import next_config
+from tuner.search.seeds import seed_configs
+from tuner.search.suggest import next_config
 
 WORKLOAD = Workload(sequence_length=128, global_batch=16)
 

@@ -4,9 +4,9 @@ import pytest
 from tuner_cases import complete, cpu, open_gate, space_of
 
 from api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
-from tuner import warm_start
-from tuner.suggest import next_config
-from tuner.warm_start import WarmStart
+from tuner.search import warm_start
+from tuner.search.suggest import next_config
+from tuner.search.warm_start import WarmStart
 
 DDP = TrialConfig(strategy=DdpConfig())
 DDP_4 = TrialConfig(strategy=DdpConfig(), micro_batch=4)

@@ -11,13 +11,13 @@ from api_schemas.strategies import TrialConfig
 from api_schemas.studies import Objective
 from api_schemas.trials import Rejection, TrialState
 from api_schemas.workload import Workload
-from tuner import feasibility
-from tuner.calibration import MemoryCalibration
 from tuner.history import Observation
-from tuner.model_shape import ModelShape
-from tuner.space import Space, build
-from tuner.suggest import next_config
-from tuner.traced_shape import of_study
+from tuner.prediction import memory_gate
+from tuner.prediction.calibration import MemoryCalibration
+from tuner.prediction.model_shape import ModelShape
+from tuner.prediction.traced_shape import of_study
+from tuner.search.space import Space, build
+from tuner.search.suggest import next_config
 
 
 def llama(name: str) -> ModelProfile:
@@ -109,7 +109,7 @@ def infeasible(number: int, config: TrialConfig, kind: FailureKind = FailureKind
 def gate_of(space: Space, objective: Objective | None = None) -> Callable[[TrialConfig], Rejection | None]:
     domains = space.domains
     counted = of_study(ModelSpec(name="counted", config={"model_type": "any"}), domains.profile)
-    return lambda config: feasibility.gate(
+    return lambda config: memory_gate.gate(
         config, counted, domains.workload, domains.cluster, objective or Objective(), MemoryCalibration()
     )
 

@@ -1,0 +1,1 @@
+"""What a finished study shows: fronts and which knobs mattered. Decides nothing."""

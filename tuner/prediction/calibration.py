@@ -1,0 +1,124 @@
+"""Correct the predictor for one machine and software from measured trials: a few physical factors, with an interval.
+
+A step's time is a sum of parts (tuner.prediction.throughput.StepTable.parts). Each part gets a factor on its time, and all share
+one; a prior keeps them near 1, so that one measurement moves the shared factor and many tell the parts apart.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+PARTS = ("matmul", "vector_matmul", "attention", "elementwise", "launch", "backend", "communication", "step")
+_SHARED_SIGMA = 0.4
+"""Spread of log(measured / predicted) between sources before calibration (docs/measurements/predictor.md)."""
+PART_SIGMA = 0.35
+CPU_PART_SIGMA = 1.0
+"""A CPU's parts are known to their order of magnitude only."""
+_NOISE_SIGMA = 0.06
+"""Spread within one source and GPU after it."""
+_ITERATIONS = 12
+
+
+@dataclass(frozen=True)
+class SpeedCalibration:
+    """Factors on time; above 1 the machine is slower than the catalogue says."""
+
+    factors: Mapping[str, float]
+    sigma: float
+    """Standard deviation of log(measured / predicted) that remains."""
+    rows: int
+
+    def seconds(self, parts: Mapping[str, Array]) -> Array:
+        """Calibrated time of a step."""
+        total: Array = sum((self.factors[name] * parts[name] for name in PARTS), np.zeros(1))
+        return total
+
+
+UNCALIBRATED = SpeedCalibration(factors=dict.fromkeys(PARTS, 1.0), sigma=0.2, rows=0)
+"""0.2: spread over sources that were left out of every fit (docs/measurements/predictor.md)."""
+
+
+def fit_speed(
+    parts: Sequence[Mapping[str, float]], measured_s: Sequence[float], part_sigma: float = PART_SIGMA
+) -> SpeedCalibration:
+    """The most probable factors given measured step times (Gauss-Newton on log time, Gaussian priors on log factors).
+
+    `part_sigma`: how far a part's rate may be off; `CPU_PART_SIGMA` for CPU ranks.
+
+    Raises:
+        ValueError: nothing to fit on, or a time that is not positive.
+    """
+    if not parts or len(parts) != len(measured_s):
+        raise ValueError(
+            f"measured_s ({len(measured_s)} values) must match parts ({len(parts)}); give at least one row"
+        )
+    if min(measured_s) <= 0:
+        raise ValueError(f"measured_s ({min(measured_s)}) must be positive; drop rows without a measurement")
+    table = np.array([[max(row[name], 0.0) for name in PARTS] for row in parts])
+    target = np.log(np.asarray(measured_s, dtype=float))
+    theta = np.zeros(1 + len(PARTS))
+    precision = np.diag([1 / _SHARED_SIGMA**2, *[1 / part_sigma**2] * len(PARTS)])
+    weights = np.ones(len(target))
+    for _ in range(_ITERATIONS):
+        scaled = table * np.exp(theta[0] + theta[1:])
+        total = scaled.sum(axis=1)
+        residual = target - np.log(total)
+        # Huber weights: one odd row (a cold node, a padded batch) must not move the factors.
+        weights = np.minimum(1.0, 2 * _NOISE_SIGMA / np.maximum(np.abs(residual), 1e-9))
+        jacobian = np.column_stack([np.ones(len(total)), scaled / total[:, None]])
+        weighted = jacobian * (weights / _NOISE_SIGMA**2)[:, None]
+        theta = theta + np.linalg.solve(weighted.T @ jacobian + precision, weighted.T @ residual - precision @ theta)
+    factors = {name: float(np.exp(theta[0] + theta[1 + i])) for i, name in enumerate(PARTS)}
+    spread = float(np.sqrt(np.average(residual**2, weights=weights))) if len(target) > 2 else _NOISE_SIGMA
+    return SpeedCalibration(factors=factors, sigma=max(spread, _NOISE_SIGMA / 2), rows=len(target))
+
+
+@dataclass(frozen=True)
+class MemoryCalibration:
+    """Factor on predicted peak memory of one fingerprint, and the error that remains."""
+
+    factor: float = 1.0
+    sigma: float = 0.10
+    """Standard deviation of log(measured / predicted); 0.10 over published rows (docs/measurements/predictor.md)."""
+    rows: int = 0
+
+    def bounds(self, predicted: float, deviations: float = 1.64) -> tuple[float, float]:
+        """Interval of the measured peak; 1.64 deviations hold 90 %."""
+        low, high = np.exp(-deviations * self.sigma), np.exp(deviations * self.sigma)
+        return float(predicted * self.factor * low), float(predicted * self.factor * high)
+
+
+ESTIMATED = MemoryCalibration(sigma=0.25)
+"""Where the widths inside a block are a guess (tuner.prediction.traced_shape)."""
+_MOST = float(np.log(1.5))
+
+
+def fit_memory(predicted: Sequence[float], measured: Sequence[float]) -> MemoryCalibration:
+    """Median ratio, shrunk towards 1, and the robust spread around it."""
+    if not predicted or len(predicted) != len(measured):
+        raise ValueError(
+            f"measured ({len(measured)} values) must match predicted ({len(predicted)}); give at least one"
+        )
+    ratios = np.log(np.asarray(measured, dtype=float) / np.asarray(predicted, dtype=float))
+    count, prior = len(ratios), MemoryCalibration()
+    # More than a half off is no correction but another model; what is beyond stays in the spread, and widens the gate.
+    centre = float(np.clip(np.median(ratios) * count / (count + 2.0), -_MOST, _MOST))
+    spread = 1.4826 * float(np.median(np.abs(ratios - centre)))
+    # Two pseudo-rows of the prior's spread, so that three lucky trials do not close the gate's margin.
+    sigma = np.sqrt((count * spread**2 + 2.0 * prior.sigma**2) / (count + 2.0))
+    return MemoryCalibration(factor=float(np.exp(centre)), sigma=float(sigma), rows=count)
+
+
+@dataclass(frozen=True)
+class Calibrations:
+    """Of one hardware and software fingerprint; without trials, the priors."""
+
+    speed: SpeedCalibration = UNCALIBRATED
+    memory: MemoryCalibration | None = None
+
+
+NOTHING_LEARNT = Calibrations()

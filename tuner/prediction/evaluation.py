@@ -1,0 +1,120 @@
+"""Memory and speed of many configurations at once, on what is known of a cluster: measured, else the catalogue's."""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from api_schemas.base import GIB
+from api_schemas.hardware import Cluster, MeasuredHardware
+from api_schemas.workload import Workload
+from tuner.prediction import catalogue
+from tuner.prediction.calibration import UNCALIBRATED, MemoryCalibration, SpeedCalibration
+from tuner.prediction.footprint import Candidates, Dtypes, Implementation, MemoryTable, peak_memory
+from tuner.prediction.model_shape import ModelShape
+from tuner.prediction.throughput import Network, Rates, StepTable, rates_of, step_times
+from tuner.prediction.throughput.measured import fallback_network, measured_network, measured_rates
+from tuner.prediction.throughput.rates import CPU_NETWORK, CPU_RATES, cluster_network
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a cluster computes and communicates with; None where the catalogue does not know."""
+
+    rates: Rates | None
+    network: Network
+    peak_flops: float | None
+
+
+@lru_cache(maxsize=256)
+def machine(cluster: Cluster, recipe_is_fp32: bool = False, measured: MeasuredHardware | None = None) -> Machine:
+    """Measured figures where there are any, else the catalogue's with the cluster's own where it states them.
+
+    Raises:
+        ValueError: a GPU that the catalogue does not have, and no measurement.
+    """
+    if measured is not None:
+        rates: Rates | None = measured_rates(measured, cluster.device, recipe_is_fp32)
+        network = measured_network(measured, cluster, fallback_network(cluster))
+        return Machine(rates, network, _known_peak(cluster))
+    if cluster.device == "cpu":
+        return Machine(CPU_RATES, replace(CPU_NETWORK, gpus_per_node=cluster.gpus_per_node), None)
+    gpu = catalogue.on_cluster(cluster)
+    network = cluster_network(gpu, cluster)
+    try:
+        rates = rates_of(gpu)
+    except ValueError:
+        rates = None
+    if rates is not None and recipe_is_fp32:
+        rates = rates.in_fp32(gpu.architecture)
+    return Machine(rates, network, gpu.peak_flops)
+
+
+def _known_peak(cluster: Cluster) -> float | None:
+    try:
+        return None if cluster.device == "cpu" else catalogue.find(cluster.gpu).peak_flops
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Many candidates at once."""
+
+    candidates: Candidates
+    memory: MemoryTable
+    step: StepTable | None
+    capacity: float
+    """Bytes of one device."""
+    memory_calibration: MemoryCalibration
+    speed_calibration: SpeedCalibration
+
+    @property
+    def total_gib(self) -> NDArray[np.float64]:
+        """What one device reports in use."""
+        return self.memory.device / GIB * self.memory_calibration.factor
+
+    @property
+    def fits(self) -> NDArray[np.bool_]:
+        """Whether tensors, context and communication library fit (fragmentation left out: the allocator can squeeze)."""
+        tight = self.memory.allocated + self.memory.context + self.memory.communication
+        return tight * self.memory_calibration.factor <= self.capacity
+
+    @property
+    def tokens_per_s_per_gpu(self) -> NDArray[np.float64] | None:
+        """Predicted speed, None where the hardware's rates are unknown."""
+        if self.step is None:
+            return None
+        tokens = self.candidates.tokens * self.candidates.accumulation
+        return tokens / self.speed_calibration.seconds(self.step.parts)
+
+
+def evaluate(
+    shape: ModelShape,
+    candidates: Candidates,
+    workload: Workload,
+    cluster: Cluster,
+    memory_calibration: MemoryCalibration | None = None,
+    speed_calibration: SpeedCalibration = UNCALIBRATED,
+    unknown_speed: bool = False,
+    measured: MeasuredHardware | None = None,
+) -> Evaluation:
+    """Memory and speed of candidates: vectorised, about 0.5 ms for one and 0.1 s for 20,000.
+
+    Raises:
+        ValueError: a GPU that the catalogue does not have, unless its speed may stay unknown.
+    """
+    dtypes, impl = Dtypes.of(workload.recipe), Implementation.of(workload)
+    host = None
+    try:
+        host = machine(cluster, workload.recipe.compute_dtype == "float32", measured)
+    except ValueError:
+        if not unknown_speed:
+            raise
+    step = None
+    if host is not None and host.rates is not None:
+        step = step_times(shape, candidates, dtypes, impl, host.rates, host.network)
+    memory = peak_memory(shape, candidates, dtypes, impl, cluster.device)
+    calibration = memory_calibration or MemoryCalibration()
+    return Evaluation(candidates, memory, step, cluster.memory_gib * GIB, calibration, speed_calibration)

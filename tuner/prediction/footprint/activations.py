@@ -1,0 +1,144 @@
+"""What one decoder block and the loss keep for backward, per token, by attention kernel and checkpointing.
+
+Counted tensor by tensor from the eager graph of transformers 5 (LlamaDecoderLayer, GPT2Block, MixtralDecoderLayer) and
+checked against traces (docs/measurements/tracker.md); the method is that of Korthikanti et al. (arXiv:2205.05198, eq. 1-2).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuner.prediction.footprint.candidates import FULL, SELECTIVE, Array, Candidates, Dtypes, Implementation
+from tuner.prediction.model_shape import ModelShape
+
+
+@dataclass(frozen=True)
+class BlockBytes:
+    """Bytes of one block for one micro batch on one rank."""
+
+    stored: Array
+    """Held from forward to backward under the candidate's checkpointing."""
+    everything: Array
+    """Saved tensors of a block without checkpointing; what recomputation brings back for one block."""
+    flowing: Array
+    """Gradients of activations alive at once inside a block's backward."""
+
+
+def block_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation) -> BlockBytes:
+    """Activation bytes of one block per candidate."""
+    eager = _attention_bytes(shape, c, dtypes, impl) + c.tokens * (
+        _norm_bytes(shape, dtypes, impl) + _mlp_bytes(shape, dtypes, impl)
+    )
+    fused = c.tokens * _compiled_bytes(shape, dtypes) + _attention_extra(shape, c, dtypes, impl)
+    everything = np.where(c.compiled > 0, np.minimum(fused, eager), eager)
+    boundary = c.tokens * shape.hidden * (4 if impl.autocast else dtypes.compute)
+    selective = boundary + _selective_bytes(shape, c, dtypes, impl, everything - boundary)
+    stored = np.where(c.checkpointing == FULL, boundary, np.where(c.checkpointing == SELECTIVE, selective, everything))
+    if impl.offload_activations:
+        stored = stored * 0.0
+    # Tensors of the MLP's width alive at once in its backward, from traces; experts split one fused projection.
+    wide = 2 if shape.mlp != "gated" or shape.experts > 1 else 3
+    width = wide * shape.experts_per_token * shape.ffn + 2 * shape.hidden
+    flowing = c.tokens * dtypes.compute * width + _scores_bytes(shape, c, dtypes, impl)
+    return BlockBytes(stored, everything, flowing)
+
+
+def _norm_bytes(shape: ModelShape, dtypes: Dtypes, impl: Implementation) -> float:
+    """Two norms and the inputs of the linear layers behind them, per token."""
+    size = dtypes.compute
+    stream = 4 if impl.autocast else size
+    if shape.norm == "rms":
+        # LlamaRMSNorm: the fp32 copy of the input (saved by pow and by the product with rsqrt) and the normalised value.
+        one = 4 * shape.hidden + (4 if impl.autocast else size) * shape.hidden
+    else:
+        one = stream * shape.hidden + 8
+    linear_input = size * shape.hidden
+    return 2.0 * (one + linear_input)
+
+
+def _mlp_bytes(shape: ModelShape, dtypes: Dtypes, impl: Implementation) -> float:
+    """From the MLP's first product on, per token; its input is counted with the norm."""
+    size, k = dtypes.compute, shape.experts_per_token
+    # gated: gate, silu(gate), up, product. gelu: input and output. gelu_tanh (NewGELUActivation): x, 0.5x, tanh, 1+tanh, product.
+    width = {"gated": 4, "gelu": 2, "gelu_tanh": 5}[shape.mlp] * shape.ffn
+    total = float(size * k * width)
+    if shape.experts > 1:
+        # Tokens gathered per expert, expert outputs before the routing weight, router logits in fp32.
+        total += size * k * 2 * shape.hidden + 8 * shape.experts
+    if impl.dropout > 0:
+        total += 2 * shape.hidden  # two one-byte masks on the residual branches
+    return total
+
+
+def _attention_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation) -> Array:
+    """q, k, v, the output and what the kernel saves."""
+    size = dtypes.compute
+    per_token = size * (2 * shape.query + 2 * shape.kv)
+    if shape.qk_norm:
+        per_token += (4 + size) * (shape.query + shape.kv)
+    if impl.attention == "eager":
+        # repeat_kv materialises the keys and values of every query head.
+        per_token += size * (2 * shape.query - 2 * shape.kv)
+    return c.tokens * per_token + _attention_extra(shape, c, dtypes, impl)
+
+
+def _attention_extra(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation) -> Array:
+    """log-sum-exp (flash) or score matrices (eager) of one block."""
+    if impl.attention == "flash":
+        return c.tokens * (4.0 * shape.heads)
+    size = dtypes.compute
+    # Softmax in fp32 and its cast for the product with v; with dropout a mask and the dropped copy.
+    scores = 4.0 + (size if size < 4 else 0) if shape.norm == "rms" or impl.autocast else float(size)
+    if impl.dropout > 0:
+        scores += 1 + size
+    return c.tokens * c.sequence * (scores * shape.heads)
+
+
+def _scores_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation) -> Array:
+    """Gradients of the score matrices in an eager backward."""
+    if impl.attention == "flash":
+        return c.tokens * 0.0
+    return c.tokens * c.sequence * (2.0 * dtypes.compute * shape.heads)
+
+
+def _compiled_bytes(shape: ModelShape, dtypes: Dtypes) -> float:
+    """Per token under torch.compile: block and MLP inputs, norm outputs, q, k, v, attention output, and the MLP's
+    products; casts, norms' internals and activations are recomputed inside the fused backward kernels."""
+    k = shape.experts_per_token
+    width = (3 if shape.mlp == "gated" else 2) * shape.ffn * k + (2 * k * shape.hidden if shape.experts > 1 else 0)
+    return float(dtypes.compute * (4 * shape.hidden + 2 * shape.query + 2 * shape.kv + width))
+
+
+def _selective_bytes(
+    shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, everything: Array
+) -> Array:
+    """Kept beyond the block's input under selective checkpointing."""
+    size, k = dtypes.compute, shape.experts_per_token
+    attention = c.tokens * (size * shape.query) + _attention_extra(shape, c, dtypes, impl)
+    if impl.selective == "alternate_blocks":
+        return everything / 2
+    if impl.selective == "attention":
+        return c.tokens * (_norm_bytes(shape, dtypes, impl) + _mlp_bytes(shape, dtypes, impl)) + c.tokens * (
+            size * (2 * shape.query + 2 * shape.kv)
+        )
+    gated = shape.mlp == "gated"
+    if impl.selective == "second_matmuls":
+        # Of q, k, v, o, gate, up, down every odd one; of qkv, o, up, down the first and third.
+        width = (
+            shape.query + shape.kv + k * shape.ffn + shape.hidden
+            if gated
+            else (shape.query + 2 * shape.kv + k * shape.ffn)
+        )
+    else:
+        width = shape.query + 2 * shape.kv + shape.hidden + k * (shape.ffn * (2 if gated else 1) + shape.hidden)
+    return np.minimum(c.tokens * (size * width) + attention, everything)
+
+
+def logits_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation) -> Array:
+    """The output head's logits, and the fp32 values of log-softmax and its gradients, at their peak."""
+    if not impl.language_head:
+        return c.tokens * 0.0
+    # In forward the head's output stands beside its fp32 copy and log-softmax; in backward it may be gone.
+    kept = dtypes.compute if impl.keeps_logits else 0
+    fp32 = 4.0 * impl.fp32_logit_copies / impl.loss_chunks
+    return c.tokens * (shape.vocab * (kept + fp32) + _norm_bytes(shape, dtypes, impl) / 2)

@@ -1,0 +1,154 @@
+"""What FSDP1 and FSDP2 keep on one rank: fp32 shards; compute copies gathered per unit; the root unit stays gathered.
+
+Sources: torch 2.13 `distributed/fsdp/_fully_shard` (`_fsdp_collectives.py`, `_fsdp_param_group.py`).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuner.prediction.footprint.candidates import FSDP2, Array, Candidates, Dtypes, Implementation
+from tuner.prediction.footprint.kept import States
+from tuner.prediction.model_shape import ModelShape
+
+
+def expert_padding(shape: ModelShape, c: Candidates) -> Array:
+    """Elements of stacked experts as FSDP2 gathers them, over those there are.
+
+    transformers 5 keeps the experts of a layer in one tensor of (experts, …), which `fully_shard` splits along the
+    experts: more ranks than experts leave ranks empty, and the gathered buffer is padded to one expert per rank.
+    """
+    if shape.experts == 1:
+        return np.ones_like(c.shard)
+    padded = np.ceil(shape.experts / c.shard) * c.shard / shape.experts
+    return np.where(c.backend == FSDP2, padded, 1.0)
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """Elements, and bytes of one element where it says so."""
+
+    count: Array
+    """All parameters as they are gathered, padding included."""
+    trained: Array
+    unit: Array
+    """One unit of blocks."""
+    unit_trained: Array
+    root: float
+    """What is in no block."""
+    root_trained: float
+    tied: float
+    """Gradients of the token table that stand beside each other: a tied one has two and their sum."""
+    units: Array
+    blocks: Array
+    """Of one unit."""
+    gathered: int
+    """Bytes of one gathered element: autocast does not tell FSDP to cast before it gathers."""
+    shards: Array
+    """Bytes of this rank's gradients, in the masters' dtype."""
+    here: Array | float
+    """Share of them on the device; on CPU ranks, gradients that go to the host are counted where they arise."""
+    copies: Array
+    """Of a reduce-scatter's input: 2 with gloo, which works on a clone."""
+
+
+def _sizes(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> _Sizes:
+    extra = (expert_padding(shape, c) - 1.0) * shape.experts * shape.mlp_matrix_parameters
+    count = float(shape.parameters) + shape.layers * extra
+    trained = count * impl.trainable
+    blocks = np.minimum(c.blocks_per_unit, shape.layers)
+    unit = blocks * (shape.block_parameters + extra)
+    return _Sizes(
+        count=count,
+        trained=trained,
+        unit=unit,
+        unit_trained=unit * impl.trainable,
+        root=float(shape.outside_parameters),
+        root_trained=float(shape.outside_parameters) * impl.trainable,
+        tied=3.0 if shape.tied else 1.0,
+        units=np.ceil(shape.layers / c.blocks_per_unit),
+        blocks=blocks,
+        gathered=d.master if impl.autocast else d.compute,
+        shards=d.master * trained / c.shard,
+        here=1.0 if gloo else 1.0 - c.offload_parameters,
+        copies=1.0 + (np.where(c.shard > 1, 1.0, 0.0) if gloo else c.tokens * 0.0),
+    )
+
+
+def fully_sharded(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> States:
+    """FSDP1 and FSDP2, moment by moment."""
+    s = _sizes(shape, c, d, impl, gloo)
+    return States(
+        parameters=d.master * s.count / c.shard * (1.0 - c.offload_parameters),
+        masters=c.tokens * 0.0,
+        optimizer=d.moments * s.trained / c.shard * (1.0 - c.offload_optimizer),
+        **_gradients(c, d, s),
+        **_gathered(c, s),
+        **_reducing(shape, c, d, s),
+        unit_gradients=s.gathered * s.blocks * (shape.block_parameters * impl.trainable),
+        step=s.shards * s.root / s.count * s.here
+        + np.where(c.offload_optimizer > 0, 0.0, 0.0 if impl.fused_optimizer else s.shards),
+    )
+
+
+def _gradients(c: Candidates, d: Dtypes, s: _Sizes) -> dict[str, Array]:
+    """Gradients of the trained parameters, from the beginning of backward to its end."""
+    accumulates = c.accumulation > 1
+    unsharded = np.where(accumulates & (c.sync_last > 0), d.reduce * s.trained, 0.0)
+    partial = np.where(accumulates & (c.sync_shard_only > 0), d.reduce * s.trained / c.shard, 0.0)
+    early = np.where(accumulates & (c.sync_last == 0), s.shards, 0.0) * s.here + unsharded + partial
+    # HSDP: each unit holds its last all-reduced gradients (`_all_reduce_state`) until the step's last backward ends; from the
+    # second micro batch on they are not the accumulated ones any more.
+    reduced_twice = (c.replicate > 1) & accumulates & (c.sync_last == 0) & (c.sync_shard_only == 0)
+    again = np.where(reduced_twice, d.reduce * s.trained / c.shard, 0.0)
+    early = early + np.where(c.accumulation > 2, again, 0.0)
+    before_last_two = np.maximum(1.0 - (s.root + 2 * s.unit) / s.count, 0.0)
+    return {
+        "gradients_early": early,
+        "gradients_second": early + np.where(early > 0, 0.0, d.master * s.unit_trained / c.shard * s.here),
+        "gradients_next": np.maximum(early, s.shards * s.here * before_last_two),
+        "gradients_last": np.maximum(early, s.shards * s.here * (1.0 - (s.root + s.unit) / s.count) + again),
+        # The root's own gradients are still whole: they are in `end`.
+        "gradients_late": np.where(unsharded > 0, unsharded, s.shards * s.here * (1.0 - s.root / s.count))
+        + partial
+        + again,
+    }
+
+
+def _gathered(c: Candidates, s: _Sizes) -> dict[str, Array]:
+    """Compute copies of parameters: the root's, what is kept after forward, one unit in use, one or more arriving."""
+    whole, everything = c.regather < 2, s.gathered * s.count
+    kept = np.where(c.regather < c.shard, s.gathered * (s.count - s.root) / c.regather, 0.0)
+    held, arriving = s.gathered * s.root + kept, s.gathered * s.unit
+    ahead = np.maximum(c.backward_prefetch, 1.0)
+    return {
+        # The last all-gather's output is still held when the loss is computed; kept parameters are gathered once a step.
+        "gathered_loss": np.where(whole, everything, held) + np.where(whole & (c.accumulation > 1), 0.0, arriving),
+        "gathered_backward": np.where(whole, everything, held + arriving * (1.0 + ahead * (s.units > 1))),
+        "gathered_middle": np.where(whole, everything, held + arriving * (1.0 + ahead * (s.units > 2))),
+        "gathered_last": np.where(whole, everything, held + arriving),
+    }
+
+
+def _reducing(shape: ModelShape, c: Candidates, d: Dtypes, s: _Sizes) -> dict[str, Array]:
+    """Inputs of reduce-scatters: one lives until the next unit's begins; the root's gradients wait for the end."""
+    # Backward begins with the last unit, which holds what is left over; of two units it alone is reduced beside another,
+    # and a single one when nothing else runs any more.
+    left_over = shape.layers - c.blocks_per_unit * (s.units - 1)
+    reduced = s.unit_trained * np.where(s.units == 1, 0.0, np.where(s.units == 2, left_over / s.blocks, 1.0))
+    head = s.root_trained if shape.tied else s.root_trained / 2
+    # `set_is_last_backward(False)` keeps the root's reduce-scatter input until the next micro batch reduces a unit.
+    waits = (c.accumulation > 1) & (c.sync_last == 0) & (c.backend == FSDP2)
+    lingering = np.where(waits, d.reduce * s.root_trained, 0.0)
+    return {
+        "buckets": d.reduce * reduced * s.copies + s.gathered * head,
+        "buckets_loss": lingering,
+        "buckets_step": c.tokens * 0.0,
+        "buckets_first": lingering + s.gathered * head,
+        # The root is reduced last, after its parameters are freed: whole gradients and the reduce-scatter's input. Before
+        # that, a tied table's two gradients stand beside their sum.
+        "end": np.maximum(
+            s.gathered * s.root_trained + d.reduce * s.root_trained * s.copies,
+            s.gathered * (s.root + s.tied * s.root_trained) + d.reduce * s.unit_trained * s.copies,
+        ),
+    }

@@ -1,0 +1,173 @@
+"""The moments at which a training step can peak, and the largest of them, term by term."""
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+
+from api_schemas.base import GIB
+from tuner.prediction.footprint.activations import block_bytes, logits_bytes
+from tuner.prediction.footprint.candidates import FSDP1, NONE, ZERO, Array, Candidates, Dtypes, Implementation
+from tuner.prediction.footprint.kept import States
+from tuner.prediction.footprint.states import states
+from tuner.prediction.model_shape import ModelShape
+
+TERMS = (
+    "parameters", "masters", "gradients", "optimizer", "gathered", "buckets", "activations", "recomputation", "logits",
+    "step", "offloaded",
+)  # fmt: skip
+MOMENTS = (
+    "loss",
+    "first block of backward",
+    "second block of backward",
+    "last block but one of backward",
+    "last block of backward",
+    "end of backward",
+    "optimizer step",
+)
+
+_STATES = "ZeRO (arXiv:1910.02054), section 3.1; as torch 2.13 and DeepSpeed 0.19.8 keep them"
+SOURCES = {
+    "parameters": _STATES,
+    "masters": _STATES,
+    "gradients": _STATES,
+    "optimizer": _STATES + "; Adam's two moments",
+    "gathered": "torch 2.13 _fsdp_param_group.py, DeepSpeed 0.19.8 partitioned_param_coordinator.py; DDP: cast copies",
+    "buckets": "torch 2.13 _fsdp_collectives.py and reducer.cpp, DeepSpeed 0.19.8 stage_1_and_2.py and stage3.py",
+    "activations": "counted in transformers 5's blocks after Korthikanti et al. (arXiv:2205.05198), equations 1-2",
+    "recomputation": "one block's saved tensors and gradients, same source",
+    "logits": "logits and three fp32 values each: log-softmax, its gradient, the loss's gradient",
+    "step": "temporaries of torch's AdamW; DeepSpeed's fp32 gradient partition",
+    "offloaded": "CPU ranks only: there the host is the device",
+    "fragmentation": "pools of other streams and of blocks too small for the logits (docs/prediction.md)",
+    "device context": "0.5-1.8 GiB by torch version; published constants",
+    "communication library": "NCCL, 1-2 GiB; published constants",
+}
+
+CONTEXT_GIB = 0.8
+"""CUDA context and library workspaces: 0.5-1.8 GiB by torch version (shared reference, README constants)."""
+COMMUNICATION_GIB = 1.2
+"""NCCL's buffers and channels once ranks communicate: 1-2 GiB (same source)."""
+
+
+@dataclass(frozen=True)
+class MemoryTable:
+    """Bytes per candidate; `terms` are those of the peak moment and add up to `allocated`."""
+
+    terms: dict[str, Array]
+    moment: Array
+    """Index into MOMENTS."""
+    allocated: Array
+    """Tensors alive at the peak (torch's max_memory_allocated)."""
+    fragmentation: Array
+    """Held by the caching allocator beyond that."""
+    context: Array
+    communication: Array
+    host: Array
+    """In host memory, per rank."""
+
+    @property
+    def reserved(self) -> Array:
+        """torch's max_memory_reserved."""
+        return self.allocated + self.fragmentation
+
+    @property
+    def device(self) -> Array:
+        """What the device reports in use."""
+        return self.reserved + self.context + self.communication
+
+
+def peak_memory(
+    shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, device: str = "cuda"
+) -> MemoryTable:
+    """Memory of one rank for every candidate."""
+    state, is_cuda = states(shape, c, dtypes, impl, gloo=device != "cuda"), device == "cuda"
+    moments, working = _moments(shape, c, dtypes, impl, state)
+    zero = working * 0.0
+    host = _host_bytes(shape, c, dtypes, impl, gloo=not is_cuda)
+    always = state.parameters + state.masters + state.optimizer
+    totals = [always + sum(parts) for parts in moments]
+    if not is_cuda:
+        # The host is the device: what is offloaded stays in the rank's own memory.
+        totals = [total + host for total in totals]
+    allocated = functools.reduce(np.maximum, totals)
+    moment = np.select([total >= allocated for total in totals], range(len(totals)))
+    terms = {
+        "offloaded": zero if is_cuda else host,
+        "parameters": state.parameters,
+        "masters": state.masters,
+        "optimizer": state.optimizer,
+    } | {name: np.choose(moment, [parts[i] for parts in moments]) for i, name in enumerate(_CHANGING)}
+    return MemoryTable(
+        terms={name: terms[name] for name in TERMS},
+        moment=moment.astype(float),
+        allocated=allocated,
+        fragmentation=_fragmentation(c, state.gathered_backward - state.gathered_loss, state.buckets, working, moment)
+        if is_cuda
+        else zero,
+        context=zero + (CONTEXT_GIB * GIB if is_cuda else 0.0),
+        communication=np.where(c.ranks > 1, COMMUNICATION_GIB * GIB, 0.0) if is_cuda else zero,
+        host=host,
+    )
+
+
+_CHANGING = ("gradients", "gathered", "buckets", "activations", "recomputation", "logits", "step")
+
+
+def _moments(
+    shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, state: States
+) -> tuple[tuple[tuple[Array, ...], ...], Array]:
+    """Bytes of each of `_CHANGING` at each of `MOMENTS`, and the working set of one block's backward."""
+    block = block_bytes(shape, c, dtypes, impl)
+    logits = logits_bytes(shape, c, dtypes, impl)
+    zero = logits * 0.0
+    caches = impl.kept_caches * c.tokens * (2.0 * shape.kv * dtypes.compute * shape.layers)
+    stored = block.stored * shape.layers + caches
+    # Recomputation brings back what checkpointing dropped; without it a block's backward adds gradients only.
+    dropped = np.where(c.checkpointing == NONE, 0.0, np.maximum(block.everything - block.stored, 0.0))
+    working = dropped + block.flowing
+    rest = np.where(shape.layers > 1, stored - block.stored, stored)
+    reducing = np.maximum(working, state.unit_gradients)
+    last = block.stored + caches
+    last_two = np.minimum(2.0 * block.stored + caches, stored)
+    return (
+        (state.gradients_early, state.gathered_loss, state.buckets_loss, stored, zero, logits, zero),
+        (state.gradients_early, state.gathered_backward, state.buckets_first, stored, working, zero, zero),
+        (state.gradients_second, state.gathered_middle, state.buckets, rest, reducing, zero, zero),
+        (state.gradients_next, state.gathered_middle, state.buckets, last_two, reducing, zero, zero),
+        (state.gradients_last, state.gathered_last, state.buckets, last, reducing, zero, zero),
+        (state.gradients_late, zero, state.end, zero, zero, zero, zero),
+        (state.gradients_late, zero, state.buckets_step, zero, zero, zero, state.step),
+    ), working
+
+
+def _fragmentation(c: Candidates, gathered: Array, buckets: Array, working: Array, moment: Array) -> Array:
+    """Pools that the peak cannot reuse.
+
+    The caching allocator keeps one pool per stream, and a large block is never assembled from small free ones. Where
+    the peak is the loss, the working set of a block's backward and the communication streams' buffers come on top.
+    """
+    at_loss = moment == 0
+    pools = np.where(at_loss, np.maximum(gathered, 0.0) + buckets, 0.0)
+    # FSDP1 frees gathered parameters through record_stream: the next gather cannot reuse them at once.
+    pools = pools + np.where(c.backend == FSDP1, np.maximum(gathered, 0.0), 0.0)
+    return np.where(at_loss, working, 0.0) + pools
+
+
+def _host_bytes(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> Array:
+    """ZeRO keeps masters, moments and gradients there, and low-precision parameters of their own; FSDP2's fp32 shards
+    are its masters."""
+    trained = shape.parameters * impl.trainable
+    is_zero = c.backend == ZERO
+    early_stages = is_zero & (c.stage < 3) & (c.offload_optimizer > 0)
+    # Stage 3 keeps its gradient partitions in one flat buffer there, beside the optimizer's.
+    gradients = d.reduce * np.where(is_zero & (c.stage == 3), 2.0, np.where(is_zero | (not gloo), 1.0, 0.0))
+    optimizer = (d.moments + d.master + gradients) * trained / c.shard * c.offload_optimizer
+    # The others have a gradient in transit and the updated weights (`param_buffer_of_bit16_for_cpu_offload_groups`), and add
+    # micro batches up there unless they do so in another dtype on the device (`accumulated_grads_in_cpu`).
+    adds_up = (c.accumulation > 1) & (d.reduce == d.compute)
+    staged = d.compute * (float(shape.largest_parameter) + trained / c.shard * (1.0 + adds_up))
+    optimizer = optimizer + np.where(early_stages, staged, 0.0)
+    parameters = np.where(is_zero, d.compute * shape.parameters / c.shard * c.offload_parameters, 0.0)
+    total: Array = optimizer * (1.0 - c.nvme_optimizer) + parameters * (1.0 - c.nvme_parameters)
+    return total

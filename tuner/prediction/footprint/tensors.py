@@ -1,0 +1,72 @@
+"""Sizes of a model's single parameters, where a backend treats each by its own size."""
+
+import numpy as np
+
+from tuner.prediction.footprint.candidates import Array
+from tuner.prediction.model_shape import ModelShape
+
+
+def block_modules(shape: ModelShape) -> list[tuple[int, ...]]:
+    """Elements of the weight, and of the bias if there is one, of each module of one block, as transformers 5 keeps them.
+
+    Models with LayerNorm (GPT-2, GPT-NeoX, MPT) have one projection for q, k and v; experts are stacked, gate beside up.
+    """
+    hidden, ffn, experts = shape.hidden, shape.ffn, shape.experts
+    outputs = [shape.query + 2 * shape.kv] if shape.norm == "layer" else [shape.query, shape.kv, shape.kv]
+    biased = shape.biases or shape.qkv_bias
+    modules: list[tuple[int, ...]] = [(hidden * width, width) if biased else (hidden * width,) for width in outputs]
+    if experts > 1:
+        modules += [(shape.query * hidden,), (experts * 2 * hidden * ffn, experts * hidden * ffn), (experts * hidden,)]
+    else:
+        widths = [hidden, *([ffn, ffn] if shape.mlp == "gated" else [ffn]), hidden]
+        sizes = [shape.query * hidden] + [hidden * ffn] * (len(widths) - 1)
+        modules += [(size, width) if shape.biases else (size,) for size, width in zip(sizes, widths, strict=True)]
+    modules += [(hidden, hidden) if shape.biases else (hidden,)] * 2
+    if shape.qk_norm:
+        modules += [(shape.head_dim,)] * 2
+    return modules
+
+
+def block_tensors(shape: ModelShape) -> tuple[int, ...]:
+    """Elements of each parameter of one block."""
+    return tuple(size for module in block_modules(shape) for size in module)
+
+
+def outside_tensors(shape: ModelShape) -> tuple[int, ...]:
+    """Elements of each parameter that is in no block."""
+    tables = [shape.embedding_parameters] * (1 if shape.tied else 2)
+    positions = [shape.learned_positions * shape.hidden] if shape.learned_positions else []
+    return (*tables, *positions, *[shape.hidden] * (2 if shape.biases else 1))
+
+
+def elements_up_to(shape: ModelShape, threshold: Array) -> Array:
+    """Elements of the whole model in parameters of at most that many each."""
+    sizes = np.array([*block_tensors(shape), *outside_tensors(shape)], dtype=float)
+    times = np.array([shape.layers] * len(block_tensors(shape)) + [1] * len(outside_tensors(shape)))
+    small = sizes[:, None] <= np.ravel(threshold)
+    total: Array = ((sizes * times)[:, None] * small).sum(axis=0)
+    return total
+
+
+def modules_above(shape: ModelShape, threshold: Array) -> Array:
+    """Modules of the whole model with a parameter of more elements than that."""
+    largest = np.array([max(module) for module in block_modules(shape)] + list(outside_tensors(shape)), dtype=float)
+    times = np.array([shape.layers] * len(block_modules(shape)) + [1] * len(outside_tensors(shape)))
+    total: Array = (times[:, None] * (largest[:, None] > np.ravel(threshold))).sum(axis=0)
+    return total
+
+
+def buckets_filled(shape: ModelShape, bucket: Array) -> Array:
+    """Buckets of at most so many elements that the model's gradients fill in turn; a larger gradient goes alone.
+
+    DeepSpeed 0.19.8, `reduce_independent_p_g_buckets_and_remove_grads`: a gradient that does not fit sends the bucket off.
+    """
+    bucket = np.asarray(bucket, dtype=float)
+    sent = np.zeros_like(bucket)
+    filled = np.zeros_like(bucket)
+    for size in reversed(block_tensors(shape)):
+        full = (filled > 0) & (filled + size > bucket)
+        sent, filled = sent + full, np.where(full, 0.0, filled) + size
+    whole = np.ceil(shape.parameters / np.maximum(bucket, 1.0))
+    count: Array = np.where(bucket >= shape.block_parameters, whole, shape.layers * (sent + 1.0) + 2.0)
+    return count

@@ -1,0 +1,34 @@
+"""How far one configuration goes: the longest sequence and the largest micro batch that fit."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.prediction.evaluation import Evaluation
+from tuner.prediction.footprint import Candidates
+from tuner.prediction.model_shape import ModelShape
+
+_SEQUENCES = np.unique(np.round(np.geomspace(1, 32_768, 160))) * 128.0
+_MICRO_BATCHES = np.unique(np.round(np.geomspace(1, 4096, 160)))
+
+
+def with_other_sizes(one: Candidates) -> Candidates:
+    """The candidate, then at rising sequence lengths, then at rising micro batches: one call answers all."""
+    sequence, micro_batch = one.sequence.ravel(), one.micro_batch.ravel()
+    return one.with_values(
+        sequence=np.concatenate([sequence, _SEQUENCES, np.repeat(sequence, len(_MICRO_BATCHES))]),
+        micro_batch=np.concatenate([micro_batch, np.repeat(micro_batch, len(_SEQUENCES)), _MICRO_BATCHES]),
+    )
+
+
+def largest(shape: ModelShape, result: Evaluation) -> tuple[int, int]:
+    """The longest sequence and the largest micro batch before the first that does not fit; 0 where none does."""
+    fits = result.fits[1:]
+    longest = _last_fitting(fits[: len(_SEQUENCES)], _SEQUENCES)
+    if shape.learned_positions:
+        longest = min(longest, shape.learned_positions)
+    return longest, _last_fitting(fits[len(_SEQUENCES) :], _MICRO_BATCHES)
+
+
+def _last_fitting(fits: NDArray[np.bool_], values: NDArray[np.float64]) -> int:
+    count = len(values) if fits.all() else int(np.argmin(fits))
+    return int(values[count - 1]) if count else 0

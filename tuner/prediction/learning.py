@@ -1,0 +1,155 @@
+"""What stored trials teach the predictor about one fingerprint, and what it says about a trial before it runs."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from api_schemas.base import GIB
+from api_schemas.hardware import Cluster, MeasuredHardware
+from api_schemas.measurements import Measurement, Memory
+from api_schemas.predictions import TrialPrediction
+from api_schemas.strategies import TrialConfig
+from api_schemas.workload import Workload
+from tuner.prediction.calibration import (
+    CPU_PART_SIGMA,
+    ESTIMATED,
+    NOTHING_LEARNT,
+    PART_SIGMA,
+    PARTS,
+    UNCALIBRATED,
+    Calibrations,
+    MemoryCalibration,
+    fit_memory,
+    fit_speed,
+)
+from tuner.prediction.evaluation import Evaluation, evaluate
+from tuner.prediction.footprint.configs import from_configs
+from tuner.prediction.model_shape import ModelShape
+from tuner.prediction.traced_shape import TracedShape
+
+_DEVIATIONS = 1.645
+"""Of a normal distribution, for 90 %."""
+
+
+@dataclass(frozen=True)
+class MeasuredTrials:
+    """Runs of one study on the fingerprint."""
+
+    shape: ModelShape
+    workload: Workload
+    cluster: Cluster
+    configs: Sequence[TrialConfig]
+    measurements: Sequence[Measurement]
+    hardware: MeasuredHardware | None = None
+
+
+def memory_of(known: Calibrations, shape: ModelShape | None) -> MemoryCalibration:
+    """What holds for a model: widths that are a guess have a wider prior."""
+    if known.memory is not None:
+        return known.memory
+    return ESTIMATED if isinstance(shape, TracedShape) and shape.estimated else MemoryCalibration()
+
+
+def learn(groups: Iterable[MeasuredTrials]) -> Calibrations:
+    """Factors and their intervals from everything measured on a fingerprint."""
+    predicted: list[float] = []
+    used: list[float] = []
+    parts: list[dict[str, float]] = []
+    seconds: list[float] = []
+    on_cpu = False
+    for group in groups:
+        on_cpu = group.cluster.device == "cpu"
+        result = _evaluated(group.shape, group.workload, group.cluster, group.configs, NOTHING_LEARNT, group.hardware)
+        for index, measurement in enumerate(group.measurements):
+            peak = peak_gib(measurement.memory)
+            if peak:
+                predicted.append(float(_comparable(result, measurement.memory)[index]) / GIB)
+                used.append(peak)
+            if result.step is not None and measurement.tokens_per_s_per_gpu > 0:
+                parts.append({name: float(np.ravel(result.step.parts[name])[index]) for name in PARTS})
+                tokens = group.workload.tokens_per_step / group.cluster.world_size
+                seconds.append(tokens / measurement.tokens_per_s_per_gpu)
+    sigma = CPU_PART_SIGMA if on_cpu else PART_SIGMA
+    return Calibrations(
+        speed=fit_speed(parts, seconds, sigma) if parts else UNCALIBRATED,
+        memory=fit_memory(predicted, used) if predicted else None,
+    )
+
+
+def peak_gib(memory: Memory) -> float | None:
+    """The figure a prediction is held against: what the device reported in use, else tensors."""
+    return memory.device_used_gib or memory.peak_allocated_gib
+
+
+def _comparable(result: Evaluation, memory: Memory) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    """Predicted bytes of what was measured."""
+    table = result.memory
+    wanted = table.device if memory.device_used_gib else table.allocated
+    return np.broadcast_to(wanted, (result.candidates.size,))
+
+
+def _evaluated(
+    shape: ModelShape,
+    workload: Workload,
+    cluster: Cluster,
+    configs: Sequence[TrialConfig],
+    calibrations: Calibrations,
+    hardware: MeasuredHardware | None,
+) -> Evaluation:
+    candidates = from_configs(configs, workload.sequence_length, cluster.world_size, workload.global_batch)
+    return evaluate(
+        shape,
+        candidates,
+        workload,
+        cluster,
+        memory_of(calibrations, shape),
+        calibrations.speed,
+        unknown_speed=True,
+        measured=hardware,
+    )
+
+
+def predict_speeds(
+    shape: ModelShape,
+    workload: Workload,
+    cluster: Cluster,
+    configs: Sequence[TrialConfig],
+    calibrations: Calibrations,
+    hardware: MeasuredHardware | None = None,
+) -> NDArray[np.float64] | None:
+    """tokens_per_s_per_gpu of each, 0 where it does not fit; None where the hardware's rates are unknown."""
+    result = _evaluated(shape, workload, cluster, configs, calibrations, hardware)
+    speed = result.tokens_per_s_per_gpu
+    if speed is None:
+        return None
+    return np.where(np.broadcast_to(result.fits, (len(configs),)), np.broadcast_to(speed, (len(configs),)), 0.0)
+
+
+def predict_trial(
+    shape: ModelShape | None,
+    workload: Workload,
+    cluster: Cluster,
+    config: TrialConfig,
+    calibrations: Calibrations,
+    hardware: MeasuredHardware | None = None,
+) -> TrialPrediction | None:
+    """What is kept with a trial when it is made, to be held against what it measures; None for an unknown shape."""
+    if shape is None:
+        return None
+    result = _evaluated(shape, workload, cluster, [config], calibrations, hardware)
+    low, high = result.memory_calibration.bounds(float(np.ravel(result.memory.device)[0]) / GIB, _DEVIATIONS)
+    speed = result.tokens_per_s_per_gpu
+    rate = None if speed is None else float(np.ravel(speed)[0])
+    spread = float(np.exp(_DEVIATIONS * calibrations.speed.sigma))
+    return TrialPrediction(
+        memory_gib=float(np.ravel(result.total_gib)[0]),
+        low_memory_gib=low,
+        high_memory_gib=high,
+        memory_calibrated_on=result.memory_calibration.rows,
+        tokens_per_s_per_gpu=rate,
+        low_tokens_per_s_per_gpu=None if rate is None else rate / spread,
+        high_tokens_per_s_per_gpu=None if rate is None else rate * spread,
+        speed_calibrated_on=calibrations.speed.rows,
+    )

@@ -1,0 +1,255 @@
+"""Dimensions of a model, read from its `config.json`, and what follows from them in closed form: parameters and FLOPs.
+
+Covers the decoder families below exactly (tested against `transformers` on the meta device). Any other architecture
+needs a worker's trace; activations live in tuner.prediction.footprint, times in tuner.prediction.throughput.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Norm = Literal["rms", "layer", "rms_fused"]
+Mlp = Literal["gated", "gelu", "gelu_tanh"]
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """A decoder-only transformer. Counts are elements, never bytes."""
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int
+    """Width of one MLP (of one expert where there are experts)."""
+    vocab: int
+    mlp: Mlp = "gated"
+    norm: Norm = "rms"
+    """`rms`: composed of elementwise kernels in fp32 (transformers' LlamaRMSNorm); `rms_fused` and `layer`: one kernel."""
+    tied: bool = False
+    experts: int = 1
+    experts_per_token: int = 1
+    biases: bool = False
+    """On every linear layer and norm (GPT-2, GPT-NeoX)."""
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    learned_positions: int = 0
+    max_positions: int | None = None
+
+    @property
+    def query(self) -> int:
+        """Width of all query heads together (Qwen3 has more than `hidden`)."""
+        return self.heads * self.head_dim
+
+    @property
+    def kv(self) -> int:
+        """Width of all key heads together, which is also that of all value heads."""
+        return self.kv_heads * self.head_dim
+
+    @property
+    def attention_matrix_parameters(self) -> int:
+        """Elements of the q, k, v and output projections."""
+        return self.hidden * (2 * self.query + 2 * self.kv)
+
+    @property
+    def mlp_matrix_parameters(self) -> int:
+        """Elements of one MLP or one expert."""
+        return (3 if self.mlp == "gated" else 2) * self.hidden * self.ffn
+
+    @property
+    def block_parameters(self) -> int:
+        """Elements of one decoder block."""
+        total = self.attention_matrix_parameters + self.experts * self.mlp_matrix_parameters
+        total += self._norm_parameters * 2
+        if self.experts > 1:
+            total += self.experts * self.hidden
+        if self.biases:
+            total += self.query + 2 * self.kv + self.hidden + self.ffn + self.hidden
+        elif self.qkv_bias:
+            total += self.query + 2 * self.kv
+        if self.qk_norm:
+            total += 2 * self.head_dim
+        return total
+
+    @property
+    def _norm_parameters(self) -> int:
+        return self.hidden * (2 if self.norm == "layer" and self.biases else 1)
+
+    @property
+    def embedding_parameters(self) -> int:
+        """Elements of the token table, which a tied output head shares."""
+        return self.vocab * self.hidden
+
+    @property
+    def outside_parameters(self) -> int:
+        """Elements in no block: token and position tables, final norm, output head."""
+        tables = self.embedding_parameters * (1 if self.tied else 2)
+        return tables + self.learned_positions * self.hidden + self._norm_parameters
+
+    @property
+    def parameters(self) -> int:
+        """Elements of all distinct parameters; tied weights count once."""
+        return self.layers * self.block_parameters + self.outside_parameters
+
+    @property
+    def largest_parameter(self) -> int:
+        """Elements of the largest single tensor (experts of one layer are one tensor in transformers 5)."""
+        mlp = self.hidden * self.ffn
+        if self.experts > 1:
+            mlp *= 2 * self.experts
+        return max(mlp, self.embedding_parameters, self.hidden * self.query)
+
+    @property
+    def active_parameters(self) -> int:
+        """Elements that take part in one token's forward pass."""
+        idle = (self.experts - self.experts_per_token) * self.mlp_matrix_parameters
+        return self.parameters - self.layers * idle
+
+    @property
+    def block_matmul_flops_per_token(self) -> float:
+        """Forward FLOPs of one block's matrix products with weights; a multiply-add is two."""
+        router = self.experts * self.hidden if self.experts > 1 else 0
+        return 2.0 * (self.attention_matrix_parameters + self.experts_per_token * self.mlp_matrix_parameters + router)
+
+    def attention_flops_per_token(self, sequence: float) -> float:
+        """Forward FLOPs of one block's attention scores and weighted sum, in full (a causal kernel skips half)."""
+        return 4.0 * sequence * self.query
+
+    def model_flops_per_token(self, sequence: float) -> float:
+        """Training FLOPs of one token (forward plus twice that in backward), attention in full, nothing recomputed.
+
+        PaLM (arXiv:2204.02311), appendix B.
+        """
+        block = self.block_matmul_flops_per_token + self.attention_flops_per_token(sequence)
+        return 3.0 * (self.layers * block + 2.0 * self.embedding_parameters)
+
+
+_LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe")
+FAMILIES: tuple[str, ...] = (*_LLAMA_LIKE, "gpt2", "gpt_neox", "mpt")
+"""`model_type` values known in closed form."""
+
+
+def from_config(config: Mapping[str, Any], name: str = "") -> ModelShape:
+    """Read a Hugging Face `config.json`.
+
+    Raises:
+        ValueError: unknown family or a missing field; names the field and what to add.
+    """
+    kind = config.get("model_type")
+    if kind not in FAMILIES:
+        raise ValueError(
+            f"model_type ({kind!r}) has no closed form; use one of {', '.join(FAMILIES)}, "
+            "or let a worker trace the model (its `profile` task)"
+        )
+    read = {"gpt2": _gpt2, "gpt_neox": _gpt_neox, "mpt": _mpt}.get(kind, _llama_like)
+    shape = read(config, name or str(kind))
+    if shape.heads % shape.kv_heads:
+        raise ValueError(
+            f"num_key_value_heads ({shape.kv_heads}) must divide num_attention_heads ({shape.heads}); "
+            "use a divisor of the number of heads"
+        )
+    return shape
+
+
+def text(config: Mapping[str, Any]) -> str:
+    """The configuration as text, for caches keyed by it."""
+    return json.dumps(config, sort_keys=True)
+
+
+def parse(config: str) -> dict[str, Any]:
+    """The configuration that `text` wrote."""
+    return dict(json.loads(config))
+
+
+def _whole(config: Mapping[str, Any], field: str, default: int | None = None) -> int:
+    value = config.get(field)
+    if value is None:
+        value = default
+    if value is None:
+        raise ValueError(f"{field} is missing from the model's config; add it, as in the model's config.json")
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{field} ({value!r}) must be a whole number of at least 1; correct the model's config")
+    return value
+
+
+def _positions(config: Mapping[str, Any], field: str) -> int | None:
+    return None if config.get(field) is None else _whole(config, field)
+
+
+def _llama_like(config: Mapping[str, Any], name: str) -> ModelShape:
+    kind = config["model_type"]
+    hidden, heads = _whole(config, "hidden_size"), _whole(config, "num_attention_heads")
+    moe = kind in ("mixtral", "qwen3_moe")
+    experts = _whole(config, "num_local_experts" if kind == "mixtral" else "num_experts") if moe else 1
+    default_head = 128 if kind in ("qwen3", "qwen3_moe") else hidden // heads
+    return ModelShape(
+        name=name,
+        layers=_whole(config, "num_hidden_layers"),
+        hidden=hidden,
+        heads=heads,
+        kv_heads=_whole(config, "num_key_value_heads", heads),
+        head_dim=_whole(config, "head_dim", default_head),
+        ffn=_whole(config, "moe_intermediate_size" if kind == "qwen3_moe" else "intermediate_size"),
+        vocab=_whole(config, "vocab_size"),
+        tied=bool(config.get("tie_word_embeddings", False)),
+        experts=experts,
+        experts_per_token=_whole(config, "num_experts_per_tok", 2) if moe else 1,
+        qkv_bias=kind == "qwen2" or bool(config.get("attention_bias", False)),
+        qk_norm=kind in ("qwen3", "qwen3_moe"),
+        max_positions=_positions(config, "max_position_embeddings"),
+    )
+
+
+def _multi_head(config: Mapping[str, Any], hidden: str, heads: str) -> dict[str, Any]:
+    """What models of GPT's kind share: as many key heads as query heads, and LayerNorm."""
+    width, count = _whole(config, hidden), _whole(config, heads)
+    if count > width:
+        raise ValueError(f"{hidden} ({width}) must not be below {heads} ({count}); correct the model's config")
+    return {"hidden": width, "heads": count, "kv_heads": count, "head_dim": width // count, "norm": "layer"}
+
+
+def _gpt2(config: Mapping[str, Any], name: str) -> ModelShape:
+    positions = _whole(config, "n_positions", 1024)
+    activation = config.get("activation_function", "gelu_new")
+    return ModelShape(
+        name=name,
+        layers=_whole(config, "n_layer"),
+        **_multi_head(config, "n_embd", "n_head"),
+        ffn=_whole(config, "n_inner", 4 * _whole(config, "n_embd")),
+        vocab=_whole(config, "vocab_size"),
+        mlp="gelu_tanh" if activation == "gelu_new" else "gelu",
+        tied=bool(config.get("tie_word_embeddings", True)),
+        biases=True,
+        learned_positions=positions,
+        max_positions=positions,
+    )
+
+
+def _gpt_neox(config: Mapping[str, Any], name: str) -> ModelShape:
+    return ModelShape(
+        name=name,
+        layers=_whole(config, "num_hidden_layers"),
+        **_multi_head(config, "hidden_size", "num_attention_heads"),
+        ffn=_whole(config, "intermediate_size"),
+        vocab=_whole(config, "vocab_size"),
+        mlp="gelu",
+        tied=bool(config.get("tie_word_embeddings", False)),
+        biases=True,
+        max_positions=_positions(config, "max_position_embeddings"),
+    )
+
+
+def _mpt(config: Mapping[str, Any], name: str) -> ModelShape:
+    return ModelShape(
+        name=name,
+        layers=_whole(config, "n_layers"),
+        **_multi_head(config, "d_model", "n_heads"),
+        ffn=_whole(config, "expansion_ratio", 4) * _whole(config, "d_model"),
+        vocab=_whole(config, "vocab_size"),
+        mlp="gelu",
+        tied=True,
+        max_positions=_positions(config, "max_seq_len"),
+    )

@@ -1,0 +1,263 @@
+"""Predict memory and speed of trial configurations: one table per configuration, or arrays over many.
+
+Memory from tuner.prediction.footprint, time from tuner.prediction.throughput, hardware from tuner.prediction.catalogue. Pure; imports no torch.
+"""
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from api_schemas.base import DTYPE_BYTES, GIB
+from api_schemas.hardware import Cluster, MeasuredHardware
+from api_schemas.predictions import (
+    Bound,
+    MemoryPrediction,
+    MemoryTerm,
+    Prediction,
+    PredictionRequest,
+    PredictionTable,
+    SpeedPrediction,
+    Verdict,
+)
+from api_schemas.strategies import TrialConfig
+from api_schemas.workload import MOST_SAMPLES, Workload
+from tuner.prediction import catalogue, headroom, model_shape, neighbours
+from tuner.prediction.calibration import (
+    NOTHING_LEARNT,
+    PARTS,
+    UNCALIBRATED,
+    Calibrations,
+    MemoryCalibration,
+    SpeedCalibration,
+)
+from tuner.prediction.evaluation import Evaluation, evaluate, machine
+from tuner.prediction.footprint import Dtypes, Implementation, peak_memory
+from tuner.prediction.footprint.configs import from_configs
+from tuner.prediction.footprint.peak import MOMENTS, SOURCES
+from tuner.prediction.model_shape import ModelShape
+from tuner.prediction.throughput import StepTable
+
+DEFAULT_SEQUENCE = 4096
+_DEVIATIONS = 1.645
+"""Of a normal distribution, for 90 %."""
+
+
+def predict(
+    shape: ModelShape,
+    workload: Workload,
+    cluster: Cluster,
+    config: TrialConfig,
+    memory_calibration: MemoryCalibration | None = None,
+    speed_calibration: SpeedCalibration = UNCALIBRATED,
+    limits: bool = True,
+    measured: MeasuredHardware | None = None,
+) -> Prediction:
+    """Everything about one configuration; `limits=False` leaves out what else would fit, which costs most.
+
+    Raises:
+        ValueError: a mesh that does not multiply up to the cluster, or a GPU the catalogue does not have.
+    """
+    _check_mesh(config, cluster)
+    calibrations: dict[str, Any] = {"memory_calibration": memory_calibration, "speed_calibration": speed_calibration}
+    calibrations["measured"] = measured
+    candidates = from_configs([config], workload.sequence_length, cluster.world_size, workload.global_batch)
+    result = evaluate(shape, candidates, workload, cluster, **calibrations)
+    if limits:
+        wider = headroom.with_other_sizes(candidates)
+        memory = peak_memory(shape, wider, Dtypes.of(workload.recipe), Implementation.of(workload), cluster.device)
+        result = replace(result, memory=memory)
+    memory_of = _memory(result, cluster, 0)
+    longest, largest = headroom.largest(shape, result) if limits else (0, 0)
+    change = None
+    if limits and memory_of.verdict == "does not fit":
+        change = _cheapest(shape, workload, cluster, config, calibrations)
+    return Prediction(
+        config=config,
+        description=config.describe(),
+        memory=memory_of,
+        speed=_speed(shape, result, workload, machine(cluster, measured=measured).peak_flops, 0),
+        longest_sequence=longest,
+        largest_micro_batch=largest,
+        cheapest_change=change,
+    )
+
+
+def _check_mesh(config: TrialConfig, cluster: Cluster) -> None:
+    strategy = config.strategy
+    if strategy.kind in ("fsdp1", "fsdp2") and strategy.dp_replicate * strategy.dp_shard != cluster.world_size:
+        raise ValueError(
+            f"dp_replicate × dp_shard ({strategy.dp_replicate} × {strategy.dp_shard}) must equal the cluster's "
+            f"{cluster.world_size} ranks; choose two factors of it"
+        )
+
+
+def _memory(result: Evaluation, cluster: Cluster, index: int) -> MemoryPrediction:
+    table, factor = result.memory, result.memory_calibration.factor
+    sizes = {name: _at(values, index) for name, values in table.terms.items()}
+    sizes |= {
+        "fragmentation": _at(table.fragmentation, index),
+        "device context": _at(table.context, index),
+        "communication library": _at(table.communication, index),
+    }
+    total = float(_at(result.total_gib, index))
+    tight = (_at(table.allocated, index) + sizes["device context"] + sizes["communication library"]) / GIB * factor
+    low, high = replace(result.memory_calibration, factor=1.0).bounds(total)
+    verdict: Verdict = "does not fit"
+    if tight <= cluster.memory_gib:
+        verdict = "fits" if total <= cluster.memory_gib else "tight"
+    host = _at(table.host, index) * cluster.gpus_per_node / GIB
+    if host > cluster.host_memory_gib:
+        verdict = "does not fit"
+    return MemoryPrediction(
+        terms=tuple(MemoryTerm(name=n, gib=float(s) / GIB * factor, source=SOURCES[n]) for n, s in sizes.items()),
+        moment=MOMENTS[int(_at(table.moment, index))],
+        allocated_gib=float(_at(table.allocated, index)) / GIB * factor,
+        reserved_gib=float(_at(table.reserved, index)) / GIB * factor,
+        total_gib=total,
+        low_gib=low,
+        high_gib=high,
+        capacity_gib=cluster.memory_gib,
+        verdict=verdict,
+        margin_gib=cluster.memory_gib - total,
+        host_gib_per_node=float(host),
+    )
+
+
+def _at(values: NDArray[np.float64], index: int) -> float:
+    return float(values[index] if values.ndim and values.size > 1 else values.flat[0])
+
+
+def _speed(
+    shape: ModelShape, result: Evaluation, workload: Workload, peak: float | None, index: int
+) -> SpeedPrediction | None:
+    if result.step is None:
+        return None
+    fit = result.speed_calibration
+    parts = {name: _at(result.step.parts[name], index) * fit.factors[name] for name in PARTS}
+    seconds = sum(parts.values())
+    tokens = _at(result.candidates.tokens * result.candidates.accumulation, index)
+    rate = tokens / seconds
+    spread = np.exp(_DEVIATIONS * fit.sigma)
+    return SpeedPrediction(
+        tokens_per_s_per_gpu=rate,
+        low_tokens_per_s_per_gpu=float(rate / spread),
+        high_tokens_per_s_per_gpu=float(rate * spread),
+        step_time_s=seconds,
+        mfu=rate * shape.model_flops_per_token(workload.sequence_length) / peak if peak else None,
+        exposed_communication_share=parts["communication"] / seconds,
+        bound_by=_bound(result.step, parts, index),
+        parts_s=parts,
+        calibrated_on=fit.rows,
+    )
+
+
+def _bound(step: StepTable, parts: dict[str, float], index: int) -> Bound:
+    """The resource that takes the largest share of the step."""
+    network = _at(step.network_bound, index) > 0
+    host_link = _at(step.host_link, index)
+    shares: dict[Bound, float] = {
+        "compute": parts["matmul"] + parts["vector_matmul"] + parts["attention"],
+        "memory bandwidth": parts["elementwise"] + max(parts["step"] - host_link, 0.0),
+        "host launches": parts["launch"] + parts["backend"],
+        "network" if network else "intra-node link": parts["communication"],
+        "host link": host_link,
+    }
+    return max(shares, key=lambda name: shares[name])
+
+
+def _cheapest(
+    shape: ModelShape, workload: Workload, cluster: Cluster, config: TrialConfig, calibrations: dict[str, Any]
+) -> Any:
+    near = neighbours.neighbours(config, cluster)
+    candidates = from_configs(
+        [change.config for change in near], workload.sequence_length, cluster.world_size, workload.global_batch
+    )
+    result = evaluate(shape, candidates, workload, cluster, **calibrations)
+    on_host = result.memory.host * cluster.gpus_per_node / GIB <= cluster.host_memory_gib
+    return neighbours.cheapest(near, result.fits & on_host, result.total_gib, result.tokens_per_s_per_gpu)
+
+
+@lru_cache(maxsize=64)
+def _shape_of(config: str, name: str) -> ModelShape:
+    return model_shape.from_config(model_shape.parse(config), name)
+
+
+def predictions(request: PredictionRequest, known: Calibrations = NOTHING_LEARNT) -> PredictionTable:
+    """Answer a request: `shardtune predict` and `POST /v1/predictions`. `known`: what trials there have taught.
+
+    Raises:
+        ValueError: unknown hardware or model family, a missing model field, a mesh that does not come out.
+    """
+    cluster = catalogue.parse_cluster(request.cluster) if isinstance(request.cluster, str) else request.cluster
+    if request.hardware is not None and cluster.nodes > 1 and not cluster.inter_node_gb_per_s:
+        raise ValueError(
+            f"cluster.inter_node_gb_per_s (null) is needed for {cluster.nodes} nodes: hardware is measured within one; "
+            "enter the network's GB/s per node and direction"
+        )
+    shape = _shape_of(model_shape.text(request.model.config), request.model.name)
+    sequence = request.sequence_length or min(shape.max_positions or DEFAULT_SEQUENCE, DEFAULT_SEQUENCE)
+    if shape.learned_positions and sequence > shape.learned_positions:
+        raise ValueError(
+            f"sequence_length ({sequence}) must not exceed the model's {shape.learned_positions} positions; "
+            "shorten it or raise n_positions in the model's config"
+        )
+    configs = request.configs or neighbours.one_of_each(cluster, request.micro_batch)
+    made = []
+    for config in configs:
+        workload = Workload(
+            sequence_length=sequence,
+            global_batch=_global_batch(config, cluster, request.gradient_accumulation),
+            recipe=request.recipe,
+            attention=request.attention,
+        )
+        made.append(predict(shape, workload, cluster, config, known.memory, known.speed, measured=request.hardware))
+    return PredictionTable(
+        model=request.model.name,
+        parameters=shape.parameters,
+        cluster=cluster,
+        sequence_length=sequence,
+        recipe=request.recipe.name,
+        predictions=tuple(made),
+        notes=_notes(request, cluster),
+    )
+
+
+def _global_batch(config: TrialConfig, cluster: Cluster, accumulation: int) -> int:
+    samples = config.micro_batch * cluster.world_size * accumulation
+    if samples > MOST_SAMPLES:
+        raise ValueError(
+            f"micro_batch ({config.micro_batch}) × {cluster.world_size} ranks × gradient_accumulation ({accumulation}) "
+            f"is more than {MOST_SAMPLES} samples a step; lower one of them"
+        )
+    return samples
+
+
+def _notes(request: PredictionRequest, cluster: Cluster) -> tuple[str, ...]:
+    if request.hardware is not None:
+        return ("rates and links are those measured or entered for this hardware",)
+    if cluster.device == "cpu":
+        return ("rates of CPU ranks are a guess; `shardtune measure-hardware` measures them",)
+    return tuple(f"{name}: {reason}" for name, reason in catalogue.on_cluster(cluster).doubts)
+
+
+def state_gib(shape: ModelShape, workload: Workload) -> dict[str, float]:
+    """Whole-model state by kind under a recipe, unsharded: what the field's arithmetic counts.
+
+    With bf16 weights, fp32 gradients are 4 bytes more than mixed-precision Adam's usual 16 (bf16 gradients).
+    """
+    recipe = workload.recipe
+    size = {kind: DTYPE_BYTES[dtype] for kind, dtype in
+            (("master", recipe.master_dtype), ("compute", recipe.compute_dtype), ("reduce", recipe.reduce_dtype))}  # fmt: skip
+    mixed = size["compute"] < size["master"]
+    return {
+        "parameters": shape.parameters * size["compute"] / GIB,
+        "gradients": shape.parameters * size["reduce"] / GIB,
+        "masters": shape.parameters * (size["master"] if mixed else 0) / GIB,
+        "optimizer": shape.parameters * 2 * size["master"] / GIB,
+    }
+
+
+__all__ = ["Evaluation", "evaluate", "predict", "predictions", "state_gib"]

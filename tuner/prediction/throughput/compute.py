@@ -1,0 +1,164 @@
+"""Time of computation on one rank: matrix products, attention, elementwise traffic, the loss, launches."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuner.prediction.footprint.candidates import FULL, NONE, SELECTIVE, Array, Candidates, Dtypes, Implementation
+from tuner.prediction.model_shape import ModelShape
+from tuner.prediction.throughput import host
+from tuner.prediction.throughput.rates import Rates
+
+_SAVED_HOOKS = 4.0
+"""Launches per operator of a checkpointed forward: non-reentrant checkpointing passes what each saves through Python, and
+again in backward (`benchmarks.host_costs`)."""
+_DISPATCH_MODE = 4.0
+"""Launches that an operator takes in `torch.utils.checkpoint`'s selective contexts (torch 2.13), beside its own."""
+
+
+@dataclass(frozen=True)
+class ComputeTimes:
+    """Seconds of one micro batch on one rank."""
+
+    matmul: Array
+    attention: Array
+    elementwise: Array
+    loss: Array
+    launches: Array
+    """Host time to launch the model's kernels."""
+    machinery: Array
+    """Host time of the backend's hooks."""
+    forward_share: Array
+    """Of the total."""
+    serial: bool
+    """Host and device are the same core."""
+
+    @property
+    def device(self) -> Array:
+        """GPU time."""
+        return self.matmul + self.attention + self.elementwise + self.loss
+
+    @property
+    def launch_floor(self) -> Array:
+        """Host time of the pass; below it the GPU idles."""
+        return self.launches + self.machinery
+
+    @property
+    def total(self) -> Array:
+        """The larger of GPU and host time, smoothly: they overlap except where queues run dry. On a CPU, their sum."""
+        if self.serial:
+            return self.device + self.launch_floor
+        return (self.device**4 + self.launch_floor**4) ** 0.25
+
+
+def compute_times(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, rates: Rates) -> ComputeTimes:
+    """Seconds per micro batch for every candidate."""
+    blocks = shape.layers * c.tokens
+    again = recomputed(c, impl)
+    gain = rates.fp8_gain if dtypes.linear_bits == 8 else 1.0
+    # fp32 products run on the vector units or in TF32: the caller gives rates for that.
+    inner = min(shape.hidden, shape.ffn)
+    matmul_rate = rates.matmul_flops * gain * inner / (inner + rates.small_matmul)
+    forward = blocks * shape.block_matmul_flops_per_token / matmul_rate
+    vocab = shape.vocab if impl.language_head else 0
+    head = c.tokens * 2.0 * shape.hidden * vocab / (matmul_rate / gain)
+    matmul = forward * (1.0 + 2.0 * (0.5 + 0.5 * impl.trainable) + again.matmul) + 3.0 * head
+    attention = _attention(shape, c, impl, rates) * shape.layers
+    elementwise_forward = blocks * elementwise_bytes(shape, c, dtypes, impl) / rates.memory_bytes
+    # Backward reads what forward saved and the incoming gradient and writes one per input: twice forward's traffic.
+    elementwise = elementwise_forward * (3.0 + again.elementwise)
+    if impl.autocast and dtypes.compute < dtypes.master:
+        # Every weight is cast on its way into forward, and its gradient on the way out.
+        casts = shape.parameters * (dtypes.master + dtypes.compute) * (2.0 + again.matmul) / rates.memory_bytes
+        elementwise = elementwise + casts
+    loss = c.tokens * vocab * (22.0 + 2.0 * dtypes.compute) / rates.memory_bytes
+    attention_all = attention * (1.0 + 2.5 + again.attention)
+    loss = np.where(c.compiled > 0, loss, loss * 1.5)
+    total = matmul + attention_all + elementwise + loss
+    return ComputeTimes(
+        matmul=matmul,
+        attention=attention_all,
+        elementwise=elementwise,
+        loss=loss,
+        launches=_kernels(shape, c, impl, again) * rates.launch_s,
+        machinery=host.micro_batch_launches(shape, c, dtypes, impl) * rates.launch_s,
+        forward_share=(forward + head + attention + elementwise_forward + loss * 0.4) / total,
+        serial=rates.serial,
+    )
+
+
+@dataclass(frozen=True)
+class Recomputed:
+    """Shares of a forward pass that backward repeats."""
+
+    matmul: Array
+    attention: Array
+    elementwise: Array
+
+
+def recomputed(c: Candidates, impl: Implementation) -> Recomputed:
+    """What checkpointing repeats."""
+    full = (c.checkpointing == FULL) * 1.0
+    selective = (c.checkpointing == SELECTIVE) * 1.0
+    shares = {
+        "matmuls": (0.0, 0.0, 1.0),
+        "second_matmuls": (0.45, 0.0, 1.0),
+        "alternate_blocks": (0.5, 0.5, 0.5),
+        "attention": (0.0, 1.0, 0.1),
+    }[impl.selective]
+    return Recomputed(*(full + selective * share for share in shares))
+
+
+def _attention(shape: ModelShape, c: Candidates, impl: Implementation, rates: Rates) -> Array:
+    """Forward of one block's attention."""
+    flops = c.tokens * shape.attention_flops_per_token(1.0) * c.sequence
+    if impl.attention == "flash":
+        # Narrow heads leave the kernel's matrix units idle: 64 runs at about 0.8 of 128's rate (FlashAttention-2, figure 5).
+        rate = rates.attention_flops * impl.attention_rate * min(1.0, 0.6 + 0.4 * shape.head_dim / 128)
+        return flops / 2 / rate
+    # Two full products, and the scores read and written about six times (scale, mask, softmax, cast, dropout).
+    traffic = c.tokens * c.sequence * shape.heads * (16.0 if impl.dropout == 0 else 22.0)
+    return flops / (rates.matmul_flops * 0.6) + traffic / rates.memory_bytes
+
+
+def elementwise_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation) -> Array:
+    """Memory traffic of one block's forward per token, matrix products and attention excluded."""
+    size, k = dtypes.compute, shape.experts_per_token
+    mixed = impl.autocast and size < 4
+    q_kv = shape.query + shape.kv
+    rotary = shape.norm != "layer"
+    # Composed RMSNorm in fp32: cast, square, mean, scale, cast, weight. One kernel: read and write. Autocast runs norms
+    # in fp32 on an fp32 residual stream and casts the result for the linear layer.
+    norm = 8 * size + 16 if shape.norm == "rms" else 2 * size
+    norm, residual = (norm + 12 - size, 10) if mixed else (norm, 3 * size)
+    # q, k and v leave one projection (or three) and are laid out for the kernel; rotary embedding in four steps.
+    layout = (8.0 if rotary else 2.0) * size * (q_kv + (0 if rotary else shape.kv))
+    act = {"gated": 5.0, "gelu": 2.0, "gelu_tanh": 14.0}[shape.mlp] * size * shape.ffn * k
+    eager = 2.0 * (norm + residual) * shape.hidden + layout + act
+    if shape.experts > 1:
+        eager += 8.0 * size * k * shape.hidden
+    if shape.qk_norm:
+        eager += (8 * size + 16) * q_kv
+    fused_act = {"gated": 3.0, "gelu": 2.0, "gelu_tanh": 2.0}[shape.mlp] * size * shape.ffn * k
+    fused = 8.0 * (4 if mixed else size) * shape.hidden + (2.0 * size * q_kv if rotary else 0.0) + fused_act
+    return np.where(c.compiled > 0, fused, eager)
+
+
+def _kernels(shape: ModelShape, c: Candidates, impl: Implementation, again: Recomputed) -> Array:
+    """Kernels of one micro batch: per block of an eager transformers model about 45 (gated, rotary) or 24 forward,
+    twice that backward; a compiled block about a third."""
+    forward = 45.0 if shape.norm == "rms" else 24.0
+    if impl.autocast:
+        forward += 14.0
+    if impl.attention == "eager":
+        forward += 6.0
+    if shape.experts > 1:
+        # Routing, sorting by expert, and two grouped products.
+        forward += 20.0
+    # Selective checkpointing passes each operator of forward and recomputation through a Python dispatch mode.
+    python = np.where(c.checkpointing == SELECTIVE, 2.0 * _DISPATCH_MODE * (impl.selective == "matmuls"), 0.0)
+    python = python + np.where(c.checkpointing > NONE, _SAVED_HOOKS, 0.0)
+    per_block = forward * (3.0 + again.elementwise + python)
+    per_block = np.where(c.compiled > 0, per_block * 0.35, per_block)
+    kernels: Array = shape.layers * per_block + 60.0
+    return kernels

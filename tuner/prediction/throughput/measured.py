@@ -1,0 +1,62 @@
+"""Rates and links from what a worker measured, in place of the catalogue's: any GPU, and CPU ranks."""
+
+from collections import defaultdict
+from dataclasses import replace
+
+from api_schemas.hardware import Cluster, MeasuredHardware
+from tuner.prediction.throughput.rates import CPU_NETWORK, CPU_RATES, Network, Rates
+
+_PASSES = {"all_gather": 1.0, "reduce_scatter": 1.0, "all_reduce": 2.0}
+_SUSTAINED = 0.9
+"""Of a single large product's rate, over the shapes of a training step."""
+_ATTENTION = 0.55
+"""Attention kernels over large products: 0.5-0.67 on the GPUs of the catalogue (tuner.prediction.throughput.rates)."""
+
+
+def measured_rates(measured: MeasuredHardware, device: str, in_fp32: bool) -> Rates:
+    """Achieved rates; what was not measured (overlap, contention) is the generic GPU's, or the CPU ranks'."""
+    flops = (measured.fp32_flops if in_fp32 else measured.bf16_flops) * _SUSTAINED
+    on_cpu = device == "cpu"
+    return Rates(
+        matmul_flops=flops,
+        attention_flops=flops * _ATTENTION,
+        memory_bytes=measured.copy_bytes_per_s,
+        launch_s=measured.launch_s,
+        overlap=CPU_RATES.overlap if on_cpu else 0.85,
+        contention=CPU_RATES.contention if on_cpu else 0.12,
+        serial=on_cpu,
+        optimizer_host_s=CPU_RATES.optimizer_host_s if on_cpu else 0.012,
+    )
+
+
+def measured_network(measured: MeasuredHardware, cluster: Cluster, fallback: Network) -> Network:
+    """Links of one node by the sizes measured, each collective by itself; links between nodes are not measured.
+
+    An operation that was not measured takes as many passes of a ring as it has more or fewer than a measured one.
+    """
+    ranks = cluster.gpus_per_node
+    host_link = measured.host_link_bytes_per_s or fallback.host_link
+    points: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for one in measured.collectives:
+        size = one.bytes * (ranks - 1) / ranks
+        if size > 0:
+            points[one.operation].append((size, one.seconds))
+    curves = {operation: tuple(sorted(found)) for operation, found in points.items()}
+    for operation, passes in _PASSES.items():
+        known = next(iter(points), None)
+        if operation not in curves and known is not None:
+            scale = passes / _PASSES[known]
+            curves[operation] = tuple((size, scale * seconds) for size, seconds in curves[known])
+    return replace(fallback, gpus_per_node=ranks, host_link=host_link, measured=curves)
+
+
+def fallback_network(cluster: Cluster) -> Network:
+    """Where nothing else is known: the cluster's own figures, else those of gloo or PCIe."""
+    if cluster.device == "cpu":
+        return Network(CPU_NETWORK.intra, CPU_NETWORK.inter, cluster.gpus_per_node, CPU_NETWORK.host_link)
+    return Network(
+        intra=(cluster.intra_node_gb_per_s or 12.0) * 1e9,
+        inter=(cluster.inter_node_gb_per_s or 12.5) * 1e9 / cluster.gpus_per_node,
+        gpus_per_node=cluster.gpus_per_node,
+        host_link=(cluster.host_link_gb_per_s or 12.0) * 1e9,
+    )

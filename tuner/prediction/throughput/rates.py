@@ -1,0 +1,135 @@
+"""What a GPU and its links achieve in training, as shares of their nominal figures: the few fitted numbers.
+
+Each is physical (a rate or a cost per launch); `tuner.prediction.calibration` scales them for one machine. How they were found and
+how well they hold on sources that were left out: docs/measurements/predictor.md.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from api_schemas.hardware import Cluster
+from tuner.prediction.catalogue import Gpu
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Achieved rates of one GPU; per second."""
+
+    matmul_flops: float
+    """Large bf16 matrix products inside a training step."""
+    attention_flops: float
+    """Forward of the attention kernel, counting only the causal half."""
+    memory_bytes: float
+    """Elementwise kernels."""
+    launch_s: float
+    """Host time per kernel of an eager program: the floor of small models."""
+    small_matmul: float = 96.0
+    """Inner dimension at which a matrix product reaches half of its rate (prologue, epilogue, partial waves)."""
+    fp8_gain: float = 1.5
+    """Of linear layers over bf16, casts and scaling included."""
+    overlap: float = 0.85
+    """Share of the time of backward (or forward) behind which communication can hide."""
+    contention: float = 0.12
+    """Slow-down of computation per second of communication that runs beside it."""
+    serial: bool = False
+    """CPU ranks: the core that launches an operator also executes it, so that nothing of a launch is hidden."""
+    optimizer_host_s: float = 0.012
+    """Host time of an optimizer step: clipping, foreach lists, logging, the data loader."""
+
+    def in_fp32(self, architecture: str) -> "Rates":
+        """Rates of fp32 products without TF32: the vector units' share of the bf16 peak."""
+        share = 0.2 if architecture in ("volta", "turing") else 0.0725
+        return replace(self, matmul_flops=self.matmul_flops * share, attention_flops=self.attention_flops * share)
+
+
+Curve = tuple[tuple[float, float], ...]
+"""Bytes through a rank's link in one pass of a collective, and the seconds of the call, by rising size."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """Bandwidth a collective sees, bytes per second per GPU and direction."""
+
+    intra: float
+    inter: float
+    """Per GPU: a node's network divided by its GPUs."""
+    gpus_per_node: int
+    host_link: float
+    intra_latency_s: float = 15e-6
+    inter_latency_s: float = 30e-6
+    half_bytes: float = 16e6
+    """Message per rank at which half of the bandwidth is reached (nccl-tests: 16-128 MiB per call for all-reduce)."""
+    measured: Mapping[str, Curve] = field(default_factory=dict)
+    """Within a node, in place of the above, by operation."""
+
+
+# Share of the vendor's dense peak that matrix products reach. First factor: best of any shape
+# (stas00/ml-engineering, compute/accelerator/README.md, in shared reference matmul.csv). Second: sustained over
+# the shapes of a training step at the power limit.
+_MATMUL = {
+    "volta": 0.75 * 0.72, "turing": 0.75 * 0.72, "ampere": 0.869 * 0.90, "ada": 0.80 * 0.85, "hopper": 0.803 * 0.79,
+    "blackwell": 0.776 * 0.85, "cdna2": 0.60 * 0.90, "cdna3": 0.514 * 0.95,
+}  # fmt: skip
+# FlashAttention-2 forward: 60-70 % of peak on A100, 35-40 % on H100 (arXiv:2307.08691, figures 5 and 6).
+_ATTENTION = {
+    "volta": 0.25, "turing": 0.25, "ampere": 0.58, "ada": 0.50, "hopper": 0.42, "blackwell": 0.40, "cdna2": 0.30,
+    "cdna3": 0.25,
+}  # fmt: skip
+_HOST_S = {"volta": 11e-6, "turing": 11e-6, "ampere": 8e-6, "ada": 7e-6, "hopper": 6e-6, "blackwell": 5e-6}
+_MEMORY = 0.82
+"""Achieved share of memory bandwidth in elementwise kernels (80-90 % of STREAM-like copies)."""
+_LINK = 0.77
+"""Bus bandwidth of large collectives over nominal NVLink: 230/300 on A100, 350-370/450 on H100 and H200."""
+_WIRE = 0.85
+
+
+def rates_of(gpu: Gpu) -> Rates:
+    """The rates of a catalogued GPU.
+
+    Raises:
+        ValueError: the catalogue lacks a figure this needs.
+    """
+    if gpu.peak_flops is None or gpu.memory_bytes_per_s is None:
+        missing = "peak_bf16_tflops" if gpu.peak_flops is None else "memory_gb_per_s"
+        raise ValueError(f"gpu ({gpu.name!r}) has no {missing} in the catalogue; enter it or let a worker measure it")
+    power = _power_share(gpu.name)
+    return Rates(
+        matmul_flops=gpu.peak_flops * _MATMUL[gpu.architecture] * power,
+        attention_flops=gpu.peak_flops * _ATTENTION[gpu.architecture] * power,
+        memory_bytes=gpu.memory_bytes_per_s * _MEMORY,
+        launch_s=_HOST_S.get(gpu.architecture, 8e-6),
+    )
+
+
+def _power_share(name: str) -> float:
+    """Sustained clock under a lower power limit than the family's SXM card: A100 PCIe (300 of 400 W) reaches 0.93 of
+    SXM's best product in matmul.csv, which is the fourth root of the power ratio; sustained loads fall further."""
+    limits = {"500W": 500 / 700, "H100-PCIe": 350 / 700, "A100-PCIe": 300 / 400, "H100-NVL": 400 / 700}
+    ratio = next((value for mark, value in limits.items() if mark in name), 1.0)
+    return float(ratio**0.4)
+
+
+def network_of(gpu: Gpu, gpus_per_node: int) -> Network:
+    """Typical links of a GPU's generation, unless the GPU was given others (`catalogue.on_cluster`)."""
+    return Network(
+        intra=gpu.peer_bytes_per_s * _LINK,
+        inter=gpu.network_bytes_per_s * _WIRE,
+        gpus_per_node=gpus_per_node,
+        host_link=gpu.host_link_bytes_per_s,
+    )
+
+
+CPU_RATES = Rates(
+    matmul_flops=5e10, attention_flops=2e10, memory_bytes=5e9, launch_s=6e-6, overlap=0.0, contention=0.0,
+    serial=True, optimizer_host_s=2e-3,
+)  # fmt: skip
+"""One core; a starting point that trials calibrate."""
+CPU_NETWORK = Network(
+    intra=1e9, inter=1e8, gpus_per_node=1, host_link=5e9, intra_latency_s=2e-4, inter_latency_s=1e-3, half_bytes=1e5
+)
+"""gloo on one machine, and over a slow link."""
+
+
+def cluster_network(gpu: Gpu, cluster: Cluster) -> Network:
+    """Links of a cluster."""
+    return network_of(gpu, cluster.gpus_per_node)

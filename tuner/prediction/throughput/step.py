@@ -1,0 +1,120 @@
+"""One optimizer step: micro batches, communication that overlaps or not, the optimizer, offloading."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuner.prediction.footprint.candidates import FSDP2, ZERO, Array, Candidates, Dtypes, Implementation
+from tuner.prediction.model_shape import ModelShape
+from tuner.prediction.throughput.collectives import Traffic, traffic
+from tuner.prediction.throughput.compute import ComputeTimes, compute_times
+from tuner.prediction.throughput.host import step_launches
+from tuner.prediction.throughput.rates import Network, Rates
+
+HOST_ADAM_BYTES_PER_S = 15e9
+"""Memory traffic of one rank's share of a node's CPU Adam (a node streams 100-200 GB/s for eight ranks)."""
+
+
+@dataclass(frozen=True)
+class StepTable:
+    """Seconds of one optimizer step on one rank, and what follows."""
+
+    compute: Array
+    parts: dict[str, Array]
+    """Of the total: matrix products, attention, elementwise kernels and loss, host launches, the backend's hooks, exposed
+    communication, and what a step costs once; they add up to it. Calibration scales them."""
+    launch_bound: Array
+    """1 where the host's launches, not the GPU, set the pace."""
+    memory_share: Array
+    """Of the compute time, in elementwise kernels and the loss."""
+    communication: Array
+    """If nothing hid it."""
+    exposed: Array
+    optimizer: Array
+    host_link: Array
+    """Exposed transfers to and from host memory, and the CPU's optimizer."""
+    total: Array
+    tokens_per_s_per_gpu: Array
+    network_bound: Array
+
+
+def step_times(
+    shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, rates: Rates, network: Network
+) -> StepTable:
+    """Times of every candidate."""
+    compute = compute_times(shape, c, dtypes, impl, rates)
+    comm = traffic(shape, c, dtypes, impl, network)
+    micro = compute.total
+    forward, backward = micro * compute.forward_share, micro * (1.0 - compute.forward_share)
+    communication, exposed = _communication(c, rates, comm, forward, backward)
+    optimizer = _optimizer(shape, c, dtypes, impl, rates)
+    host = _host_transfers(shape, c, dtypes, impl, network)
+    # fp32 products without TF32 run on other units than bf16's, with a rate of their own.
+    matmul, none = c.accumulation * compute.matmul, c.tokens * 0.0
+    vector = dtypes.linear_bits == 32
+    # On a GPU the host's work at a step is in `optimizer_host_s`.
+    hooks = step_launches(shape, c) * rates.launch_s if rates.serial else none
+    waiting, floor = c.accumulation * (micro - compute.device), compute.launch_floor
+    total = c.accumulation * micro + exposed + optimizer + host + hooks
+    return StepTable(
+        compute=c.accumulation * micro,
+        parts={
+            "matmul": none if vector else matmul,
+            "vector_matmul": matmul if vector else none,
+            "attention": c.accumulation * compute.attention,
+            "elementwise": c.accumulation * (compute.elementwise + compute.loss),
+            "launch": waiting * compute.launches / floor,
+            "backend": waiting * compute.machinery / floor + hooks,
+            "communication": exposed,
+            "step": optimizer + host,
+        },
+        launch_bound=np.where(compute.launch_floor > compute.device, 1.0, 0.0),
+        memory_share=_memory_share(compute),
+        communication=communication,
+        exposed=exposed,
+        optimizer=optimizer,
+        host_link=host,
+        total=total,
+        tokens_per_s_per_gpu=c.tokens * c.accumulation / total,
+        network_bound=comm.network_bound,
+    )
+
+
+def _communication(c: Candidates, rates: Rates, comm: Traffic, forward: Array, backward: Array) -> tuple[Array, Array]:
+    """Seconds of a step if nothing hid them, and those that nothing hides: what prefetch and buckets put behind a pass
+    slows that down."""
+    middle = np.maximum(c.accumulation - 1.0, 0.0)
+    overlaps = np.where(c.backend == ZERO, np.where(c.double_buffer > 0, 1.0, 0.0), 1.0) * rates.overlap
+    first = comm.unhidden * 0.5
+    shown_forward = np.maximum(comm.forward - forward * overlaps, first)
+    shown_middle = np.maximum(comm.backward - backward * overlaps, np.minimum(first, comm.backward))
+    shown_last = np.maximum(comm.last_backward - backward * overlaps, np.minimum(first, comm.last_backward))
+    total = c.accumulation * comm.forward + middle * comm.backward + comm.last_backward + comm.after_step
+    shown = c.accumulation * shown_forward + middle * shown_middle + shown_last + comm.after_step
+    return total, shown + rates.contention * np.maximum(total - shown, 0.0)
+
+
+def _memory_share(compute: ComputeTimes) -> Array:
+    return (compute.elementwise + compute.loss) / np.maximum(compute.device, 1e-12)
+
+
+def _optimizer(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, rates: Rates) -> Array:
+    """AdamW over this rank's shard, gradient norm and clipping, host overhead."""
+    trained = shape.parameters * impl.trainable / np.where(c.backend == 1, 1.0, c.shard)
+    # A fused kernel reads and writes parameter, gradient and moments once; foreach passes over them about three times.
+    fused = 3.0 * dtypes.master + 2.0 * dtypes.moments
+    traffic = fused if impl.fused_optimizer else 2.6 * fused
+    on_device = np.where(c.offload_optimizer > 0, 1.0 - c.offload_optimizer, 1.0)
+    return trained * on_device * (traffic + 3.0 * dtypes.master) / rates.memory_bytes + rates.optimizer_host_s
+
+
+def _host_transfers(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, network: Network) -> Array:
+    trained = shape.parameters * impl.trainable
+    shard = trained / c.shard
+    adam = c.offload_optimizer * shard * (3.0 * dtypes.master + 2.0 * dtypes.moments) / HOST_ADAM_BYTES_PER_S
+    gradients = c.offload_optimizer * shard * dtypes.reduce / network.host_link
+    updated = c.offload_optimizer * shard * dtypes.compute / network.host_link
+    # Parameters in host memory come up for forward and for backward of every micro batch, master-sized under FSDP2.
+    size = np.where(c.backend == FSDP2, dtypes.master, dtypes.compute)
+    parameters = c.offload_parameters * 2.0 * c.accumulation * shape.parameters / c.shard * size / network.host_link
+    return adam + gradients + updated + parameters

@@ -1,0 +1,85 @@
+"""A model's dimensions for a study: counts as a worker's `profile` task found them, widths in closed form where known.
+
+For an architecture without a closed form, widths are those of a Llama block with as many parameters: an estimate, and
+marked as one.
+"""
+
+from dataclasses import asdict, dataclass
+from functools import cached_property
+
+from api_schemas.models import ModelProfile, ModelSpec
+from tuner.prediction import model_shape
+from tuner.prediction.model_shape import ModelShape
+
+_HEAD_DIM = 64
+"""Of the assumed Llama block."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TracedShape(ModelShape):
+    """A shape whose parameters and FLOPs were counted on the built model instead of derived."""
+
+    counted: ModelProfile
+    estimated: bool = False
+    """The widths inside a block are a guess."""
+
+    @cached_property
+    def block_parameters(self) -> int:
+        """Elements of one block, on average."""
+        return sum(block.parameters for block in self.counted.blocks) // len(self.counted.blocks)
+
+    @cached_property
+    def outside_parameters(self) -> int:
+        """Elements in no block."""
+        return self.counted.outside_blocks
+
+    @property
+    def parameters(self) -> int:
+        """Elements of all distinct parameters."""
+        return self.counted.parameters
+
+    @cached_property
+    def largest_parameter(self) -> int:
+        """Elements of the largest single tensor."""
+        return max(self.embedding_parameters, *(block.largest_parameter for block in self.counted.blocks))
+
+    @property
+    def active_parameters(self) -> int:
+        """Elements that take part in one token's forward pass."""
+        return self.counted.active_parameters
+
+
+def of_study(model: ModelSpec, profile: ModelProfile) -> ModelShape | None:
+    """The shape behind a study's predictions; None where the user's own code makes the model, so nothing is predicted."""
+    if model.is_own:
+        return None
+    try:
+        known = model_shape.from_config(model.config, model.name)
+    except ValueError:
+        # Another architecture, or one whose file leaves fields to transformers' defaults.
+        return _estimated(model.name, profile)
+    return TracedShape(**asdict(known), counted=profile)
+
+
+def _estimated(name: str, profile: ModelProfile) -> ModelShape:
+    """A Llama of equal depth, width, vocabulary and active block size.
+
+    The block's own parameters are 4 h² of attention and 3 h f of a gated MLP (all heads have keys and values).
+    """
+    hidden, layers = profile.hidden_size, len(profile.blocks)
+    active = (profile.active_parameters - profile.outside_blocks) / layers
+    heads = max(1, hidden // _HEAD_DIM)
+    return TracedShape(
+        name=name,
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=max(1, hidden // heads),
+        ffn=max(hidden, int((active - 4 * hidden**2) / (3 * hidden))),
+        vocab=profile.vocab_size,
+        tied=profile.outside_blocks < 2 * profile.vocab_size * hidden,
+        max_positions=profile.max_positions,
+        counted=profile,
+        estimated=True,
+    )

@@ -1,0 +1,1 @@
+"""What to try next and when to stop. Leaves what won to `tuner.verdict`."""

@@ -1,0 +1,50 @@
+"""Which untried configurations would probably run out of memory, judged by those that did.
+
+Only an order of trying, nothing is excluded: an allocator may fragment less with other buckets and prefetch depths.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from api_schemas.failures import FailureKind
+from api_schemas.search_space import KnobValue
+from api_schemas.strategies import TrialConfig
+from tuner.history import Observation
+from tuner.search.space import Space
+from tuner.search.space.flat import Flat, flatten
+
+_PLACEMENT = ("backend", "stage", "sharding_strategy", "dp_shard", "offload_optimizer", "offload_param", "cpu_offload")
+_HEAVIER: dict[str, tuple[KnobValue, ...]] = {
+    "activation_checkpointing": ("full", "selective", "none"),
+    "grad_sync": ("every", "reduce_scatter", "last"),
+}
+"""Values from the lightest to the heaviest."""
+_TOO_LARGE = (FailureKind.OOM, FailureKind.OVER_LIMIT)
+
+
+def too_large(history: Iterable[Observation], space: Space) -> list[Flat]:
+    """The configurations that took more memory than there is."""
+    return [
+        flatten(space.canonical(obs.config))
+        for obs in history
+        if obs.failure is not None and obs.failure.kind in _TOO_LARGE
+    ]
+
+
+def probably_too_large(config: TrialConfig, known: Sequence[Flat]) -> bool:
+    """Whether one of the known took too much with the same placement of states and nothing heavier."""
+    own = flatten(config)
+    return any(_at_least(own, other) for other in known)
+
+
+def _at_least(own: Flat, other: Flat) -> bool:
+    if any(own.get(knob) != other.get(knob) for knob in _PLACEMENT):
+        return False
+    if int(own["micro_batch"]) < int(other["micro_batch"]):
+        return False
+    if own.get("reshard_after_forward") is True and other.get("reshard_after_forward") is not True:
+        return False
+    return all(
+        values.index(own[knob]) >= values.index(other[knob])
+        for knob, values in _HEAVIER.items()
+        if knob in own and knob in other
+    )

@@ -1,0 +1,54 @@
+"""Finding a value among a knob's candidates, and narrowing candidates to a few."""
+
+import math
+
+from api_schemas.search_space import KnobValue
+from tuner.search.space.knobs import KNOBS
+from tuner.search.space.walk import Question
+
+_SHOWN = 12
+
+
+def listed(values: tuple[KnobValue, ...]) -> str:
+    """The candidates as a user would write them."""
+    shown = ", ".join(str(value).lower() if isinstance(value, bool) else str(value) for value in values[:_SHOWN])
+    return shown + (", …" if len(values) > _SHOWN else "")
+
+
+def position(value: KnobValue | None, values: tuple[KnobValue, ...]) -> int | None:
+    """Index of the value; true is not 1 here."""
+    for place, candidate in enumerate(values):
+        if candidate == value and isinstance(candidate, bool) == isinstance(value, bool):
+            return place
+    return None
+
+
+def nearest(value: KnobValue | None, values: tuple[KnobValue, ...]) -> int | None:
+    """Index of the value, or of the nearest number by ratio."""
+    exact = position(value, values)
+    if exact is not None or value is None or isinstance(value, bool | str):
+        return exact
+    distances = [
+        (abs(math.log((candidate + 1) / (value + 1))), place)
+        for place, candidate in enumerate(values)
+        if not isinstance(candidate, bool | str)
+    ]
+    return min(distances)[1] if distances else None
+
+
+def lightest(question: Question) -> tuple[KnobValue, ...]:
+    """One candidate where it is known which holds least memory, else all."""
+    least = KNOBS[question.knob].lightest if question.knob in KNOBS else None
+    if least is None:
+        return question.values
+    if least in ("min", "max"):
+        numbers = [value for value in question.values if not isinstance(value, str)]
+        return (min(numbers) if least == "min" else max(numbers),)
+    return (least,) if position(least, question.values) is not None else question.values
+
+
+def outline(question: Question) -> tuple[KnobValue, ...]:
+    """Candidates that open different branches of the walk; one of each other knob."""
+    if question.knob == "micro_batch":
+        return tuple(dict.fromkeys((question.values[0], question.values[-1])))
+    return lightest(question)

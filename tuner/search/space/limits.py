@@ -1,0 +1,108 @@
+"""The user's pins, lists and ranges, checked once and applied to each knob's candidates."""
+
+import difflib
+
+from api_schemas.search_space import BACKENDS, KnobValue, Limit, SpaceLimits
+from tuner.search.space.knobs import KNOBS, Knob
+
+
+class Limits:
+    """`SpaceLimits` that name only known knobs with values of the right type."""
+
+    def __init__(self, spec: SpaceLimits) -> None:
+        """Check every limit.
+
+        Raises:
+            ValueError: an unknown knob, or a value a knob cannot take.
+        """
+        for name, limit in spec.knobs.items():
+            _check(name, limit)
+        self._knobs = spec.knobs
+        self.backends: tuple[str, ...] = tuple(backend for backend in BACKENDS if backend in spec.backends)
+        self.allow_compile = spec.allow_compile or _named(spec.knobs.get("compile"), True)
+
+    def __contains__(self, knob: str) -> bool:
+        return knob in self._knobs
+
+    def restrict(self, knob: str, candidates: tuple[KnobValue, ...]) -> tuple[KnobValue, ...]:
+        """The candidates the user leaves; for an open knob, the values the user names instead."""
+        limit = self._knobs.get(knob)
+        if limit is None:
+            return candidates
+        is_open = knob in KNOBS and KNOBS[knob].open
+        if isinstance(limit, Limit):
+            kept = tuple(value for value in candidates if _within(value, limit))
+            return kept or (_ends(limit) if is_open else ())
+        named = tuple(dict.fromkeys(limit if isinstance(limit, tuple) else (limit,)))
+        if is_open:
+            return tuple(sorted(named)) if all(_is_number(value) for value in named) else named
+        return tuple(value for value in candidates if any(_same(value, other) for other in named))
+
+    def text(self, knob: str) -> str:
+        """The limit as the user wrote it."""
+        limit = self._knobs.get(knob)
+        if isinstance(limit, Limit):
+            return f"min {limit.min}, max {limit.max}"
+        return repr(list(limit)) if isinstance(limit, tuple) else repr(limit)
+
+    def pinned(self, knob: str, otherwise: KnobValue) -> KnobValue:
+        """The single value the user set for a knob, else the one given."""
+        limit = self._knobs.get(knob)
+        if limit is None or isinstance(limit, Limit | tuple):
+            return otherwise
+        return limit
+
+
+def _named(limit: object, value: KnobValue) -> bool:
+    return limit is value or (isinstance(limit, tuple) and value in limit)
+
+
+def _is_number(value: KnobValue) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _same(left: KnobValue, right: KnobValue) -> bool:
+    return left == right and isinstance(left, bool) == isinstance(right, bool)
+
+
+def _within(value: KnobValue, limit: Limit) -> bool:
+    if isinstance(value, bool | str):
+        return False
+    return (limit.min is None or value >= limit.min) and (limit.max is None or value <= limit.max)
+
+
+def _ends(limit: Limit) -> tuple[int | float, ...]:
+    ends = {end for end in (limit.min, limit.max) if end is not None}
+    return tuple(sorted(int(end) if end == int(end) else end for end in ends))
+
+
+def _check(name: str, limit: KnobValue | tuple[KnobValue, ...] | Limit) -> None:
+    knob = KNOBS.get(name)
+    if knob is None:
+        close = difflib.get_close_matches(name, KNOBS, n=3)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"use one of {', '.join(KNOBS)}"
+        raise ValueError(f"space.knobs ({name!r}) is not a knob; {hint}")
+    if isinstance(limit, Limit):
+        _check_range(name, knob, limit)
+        return
+    values = limit if isinstance(limit, tuple) else (limit,)
+    if not values:
+        raise ValueError(
+            f"space.knobs.{name} (an empty list) leaves nothing to search; drop it or name {knob.expected()}"
+        )
+    for value in values:
+        if not knob.accepts(value):
+            raise ValueError(f"space.knobs.{name} ({value!r}) is not {knob.expected()}; change or drop it")
+
+
+def _check_range(name: str, knob: Knob, limit: Limit) -> None:
+    if knob.kind not in ("int", "number"):
+        raise ValueError(f"space.knobs.{name} (a range) has no order; name values instead: {knob.expected()}")
+    for end in (limit.min, limit.max):
+        if end is not None and knob.kind == "int" and end != int(end):
+            raise ValueError(f"space.knobs.{name} ({end:g}) bounds an integer knob; use a whole number")
+    if knob.open:
+        # A range without a candidate inside is searched at its ends.
+        for value in _ends(limit):
+            if not knob.accepts(value):
+                raise ValueError(f"space.knobs.{name} (bound {value:g}) is not {knob.expected()}; move that end")

@@ -1,0 +1,231 @@
+"""The search space of one study: draw from it, enumerate it, ask what is in it."""
+
+from collections.abc import Callable, Iterator
+
+from api_schemas.hardware import Cluster
+from api_schemas.models import ModelProfile
+from api_schemas.search_space import KnobValue, SpaceLimits
+from api_schemas.strategies import TrialConfig
+from api_schemas.workload import Workload
+from tuner.search.space import candidates
+from tuner.search.space.domains import Domains
+from tuner.search.space.flat import Flat, flatten, unflatten
+from tuner.search.space.knobs import KNOBS
+from tuner.search.space.limits import Limits
+from tuner.search.space.walk import Answer, DeadEnd, Question, Walk
+
+Chooser = Callable[[str, tuple[KnobValue, ...]], KnobValue]
+"""Takes a parameter's name and its candidate values, and returns one of them."""
+
+_MOST_KEYS = 10_000
+
+Narrow = Callable[[Question], tuple[KnobValue, ...]]
+
+
+class Space:
+    """All configurations of a study that differ in an effect. Every knob is discrete."""
+
+    def __init__(self, domains: Domains, limits: Limits) -> None:
+        self.domains, self.limits = domains, limits
+        self._no_limits = Limits(SpaceLimits(allow_compile=True))
+        self._keys: dict[TrialConfig, str] = {}
+
+    def sample(self, chooser: Chooser) -> TrialConfig | None:
+        """Draw one configuration, asking only for knobs that have a choice; None where the limits lead nowhere."""
+        try:
+            return unflatten(self._walk(lambda q: q.values[0] if len(q.values) == 1 else chooser(q.param, q.values)))
+        except DeadEnd:
+            return None
+
+    def contains(self, config: TrialConfig) -> bool:
+        """Whether the search could suggest exactly this configuration."""
+        own = flatten(config)
+
+        def answer(question: Question) -> KnobValue:
+            if candidates.position(own.get(question.knob), question.values) is None:
+                raise DeadEnd(question.knob, question.values)
+            return own[question.knob]
+
+        try:
+            return unflatten(self._walk(answer)) == config
+        except DeadEnd:
+            return False
+
+    def params_of(self, config: TrialConfig) -> dict[str, KnobValue]:
+        """The sampler's parameters for a configuration; a size between candidates becomes the nearest.
+
+        Raises:
+            ValueError: the configuration has no place here (another backend, mesh or word).
+        """
+        return {question.param: value for question, value in self.answers_of(config)}
+
+    def answers_of(self, config: TrialConfig, exact: bool = False) -> list[tuple[Question, KnobValue]]:
+        """Like `params_of`, with the candidates of each parameter. `exact`: sizes between candidates have no place."""
+        own, answers = flatten(config), []
+
+        def answer(question: Question) -> KnobValue:
+            is_open = question.knob in KNOBS and KNOBS[question.knob].open
+            place = candidates.nearest if is_open and not exact else candidates.position
+            index = place(own.get(question.knob), question.values)
+            if index is None:
+                raise DeadEnd(question.knob, question.values)
+            if len(question.values) > 1:
+                answers.append((question, question.values[index]))
+            return question.values[index]
+
+        try:
+            self._walk(answer)
+        except DeadEnd as end:
+            raise ValueError(
+                f"{end.knob} ({own.get(end.knob)!r}) is not in the space; it has {candidates.listed(end.candidates)}"
+            ) from None
+        return answers
+
+    def canonical(self, config: TrialConfig) -> TrialConfig:
+        """The configuration with every knob that does nothing there at its default: equal effect gives equal value."""
+        own = flatten(config)
+        free = Walk(self.domains, self._no_limits, lambda question: own[question.knob])
+        try:
+            return unflatten(free.run())
+        except (ValueError, KeyError, DeadEnd):
+            # A foreign mesh that does not exist here; such a configuration is its own canonical form.
+            return config
+
+    def key(self, config: TrialConfig) -> str:
+        """Content key of the canonical form, by which repeats are recognised."""
+        key = self._keys.get(config)
+        if key is None:
+            key = self.canonical(config).content_key()
+            # Every ask needs the keys of the whole history; draws that come to nothing should not fill memory.
+            if len(self._keys) < _MOST_KEYS:
+                self._keys[config] = key
+        return key
+
+    def within_limits(self, config: TrialConfig) -> TrialConfig | None:
+        """The configuration with limited knobs moved to the nearest value the user allows; None where there is none."""
+        own = flatten(config)
+
+        def answer(question: Question) -> KnobValue:
+            value = own.get(question.knob)
+            limited = question.knob in self.limits or question.knob == "backend"
+            if value is not None and not limited:
+                return value
+            index = candidates.nearest(value, question.values)
+            return question.values[0 if index is None else index]
+
+        if config.backend not in self.limits.backends:
+            return None
+        try:
+            return unflatten(own | self._walk(answer))
+        except (DeadEnd, ValueError):
+            return None
+
+    def enumerate(self, narrow: Narrow | None = None) -> Iterator[TrialConfig]:
+        """Every configuration once, in a fixed order; `narrow` keeps some of a knob's candidates."""
+        seen: set[str] = set()
+        for table in self._tables(narrow):
+            config = unflatten(table)
+            key = config.content_key()
+            if key not in seen:
+                seen.add(key)
+                yield config
+
+    def size(self, at_most: int = 100_000) -> int:
+        """Number of configurations, counted up to a bound."""
+        count = 0
+        for _ in self._tables(None):
+            count += 1
+            if count >= at_most:
+                break
+        return count
+
+    def lightest(self) -> Iterator[TrialConfig]:
+        """For each way of placing model states, the configuration that holds least; if none fits, nothing does."""
+        return self.enumerate(candidates.lightest)
+
+    def like(self, skeleton: TrialConfig) -> Iterator[TrialConfig]:
+        """Every configuration that places model states as one of `lightest` does."""
+        own = flatten(skeleton)
+
+        def narrow(question: Question) -> tuple[KnobValue, ...]:
+            placed = (
+                len(candidates.lightest(question)) > 1
+                and candidates.position(own.get(question.knob), question.values) is not None
+            )
+            return (own[question.knob],) if placed else question.values
+
+        return self.enumerate(narrow)
+
+    def check_limits(self) -> None:
+        """Refuse limits that leave a knob no value on any path where it exists, such as a mesh that does not divide.
+
+        Raises:
+            ValueError: the knob, what the user allowed, and the values there are.
+        """
+        dead: dict[str, DeadEnd] = {}
+        alive: set[str] = set()
+        for table in self._tables(candidates.outline, dead):
+            alive |= table.keys()
+        for knob, end in dead.items():
+            if knob not in alive:
+                raise ValueError(
+                    f"space.knobs.{knob} ({self.limits.text(knob)}) leaves nothing to search: "
+                    f"the values here are {candidates.listed(end.candidates)}; name one of these"
+                )
+        if not alive:
+            raise ValueError("space.knobs: the limits contradict each other on every backend; drop one of them")
+
+    def _walk(self, answer: Answer) -> Flat:
+        return Walk(self.domains, self.limits, answer).run()
+
+    def _tables(self, narrow: Narrow | None, dead: dict[str, DeadEnd] | None = None) -> Iterator[Flat]:
+        """Depth first: repeat the walk, each time with the next combination of answers."""
+        prefix: list[int] = []
+        while True:
+            replay = _Replay(prefix, narrow)
+            try:
+                yield self._walk(replay)
+            except DeadEnd as end:
+                if dead is not None:
+                    dead.setdefault(end.knob, end)
+            following = replay.following()
+            if following is None:
+                return
+            prefix = following
+
+
+class _Replay:
+    """Answers by position: the prefix, then every first candidate; remembers how many candidates there were."""
+
+    def __init__(self, prefix: list[int], narrow: Narrow | None) -> None:
+        self._prefix, self._narrow = prefix, narrow
+        self._path: list[tuple[int, int]] = []
+
+    def __call__(self, question: Question) -> KnobValue:
+        values = self._narrow(question) if self._narrow else question.values
+        depth = len(self._path)
+        index = self._prefix[depth] if depth < len(self._prefix) else 0
+        self._path.append((index, len(values)))
+        return values[index]
+
+    def following(self) -> list[int] | None:
+        """The next prefix in depth-first order, None after the last."""
+        path = self._path
+        while path and path[-1][0] + 1 == path[-1][1]:
+            path.pop()
+        return [*(index for index, _ in path[:-1]), path[-1][0] + 1] if path else None
+
+
+def build(
+    workload: Workload, cluster: Cluster, profile: ModelProfile, limits: SpaceLimits, nvme: bool = False
+) -> Space:
+    """Make the space of a study. `nvme`: the worker's probe found NVMe offload working.
+
+    Raises:
+        ValueError: no micro batch divides the global batch, an unknown knob, or limits that leave nothing.
+    """
+    checked = Limits(limits)
+    domains = Domains(workload, cluster, profile, nvme=nvme and limits.allow_nvme)
+    space = Space(domains, checked)
+    space.check_limits()
+    return space

@@ -1,5 +1,0 @@
-"""The conditional search space of a study: knobs, candidate values, conditions, the user's limits."""
-
-from tuner.space.space import Chooser, Space, build
-
-__all__ = ["Chooser", "Space", "build"]

@@ -1,0 +1,159 @@
+"""Promotion: which trials are run again, in which order, and what their fresh runs decide.
+
+First the fastest trials of the search run against each other in blocks, each block every remaining candidate once, and
+the slower ones are eliminated: the search picked them by one value each, and the luck in it. The search counts as one more
+block. What disturbs a run slows it down, so only the faster half of a candidate's runs is compared, by its mean. The one
+that is left then runs in pairs with the baseline, until `tuner.verdict.paired_test` knows. The pairs alone make the verdict: they
+had no part in any choice, so there is a single comparison to protect however many candidates there were.
+
+Everything follows from the stored runs. Blocks whose runs were on different workers are left out.
+"""
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from tuner.verdict import paired_test
+from tuner.verdict.paired_test import Decision
+
+MOST_CANDIDATES = 20
+NEAR = 0.9
+"""Candidates reach this share of the fastest one's speed, in the search and after each round of screening."""
+ROUNDS = ((1, 8), (1, 4), (2, 1))
+"""Blocks of each round, and the candidates left after it. A round that would eliminate nobody is left out. With the search's
+run nobody is eliminated for a single disturbed one."""
+
+Decide = Callable[[Sequence[float], int], Decision]
+
+
+@dataclass(frozen=True)
+class Match:
+    """Who is run again."""
+
+    baseline: int | None
+    """None: no configuration is feasible."""
+    candidates: tuple[int, ...]
+    """The fastest other feasible trials of the search, fastest first; empty: the baseline is the only feasible one."""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class FreshRun:
+    """A complete run of a promotion."""
+
+    trial: int
+    block: int
+    worker: str
+    tokens_per_s_per_gpu: float
+
+
+@dataclass(frozen=True)
+class NextRun:
+    """The run to make now."""
+
+    trial: int
+    block: int
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a promotion is."""
+
+    challenger: int | None
+    """Who is paired with the baseline; None while candidates are screened."""
+    log_ratios: tuple[float, ...]
+    """log(challenger / baseline) of each pair."""
+    next: NextRun | None
+    """None: the verdict stands."""
+
+
+def most_runs(candidates: int, most_pairs: int) -> int:
+    """Runs of a promotion that uses all its pairs, loses no block, and has candidates that are all alike."""
+    if candidates == 0:
+        return 0
+    runs, alive = 2 * most_pairs, min(MOST_CANDIDATES, candidates)
+    for blocks, left in ROUNDS:
+        runs += blocks * alive if alive > left else 0
+        alive = min(alive, left)
+    return runs
+
+
+def standing(
+    match: Match,
+    searched: Mapping[int, float],
+    runs: Sequence[FreshRun],
+    most_pairs: int,
+    salt: str,
+    decide: Decide = paired_test.decide,
+) -> Standing:
+    """Replay a promotion from its complete runs. `salt` (the study's id) seeds the order within blocks.
+
+    `searched` has the tokens_per_s_per_gpu of the candidates' search runs. `decide` says when the pairs are enough.
+    """
+    assert match.baseline is not None and match.candidates
+    blocks = _Blocks(match, runs, salt)
+    alive: tuple[int, ...] = match.candidates
+    seen: list[Mapping[int, float]] = [{trial: math.log(searched[trial]) for trial in alive}]
+    for count, left in ROUNDS:
+        if len(alive) <= left:
+            continue
+        for _ in range(count):
+            found = blocks.take(alive)
+            if isinstance(found, NextRun):
+                return Standing(None, (), found)
+            seen.append(found)
+        alive = _fastest(alive, seen, left)
+    challenger = alive[0]
+    ratios: list[float] = []
+    last = blocks.block + most_pairs
+    while blocks.block < last and decide(ratios, most_pairs) == "open":
+        pair = blocks.take((match.baseline, challenger))
+        if isinstance(pair, NextRun):
+            # A block left out may have been the last one allowed.
+            return Standing(challenger, tuple(ratios), pair if pair.block < last else None)
+        ratios.append(pair[challenger] - pair[match.baseline])
+    return Standing(challenger, tuple(ratios), None)
+
+
+def _fastest(alive: Sequence[int], seen: Sequence[Mapping[int, float]], keep: int) -> tuple[int, ...]:
+    """Those whose faster runs are the fastest, in the order of the search."""
+    speeds = {trial: _undisturbed([block[trial] for block in seen]) for trial in alive}
+    ranked = sorted(alive, key=lambda trial: -speeds[trial])[:keep]
+    least = speeds[ranked[0]] + math.log(NEAR)
+    return tuple(trial for trial in alive if trial in ranked and speeds[trial] >= least)
+
+
+def _undisturbed(log_speeds: Sequence[float]) -> float:
+    """Mean of the faster half."""
+    fastest = sorted(log_speeds, reverse=True)
+    return fmean(fastest[: (len(fastest) + 1) // 2])
+
+
+class _Blocks:
+    """The blocks of a promotion, one after the other."""
+
+    def __init__(self, match: Match, runs: Sequence[FreshRun], salt: str) -> None:
+        self.block = 0
+        assert match.baseline is not None
+        self._arms = (match.baseline, *match.candidates)
+        self._salt = salt
+        self._runs: dict[int, list[FreshRun]] = {}
+        for run in runs:
+            self._runs.setdefault(run.block, []).append(run)
+
+    def take(self, arms: Sequence[int]) -> dict[int, float] | NextRun:
+        """Log speeds of the next whole block by trial, or the run that it lacks."""
+        while len({run.worker for run in self._runs.get(self.block, ())}) > 1:
+            self.block += 1
+        speeds = {run.trial: math.log(run.tokens_per_s_per_gpu) for run in self._runs.get(self.block, ())}
+        missing = [trial for trial in self._order() if trial in arms and trial not in speeds]
+        if missing:
+            return NextRun(missing[0], self.block)
+        self.block += 1
+        return speeds
+
+    def _order(self) -> list[int]:
+        """Drawn anew for each block: what makes the sign of a pair a fair coin when the two are alike."""
+        return random.Random(f"{self._salt}:{self.block}").sample(self._arms, len(self._arms))

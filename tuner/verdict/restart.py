@@ -1,0 +1,112 @@
+"""Does the study's answer go on from its own checkpoint? When that is asked, and what the run that asks it means."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from api_schemas.failures import Failure, FailureKind
+from api_schemas.restart import RestartCheck, RestartMeasurement
+from api_schemas.studies import StudyResult, StudySpec
+from api_schemas.trials import TrialState
+from api_schemas.workload import Recipe
+from tuner.verdict import numerics
+
+_UNFIT = {
+    FailureKind.OOM,
+    FailureKind.OVER_LIMIT,
+    FailureKind.ILLEGAL,
+    FailureKind.NUMERICS,
+    FailureKind.CRASH,
+    FailureKind.RANK_LOST,
+}
+"""What counts against the configuration, the platform's share of it after a second try. Not a full disk or a lost worker."""
+
+
+@dataclass(frozen=True)
+class RestartRun:
+    """A run that asked, of a trial."""
+
+    trial: int
+    state: TrialState
+    measured: RestartMeasurement | None = None
+    failure: Failure | None = None
+
+
+def fault(measured: RestartMeasurement, recipe: Recipe) -> Failure | None:
+    """Why the new processes did not go on with the same training, or not within the memory; None where they did."""
+    bounds = numerics.tolerance(recipe)
+    for ours, theirs in zip(measured.went_on, measured.resumed, strict=True):
+        reason = numerics.step_difference(ours, theirs, bounds, "the processes that saved")
+        if reason is not None:
+            message = f"loaded from its checkpoint in new processes it trains something else: {reason}"
+            return Failure(kind=FailureKind.NUMERICS, message=message)
+    retries = (measured.allocator_retries or 0) + (measured.allocator_ooms or 0)
+    if retries:
+        message = (
+            f"over {len(measured.losses)} steps and a restart the CUDA allocator ran out of memory {retries} times "
+            "and had to empty its cache: the configuration is too near the limit"
+        )
+        return Failure(kind=FailureKind.OVER_LIMIT, message=message)
+    return None
+
+
+def refuses(failure: Failure) -> bool:
+    """Whether a run that ended so for good takes the crown away; else it stays unchecked."""
+    return failure.kind in _UNFIT
+
+
+def next_step(
+    result: StudyResult, spec: StudySpec, runs: Sequence[RestartRun], has_worker: bool
+) -> RestartCheck | Literal["run"] | None:
+    """What to do about a verdict: have its best checked, nothing, or what the check came to.
+
+    `has_worker`: some live worker understands the task.
+    """
+    number = result.best.trial_number
+    if not spec.budget.restart_check:
+        return None
+    if spec.model.script is not None:
+        return _unchecked(number, "a script of your own saves and loads its checkpoints itself")
+    run = next((run for run in runs if run.trial == number and run.state is not TrialState.CANCELLED), None)
+    if run is not None and run.state is not TrialState.WAITING:
+        return _check(run)
+    return "run" if has_worker else _unchecked(number, "no live worker is of a release that knows this check")
+
+
+def notes(runs: Sequence[RestartRun]) -> tuple[str, ...]:
+    """Who won the pairs and was refused for it."""
+    return tuple(
+        f"trial {run.trial} won its pairs and was refused: {run.failure.message}"
+        for run in runs
+        if run.failure is not None and refuses(run.failure)
+    )
+
+
+def _check(run: RestartRun) -> RestartCheck:
+    if run.failure is not None:
+        outcome: Literal["failed", "not_checked"] = "failed" if refuses(run.failure) else "not_checked"
+        reason = f"{run.failure.kind.value}: {run.failure.message}"
+        return _with_figures(RestartCheck(trial_number=run.trial, outcome=outcome, reason=reason), run.measured)
+    return _with_figures(RestartCheck(trial_number=run.trial, outcome="passed"), run.measured)
+
+
+def _with_figures(check: RestartCheck, measured: RestartMeasurement | None) -> RestartCheck:
+    if measured is None:
+        return check
+    pairs = zip(measured.went_on, measured.resumed, strict=True)
+    return check.model_copy(
+        update={
+            "steps_before": measured.saved_at_step,
+            "steps_after": len(measured.resumed),
+            "loss_difference": max(numerics.relative(ours.loss, theirs.loss) for ours, theirs in pairs),
+            "save_s": measured.save_s,
+            "load_s": measured.load_s,
+            "checkpoint_bytes": measured.checkpoint_bytes,
+            "allocator_retries": measured.allocator_retries,
+            "elapsed_s": measured.elapsed_s,
+        }
+    )
+
+
+def _unchecked(number: int, why: str) -> RestartCheck:
+    return RestartCheck(trial_number=number, outcome="not_checked", reason=why)

@@ -21,7 +21,7 @@ from api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, TrialCon
 from api_schemas.strategies.zero import Offload
 from api_schemas.workload import RECIPES, Workload
 from benchmarks.own_trials import execute, workplace
-from workers.attempt import Workplace
+from workers.agent.attempt import Workplace
 
 _LLAMA: dict[str, Any] = {
     "model_type": "llama", "vocab_size": 64, "hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2,

@@ -29,10 +29,10 @@ from api_schemas.models import ModelProfile
 from api_schemas.strategies import TrialConfig
 from benchmarks.own_cases import JOBS, draw, remaining
 from benchmarks.own_scores import Row, read, report
-from workers.attempt import Workplace, attempt
-from workers.hardware import Libraries, find_gpus, fingerprint
+from workers.agent.attempt import Workplace, attempt
+from workers.agent.supervise import Limits
 from workers.launchers.local import LocalLauncher
-from workers.supervise import Limits
+from workers.machine.inventory import Libraries, find_gpus, fingerprint
 from workers.trial_dir import TrialDir
 
 PLANNED = ("job", "strategy", "config")

@@ -23,10 +23,10 @@ from api_schemas.measurements import Measurement
 from api_schemas.models import preset
 from api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
 from api_schemas.workload import RECIPES, Workload
-from workers.attempt import Workplace, attempt
-from workers.hardware import Libraries, find_gpus, fingerprint
+from workers.agent.attempt import Workplace, attempt
+from workers.agent.supervise import Limits
 from workers.launchers.local import LocalLauncher
-from workers.supervise import Limits
+from workers.machine.inventory import Libraries, find_gpus, fingerprint
 from workers.trial_dir import TrialDir
 
 DATA = Path(__file__).parent / "data" / "repeats.csv"

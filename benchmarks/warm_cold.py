@@ -22,10 +22,10 @@ from typing import Any
 from api_schemas.leases import TrialTask
 from api_schemas.measurements import RankReport
 from api_schemas.search_space import BACKENDS
+from workers.agent.supervise import Limits, supervise
 from workers.clock import now_s
 from workers.launchers.operators import BUILD_COMMAND
 from workers.launchers.warm import WarmLauncher
-from workers.supervise import Limits, supervise
 from workers.trial_dir import TrialDir
 
 RANKS = 2

@@ -18,21 +18,21 @@ from pydantic import TypeAdapter, ValidationError
 from api_schemas.credentials import KeySource
 from api_schemas.failures import Failure
 from api_schemas.leases import Task
-from workers import device_lock, hardware_speed, machine
-from workers.agent import Agent
-from workers.allowed import Allowed
-from workers.attempt import Workplace, attempt
-from workers.client import ClientError, ServiceClient
-from workers.device_watch import DevicesUnfit
-from workers.gpu_figures import figures
-from workers.hardware import DetectionFailed, Libraries, LibraryProbe, find_gpus, fingerprint, inventory
+from workers.agent.attempt import Workplace, attempt
+from workers.agent.client import ClientError, ServiceClient
+from workers.agent.loop import Agent
+from workers.agent.supervise import Limits
+from workers.config.allowlist import Allowed
+from workers.config.options import machine_options
+from workers.config.overrides import overridden
+from workers.config.settings import WorkerSettings
 from workers.interrupt import Interrupt
 from workers.launchers.base import LaunchFailed, RanksAlive
-from workers.offer import look_again, offer
-from workers.options import machine_options
-from workers.overrides import overridden
-from workers.settings import WorkerSettings
-from workers.supervise import Limits
+from workers.machine import device_lock, hardware_speed, hold
+from workers.machine.device_watch import DevicesUnfit
+from workers.machine.gpu_peaks import figures
+from workers.machine.inventory import DetectionFailed, Libraries, LibraryProbe, find_gpus, fingerprint, inventory
+from workers.machine.offer import look_again, offer
 from workers.trial_dir import DiskFull, TrialDir
 
 DONE, COULD_NOT_WORK, BAD_INPUT, TRIAL_FAILED, INTERRUPTED = 0, 1, 2, 3, 130
@@ -126,9 +126,9 @@ def run_agent(settings: WorkerSettings, options: argparse.Namespace) -> int:
     """Serve trials until interrupted."""
     allowed = Allowed.of(settings.allowed_models, settings.allowed_scripts)
     interrupt = Interrupt().install()
-    with machine.hold(settings, settings.ranks) as (gpus, launcher, watch):
+    with hold.hold(settings, settings.ranks) as (gpus, launcher, watch):
         probe = LibraryProbe.start()
-        prepared = machine.prepare(settings, launcher, interrupt)
+        prepared = hold.prepare(settings, launcher, interrupt)
         if interrupt or prepared is None:
             return DONE
         libraries = probe.result().updated(prepared.versions)
@@ -159,9 +159,9 @@ def run_trial(settings: WorkerSettings, options: argparse.Namespace) -> int:
     allowed.check(task.model)
     ranks = None if task.kind == "profile" else task.cluster.world_size
     interrupt = Interrupt().install()
-    with machine.hold(settings, ranks) as (gpus, launcher, watch):
+    with hold.hold(settings, ranks) as (gpus, launcher, watch):
         # One trial: it builds what it needs, and most need nothing.
-        prepared = machine.prepare(settings.model_copy(update={"build_operators": False}), launcher, interrupt)
+        prepared = hold.prepare(settings.model_copy(update={"build_operators": False}), launcher, interrupt)
         if interrupt or prepared is None:
             return INTERRUPTED
         detected = fingerprint(gpus, Libraries().updated(prepared.versions))

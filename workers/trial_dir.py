@@ -14,7 +14,7 @@ from api_schemas.hardware import Fingerprint
 from api_schemas.leases import Task
 from api_schemas.measurements import Progress, RankReport
 from api_schemas.models import ModelProfile
-from workers.allowed import Script
+from workers.config.allowlist import Script
 
 _TASK: TypeAdapter[Task] = TypeAdapter(Task)
 _OUTCOME = "outcome.json"

@@ -12,14 +12,14 @@ def _modules_after(statement: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "module", ["service.app", "service.cli", "tuner.search.suggest", "db.tables.studies", "workers.agent"]
+    "module", ["service.app", "service.cli", "tuner.search.suggest", "db.tables.studies", "workers.agent.loop"]
 )
 def test_only_ranks_load_torch(module: str) -> None:
     assert not {"torch", "deepspeed", "transformers"} & _modules_after(f"import {module}")
 
 
 def test_an_agent_runs_on_a_host_without_the_service_packages() -> None:
-    loaded = _modules_after("import workers.agent, workers.__main__")
+    loaded = _modules_after("import workers.agent.loop, workers.__main__")
     assert not {"fastapi", "sqlalchemy", "optuna", "uvicorn", "alembic"} & loaded
 
 

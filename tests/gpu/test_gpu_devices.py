@@ -12,10 +12,10 @@ import pytest
 
 from api_schemas.leases import TrialTask
 from api_schemas.models import preset
-from workers.device_health import Look, broken, occupied
-from workers.device_watch import DevicesUnfit, DeviceWatch
-from workers.hardware import Libraries, find_gpus, inventory
-from workers.nvml_watch import Watch
+from workers.machine.device_health import Look, broken, occupied
+from workers.machine.device_watch import DevicesUnfit, DeviceWatch
+from workers.machine.inventory import Libraries, find_gpus, inventory
+from workers.machine.nvml_watch import Watch
 
 pytestmark = pytest.mark.gpu
 

@@ -64,7 +64,9 @@ def run(task: TrialTask, folder: Path) -> tuple[int, dict[str, Any]]:
 
 
 def test_a_fork_after_the_imports_can_use_the_gpu(inventory: Inventory) -> None:
-    host = subprocess.run([sys.executable, "-m", "workers.rank.host"], stdin=subprocess.DEVNULL, capture_output=True)
+    host = subprocess.run(
+        [sys.executable, "-m", "workers.rank.warm.host"], stdin=subprocess.DEVNULL, capture_output=True
+    )
     ready = json.loads(host.stdout.splitlines()[0])
     assert ready["fork_safe"], ready["reason"]
 

@@ -9,7 +9,7 @@ from torch.func import functional_call
 
 from api_schemas.leases import TrialTask
 from api_schemas.measurements import StepRecord
-from workers.rank import data, model
+from workers.rank.model import build, data
 
 _done: dict[str, tuple[StepRecord, ...]] = {}
 
@@ -24,9 +24,9 @@ def train(task: TrialTask) -> tuple[StepRecord, ...]:
 
 def _train(task: TrialTask) -> tuple[StepRecord, ...]:
     workload = task.workload
-    compute = model.DTYPES[workload.recipe.compute_dtype]
-    network = model.build(task.model, workload)
-    model.materialize(network, torch.device("cpu"), torch.float32, workload.seed, compute)
+    compute = build.DTYPES[workload.recipe.compute_dtype]
+    network = build.build(task.model, workload)
+    build.materialize(network, torch.device("cpu"), torch.float32, workload.seed, compute)
     parameters = list(network.parameters())
     settings = workload.optimizer
     optimizer = torch.optim.AdamW(

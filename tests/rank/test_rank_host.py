@@ -87,7 +87,7 @@ def test_no_rank_outlives_a_killed_parent_of_the_host(tmp_path: Path) -> None:
     # The parent stands for the agent: it starts a host, tells its pid, and is killed.
     program = (
         "import subprocess, sys\n"
-        "p = subprocess.Popen([sys.executable, '-m', 'workers.rank.host'], stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n"
+        "p = subprocess.Popen([sys.executable, '-m', 'workers.rank.warm.host'], stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n"
         "print(p.pid, flush=True)\n"
         "p.stdout.readline()\n"
         f"p.stdin.write(b'{json.dumps({'launch': str(tmp_path), 'world_size': 2})}\\n'); p.stdin.flush()\n"
@@ -129,7 +129,7 @@ def test_the_builder_takes_its_compilers_along_when_its_parent_is_killed(tmp_pat
     program = (
         "import subprocess, sys, os\n"
         "os.environ['SHARDTUNE_PARENT_PID'] = str(os.getpid())\n"
-        "subprocess.run([sys.executable, '-m', 'workers.rank.ops'], start_new_session=True)\n"
+        "subprocess.run([sys.executable, '-m', 'workers.rank.process.cpu_adam'], start_new_session=True)\n"
     )
     with subprocess.Popen([sys.executable, "-c", program], env=environment) as parent:
         wait_for(lambda: (tmp_path / "pids").exists() and (tmp_path / "pids").read_text().endswith("\n"), 60)

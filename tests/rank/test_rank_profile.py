@@ -4,7 +4,7 @@ import pytest
 
 from api_schemas.models import preset
 from api_schemas.workload import Workload
-from workers.rank import profile
+from workers.rank.training import profile
 
 WORKLOAD = Workload(sequence_length=256, global_batch=8)
 

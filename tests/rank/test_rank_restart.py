@@ -17,13 +17,13 @@ from api_schemas.hardware import Fingerprint
 from api_schemas.leases import RestartTask
 from api_schemas.restart import RestartMeasurement, RestartPlan
 from tuner.verdict import restart
-from workers import collect
-from workers.attempt import Workplace, attempt
+from workers.agent import collect
+from workers.agent.attempt import Workplace, attempt
+from workers.agent.supervise import Ended, Limits
 from workers.launchers.base import RankExit
 from workers.launchers.warm import WarmLauncher
-from workers.rank import checkpoint_folder
 from workers.rank.classify import SetupError
-from workers.supervise import Ended, Limits
+from workers.rank.training import checkpoint_folder
 from workers.trial_dir import TrialDir
 
 pytestmark = pytest.mark.ranks

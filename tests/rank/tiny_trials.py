@@ -66,7 +66,7 @@ class HostProcess:
     @classmethod
     def start(cls, folder: Path) -> "HostProcess":
         process = subprocess.Popen(
-            [sys.executable, "-m", "workers.rank.host"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "workers.rank.warm.host"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         assert process.stdout is not None
         return cls(process, folder, json.loads(process.stdout.readline()))

@@ -20,7 +20,7 @@ _KEPT = (
     "_scaled_dot_product_attention_math",
     "_scaled_dot_product_fused_attention_overrideable",
 )
-"""Operators of `workers.rank.checkpointing`; a test holds the two lists together."""
+"""Operators of `workers.rank.model.checkpointing`; a test holds the two lists together."""
 
 
 def source(subject: Subject) -> str:

@@ -1,6 +1,6 @@
 """Makes a training loop of the user's own a trial: `trial = adapter.trial()`, `trial.prepare(model)`, `trial.report(loss)`.
 
-Importing it has no effect on a training that runs without Shardtune. What measures lives in `workers.rank.scripted`,
+Importing it has no effect on a training that runs without Shardtune. What measures lives in `workers.rank.training.scripted`,
 which starts the script and hands the trial in here; nothing here imports it.
 """
 
@@ -41,7 +41,7 @@ def trial() -> Trial:
 
 
 def hand_in(current: Trial) -> None:
-    """For `workers.rank.scripted`: what `trial()` returns in this process."""
+    """For `workers.rank.training.scripted`: what `trial()` returns in this process."""
     global _current
     _current = current
     os.environ[RANK_PID] = str(os.getpid())

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from workers.clock import now_s
-from workers.doing import doing
 from workers.launchers.processes import MARK, PYTHON, start_tethered
+from workers.status_note import doing
 from workers.trial_dir import tail
 
-BUILD_COMMAND = (*PYTHON, "-m", "workers.rank.ops")
+BUILD_COMMAND = (*PYTHON, "-m", "workers.rank.process.cpu_adam")
 _LIMIT_S = 900.0
 
 log = logging.getLogger(__name__)

@@ -1,6 +1,6 @@
 """Ranks forked from a warm host process that has torch, transformers and deepspeed imported already.
 
-Speaks JSON lines with `workers.rank.host`: `{"launch": dir, "world_size": n}` and `{"kill": dir}` down; `ready`,
+Speaks JSON lines with `workers.rank.warm.host`: `{"launch": dir, "world_size": n}` and `{"kill": dir}` down; `ready`,
 `started`, `exited` and `refused` up. A dead host is replaced at the next `prepare`.
 """
 
@@ -18,7 +18,7 @@ from workers.launchers.base import LaunchFailed, Prepared, RankExit, RanksAlive
 from workers.launchers.processes import MARK, PYTHON, kill_marked, marked, start_tethered
 from workers.trial_dir import tail
 
-HOST_COMMAND = (*PYTHON, "-m", "workers.rank.host")
+HOST_COMMAND = (*PYTHON, "-m", "workers.rank.warm.host")
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from workers.rank import lifeline
+from workers.rank.process import lifeline
 
 
 def main() -> int:

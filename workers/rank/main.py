@@ -13,12 +13,14 @@ from torch import nn
 
 from api_schemas.leases import ProfileTask, RestartTask, TrialTask
 from api_schemas.measurements import Progress, RankReport
-from workers.rank import classify, deadline, mesh, ops, profile, restart, scripted, trial_dir, wrap
-from workers.rank import step as steps
-from workers.rank.loop import Loop, run_all
+from workers.rank import classify, mesh, trial_dir
 from workers.rank.measure import memory, pace
 from workers.rank.place import Place
+from workers.rank.process import cpu_adam, deadline
 from workers.rank.strategies.base import Setting, Trainer
+from workers.rank.training import profile, restart, scripted, wrap
+from workers.rank.training import step as steps
+from workers.rank.training.loop import Loop, run_all
 from workers.rank.versions import library_versions
 
 _LEAVE_S = 10
@@ -74,14 +76,14 @@ class Attempt:
     def run(self, task: TrialTask | RestartTask) -> RankReport:
         """Train, and measure or restart; raises whatever goes wrong."""
         self._progress.write(Progress(phase="starting"))
-        ops.ensure(task, lambda: self._progress.write(Progress(phase="starting")))
+        cpu_adam.ensure(task, lambda: self._progress.write(Progress(phase="starting")))
         place = Place.from_environment(task.cluster.device)
         _prepare_process(place)
         if isinstance(task, TrialTask) and task.model.script is not None:
             return self._run_script(task, place)
         mesh.join(place, self._folder)
         # Only now: where it was built for this trial, the first rank did so before it joined.
-        ops.load(task)
+        cpu_adam.load(task)
         self._progress.write(Progress(phase="building"))
         self.phase = "building"
         if isinstance(task, RestartTask):

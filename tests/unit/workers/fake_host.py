@@ -1,4 +1,4 @@
-"""Stands in for `workers.rank.host`: the same JSON lines, ranks that do as FAKE_ACTS (a JSON list, by rank) says.
+"""Stands in for `workers.rank.warm.host`: the same JSON lines, ranks that do as FAKE_ACTS (a JSON list, by rank) says.
 
 Run as `fake_host.py` it is the warm host; as `fake_host.py TRIAL_DIR` (with RANK set) it is one cold rank.
 """

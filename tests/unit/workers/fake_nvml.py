@@ -1,4 +1,4 @@
-"""Answers as nvidia-ml-py gives them, from a table; run as a script it is `workers.nvml_watch` over a file of such answers."""
+"""Answers as nvidia-ml-py gives them, from a table; run as a script it is `workers.machine.nvml_watch` over a file of such answers."""
 
 import json
 import sys
@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-from workers.nvml_watch import Watch
+from workers.machine.nvml_watch import Watch
 
 GIB = 1 << 30
 

@@ -4,13 +4,13 @@ import pytest
 from worker_fakes import FakeService
 
 from api_schemas.leases import Lease, Report
-from workers.agent import Agent
-from workers.attempt import Workplace
-from workers.client import Refused, ServiceClient
+from workers.agent.attempt import Workplace
+from workers.agent.client import Refused, ServiceClient
+from workers.agent.loop import Agent
 from workers.clock import LeaseClock, now_s
-from workers.hardware import Gpus, Libraries, inventory
+from workers.config.settings import WorkerSettings
 from workers.interrupt import Interrupt
-from workers.settings import WorkerSettings
+from workers.machine.inventory import Gpus, Libraries, inventory
 
 REGISTERED = {"worker_id": "w1", "lease_s": 20, "heartbeat_s": 0.1}
 CONTINUE = (200, {"action": "continue", "lease_s": 20})

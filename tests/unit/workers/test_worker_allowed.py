@@ -9,10 +9,10 @@ from api_schemas.hardware import Fingerprint
 from api_schemas.leases import TrialTask
 from api_schemas.models import ModelSpec
 from workers.__main__ import main
-from workers.allowed import Allowed, Script
-from workers.attempt import Workplace, attempt
-from workers.settings import WorkerSettings
-from workers.supervise import Limits
+from workers.agent.attempt import Workplace, attempt
+from workers.agent.supervise import Limits
+from workers.config.allowlist import Allowed, Script
+from workers.config.settings import WorkerSettings
 
 SCRIPTS = Allowed(frozenset({"lora"}), {"plain": Script(Path("/srv/train.py"), ("--data", "x"))})
 

@@ -3,7 +3,7 @@
 import pytest
 
 from workers.__main__ import main, read_task
-from workers.device_lock import hold
+from workers.machine.device_lock import hold
 
 
 @pytest.mark.parametrize(

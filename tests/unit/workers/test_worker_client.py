@@ -7,7 +7,7 @@ from worker_fakes import FakeService
 
 from api_schemas.credentials import KeySource
 from api_schemas.leases import Heartbeat, LeaseRequest, Report
-from workers.client import LeaseLost, Refused, ServiceClient, Unreachable, backoff_s, patiently
+from workers.agent.client import LeaseLost, Refused, ServiceClient, Unreachable, backoff_s, patiently
 
 SESSION = "session-1234"
 REPORT = Report(protocol_version=1, session=SESSION, attempt=1, gpu_seconds=1.0)

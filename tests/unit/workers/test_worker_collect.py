@@ -10,9 +10,9 @@ from api_schemas.failures import Failure
 from api_schemas.leases import ProfileTask
 from api_schemas.measurements import Measurement, Memory, RankReport
 from api_schemas.workload import Workload
-from workers.collect import half_width, most, outcome
+from workers.agent.collect import half_width, most, outcome
+from workers.agent.supervise import Ended
 from workers.launchers.base import RankExit
-from workers.supervise import Ended
 
 
 def write(directory, rank, at_s=1000, **values):

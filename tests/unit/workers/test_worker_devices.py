@@ -17,11 +17,11 @@ from api_schemas.conditions import Conditions
 from api_schemas.failures import Failure
 from api_schemas.hardware import Cluster
 from api_schemas.measurements import Measurement, Memory
-from workers import nvml_watch
-from workers.device_health import DeviceLook, Fault, Look, broken, fault, occupied, seen
-from workers.device_watch import DevicesUnfit, DeviceWatch
-from workers.host_load import HostLook, throttled_s
-from workers.surroundings import judged, straggler
+from workers.machine import nvml_watch
+from workers.machine.conditions import judged, straggler
+from workers.machine.device_health import DeviceLook, Fault, Look, broken, fault, occupied, seen
+from workers.machine.device_watch import DevicesUnfit, DeviceWatch
+from workers.machine.host_load import HostLook, throttled_s
 
 WELL = {"used": GIB, "pids": [], "reasons": 0, "ecc": 0, "remapped": (0, 0, 0, 0)}
 CAPPED, THERMAL, POWER_BRAKE = 0x04, 0x40, 0x80

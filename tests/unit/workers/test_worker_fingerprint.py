@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import pytest
 
 from api_schemas.hardware import CollectiveTime, MeasuredHardware, banded
-from workers import hardware_speed, host_facts, nvml
-from workers.hardware import Gpus, Libraries, cluster, fingerprint, inventory
-from workers.offer import offer, with_bandwidth
-from workers.overrides import overridden
-from workers.settings import WorkerSettings
+from workers.config.overrides import overridden
+from workers.config.settings import WorkerSettings
+from workers.machine import hardware_speed, host_facts, nvml
+from workers.machine.inventory import Gpus, Libraries, cluster, fingerprint, inventory
+from workers.machine.offer import offer, with_bandwidth
 
 NOTHING = Gpus(driver=None, devices=())
 

@@ -2,20 +2,11 @@
 
 import pytest
 
-from workers.gpu_figures import figures
-from workers.hardware import (
-    DetectionFailed,
-    Gpu,
-    Gpus,
-    Libraries,
-    cluster,
-    find_gpus,
-    fingerprint,
-    inventory,
-)
-from workers.host_facts import host_memory_gib
-from workers.nvml import visible
-from workers.oom_counter import oom_kills
+from workers.machine.gpu_peaks import figures
+from workers.machine.host_facts import host_memory_gib
+from workers.machine.inventory import DetectionFailed, Gpu, Gpus, Libraries, cluster, find_gpus, fingerprint, inventory
+from workers.machine.nvml import visible
+from workers.machine.oom_counter import oom_kills
 
 GPUS = [Gpu(uuid=f"GPU-{n}", name="NVIDIA H200", memory_bytes=(140 << 30) + n, pcie_gb_per_s=63.0) for n in range(4)]
 

@@ -6,8 +6,8 @@ from api_schemas.failures import Failure, FailureKind
 from api_schemas.hardware import Fingerprint
 from api_schemas.leases import RestartTask
 from api_schemas.restart import RestartMeasurement
-from workers.attempt import Workplace, attempt
-from workers.supervise import Limits
+from workers.agent.attempt import Workplace, attempt
+from workers.agent.supervise import Limits
 from workers.trial_dir import TrialDir, prune
 
 

@@ -11,11 +11,11 @@ import pytest
 from worker_fakes import FAKE_HOST
 
 from service.cli.tied import tied
+from workers.agent.supervise import Limits, supervise
 from workers.launchers.base import LaunchFailed
 from workers.launchers.processes import MARK, kill_marked, marked
 from workers.launchers.tether import PID_NAMESPACE
 from workers.launchers.warm import ForkUnsafe
-from workers.supervise import Limits, supervise
 
 LONG = Limits(deadline_s=60, no_progress_s=60)
 

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from api_schemas.leases import TrialTask
-from workers.device_lock import DevicesBusy, hold, pool_mark
+from workers.machine.device_lock import DevicesBusy, hold, pool_mark
 from workers.trial_dir import DiskFull, TrialDir, prune, tail
 
 

@@ -16,9 +16,10 @@ import torch.distributed as dist
 from torch import nn
 
 from api_schemas.hardware import CollectiveTime, MeasuredHardware
-from workers.rank import lifeline, mesh
+from workers.rank import mesh
 from workers.rank.measure import throughput
 from workers.rank.place import Place
+from workers.rank.process import lifeline
 
 _SIZES = {"cpu": (1 << 14, 1 << 17, 1 << 20, 1 << 23, 1 << 25), "cuda": (1 << 18, 1 << 21, 1 << 24, 1 << 27, 1 << 29)}
 """Bytes of the whole tensor, from latency to bandwidth."""

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from api_schemas.leases import TrialTask
 from api_schemas.workload import AdamW, gradient_accumulation
-from workers.rank.model import DTYPES
+from workers.rank.model.build import DTYPES
 from workers.rank.place import Place
 
 

@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from api_schemas.strategies import DdpConfig
-from workers.rank import cast
-from workers.rank import model as models
+from workers.rank.model import build as models
+from workers.rank.model import cast
 from workers.rank.strategies import base, sharded_checkpoint
 
 

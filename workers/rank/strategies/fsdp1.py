@@ -17,8 +17,8 @@ from torch.distributed.fsdp import (
 
 from api_schemas.strategies import Fsdp1Config
 from api_schemas.strategies.fsdp1 import HYBRID
-from workers.rank import model as models
-from workers.rank import weights
+from workers.rank.model import build as models
+from workers.rank.model import weights
 from workers.rank.place import Place
 from workers.rank.strategies import base, sharded_checkpoint
 

@@ -11,8 +11,8 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from api_schemas.strategies import Fsdp2Config
-from workers.rank import model as models
-from workers.rank import weights
+from workers.rank.model import build as models
+from workers.rank.model import weights
 from workers.rank.place import Place
 from workers.rank.strategies import base, sharded_checkpoint
 

@@ -13,8 +13,8 @@ from deepspeed.utils import logger, set_z3_leaf_modules
 from torch import nn
 
 from api_schemas.strategies import ZeroConfig
-from workers.rank import model as models
-from workers.rank import moe, weights
+from workers.rank.model import build as models
+from workers.rank.model import moe, weights
 from workers.rank.strategies import base
 
 NVME_VARIABLE = "SHARDTUNE_NVME_PATH"

@@ -1,0 +1,120 @@
+"""Run one task on this machine from its trial directory to its outcome; the agent and `run-trial` both do this."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from api_schemas.failures import Failure, FailureKind
+from api_schemas.hardware import Fingerprint
+from api_schemas.leases import ProfileTask, RestartTask, Task
+from api_schemas.measurements import Measurement
+from api_schemas.models import ModelProfile
+from api_schemas.restart import RestartMeasurement
+from workers.agent.collect import outcome
+from workers.agent.phases import see_through
+from workers.agent.supervise import Ended, Limits
+from workers.clock import now_s
+from workers.config.allowlist import Allowed
+from workers.launchers.base import Launcher, LaunchFailed
+from workers.machine.conditions import judged, observe
+from workers.machine.device_watch import DeviceWatch
+from workers.machine.host_load import HostLook
+from workers.trial_dir import DiskFull, TrialDir
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """What an attempt needs besides its task."""
+
+    work_dir: Path
+    launcher: Launcher
+    fingerprint: Fingerprint
+    ranks: int
+    """Most ranks a trial may have here."""
+    peak_flops: float | None
+    min_free_gib: float
+    devices: DeviceWatch | None = None
+    """Eyes on the GPUs; None for CPU ranks."""
+    allowed: Allowed = field(default_factory=Allowed)
+    """Code of the user's own that a task may name."""
+
+
+@dataclass(frozen=True)
+class Attempted:
+    """An attempt that came to its end by itself or by our limits."""
+
+    result: Measurement | ModelProfile | RestartMeasurement | Failure
+    elapsed_s: float
+    ranks: int
+    log_tail: str | None
+
+    @property
+    def gpu_seconds(self) -> float:
+        """Wall seconds × ranks held."""
+        return self.elapsed_s * self.ranks
+
+
+def attempt(
+    place: Workplace,
+    task: Task,
+    directory_of: Callable[[], TrialDir],
+    limits: Limits,
+    interrupted: Callable[[], str | None],
+) -> Attempted | None:
+    """Run a task; None when `interrupted` ended it, which is nobody's result.
+
+    Raises:
+        RanksAlive: ranks survived; the machine must take no further work.
+    """
+    ranks = 1 if isinstance(task, ProfileTask) else task.cluster.world_size
+    try:
+        _check_fits(task, place)
+        directory = directory_of()
+        if task.model.script is not None:
+            directory.write_script(place.allowed.scripts[task.model.script])
+        before = HostLook.now()
+        ended = see_through(place.launcher, task, directory, ranks, limits, interrupted)
+    except (DiskFull, LaunchFailed, ValueError, OSError) as error:
+        log.error("the run could not be started: %s", error)
+        return Attempted(Failure(kind=FailureKind.SETUP, message=str(error)[:4000]), 0.0, ranks, None)
+    if ended.cause == "interrupted":
+        directory.write_outcome("interrupted")
+        return None
+    looks = place.devices.between(ended.started_at_s, now_s()) if place.devices else []
+    reports = [report(rank) for report in (directory.first_report, directory.report) for rank in range(ranks)]
+    conditions = observe(before, HostLook.now(), looks, reports)
+    log.info("meanwhile on this machine: %s", conditions.model_dump_json(exclude_none=True, exclude_defaults=True))
+    result = judged(task, outcome(task, directory, ended, place.peak_flops), conditions, place.peak_flops)
+    return _finished(result, directory, ended, ranks)
+
+
+def _finished(
+    result: Measurement | ModelProfile | RestartMeasurement | Failure, directory: TrialDir, ended: Ended, ranks: int
+) -> Attempted:
+    if not isinstance(result, Failure):
+        directory.write_outcome("complete")
+        return Attempted(result, ended.elapsed_s, ranks, None)
+    directory.write_outcome(result.kind)
+    return Attempted(result, ended.elapsed_s, ranks, directory.log_tail(result.rank or 0))
+
+
+def _check_fits(task: Task, place: Workplace) -> None:
+    place.allowed.check(task.model)
+    if isinstance(task, RestartTask) and task.model.script is not None:
+        raise ValueError(f"model.script ({task.model.script}) cannot be restarted: a script saves and loads by itself")
+    if isinstance(task, ProfileTask):
+        return
+    if task.cluster.device != place.fingerprint.device:
+        raise ValueError(
+            f"cluster.device ({task.cluster.device}) is not what this machine has ({place.fingerprint.device}); "
+            "run the trial on a worker of that kind"
+        )
+    if task.cluster.nodes > 1:
+        raise ValueError(f"cluster.nodes ({task.cluster.nodes}) must be 1 on a local worker")
+    if task.cluster.world_size > place.ranks:
+        raise ValueError(
+            f"cluster.gpus_per_node ({task.cluster.world_size}) must not exceed this worker's ranks ({place.ranks})"
+        )

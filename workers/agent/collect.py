@@ -1,0 +1,249 @@
+"""From what the ranks left behind to one Measurement, ModelProfile or Failure.
+
+Decides by structured reports, exit codes and kernel counters only; no log is ever searched.
+"""
+
+import math
+import signal
+import statistics
+from collections.abc import Iterable, Sequence
+
+from api_schemas.failures import Failure, FailureKind
+from api_schemas.leases import ProfileTask, Task, TrialTask
+from api_schemas.measurements import Measurement, Memory, RankFigures, RankReport
+from api_schemas.models import ModelProfile
+from api_schemas.restart import RestartMeasurement
+from api_schemas.workload import gradient_accumulation
+from workers.agent.supervise import Ended
+from workers.launchers.base import RankExit
+from workers.trial_dir import TrialDir
+
+# 97.5 % quantiles of Student's t for 1, 2, … degrees of freedom (any table of the distribution); beyond, the normal one
+# is within 2 %.
+_T975 = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+)
+
+_MOST_RANKS = 64
+"""Whose own figures are kept: more say nothing new, and a measurement stays small."""
+
+_EXPLAINED = {FailureKind.OOM, FailureKind.OVER_LIMIT, FailureKind.ILLEGAL, FailureKind.NUMERICS, FailureKind.SETUP}
+
+_CAUSE_KIND = {
+    "deadline": FailureKind.DEADLINE,
+    "no_progress": FailureKind.NO_PROGRESS,
+    "host_lost": FailureKind.RANK_LOST,
+    "interrupted": FailureKind.WORKER_LOST,
+}
+
+
+def outcome(
+    task: Task, directory: TrialDir, ended: Ended, peak_flops: float | None
+) -> Measurement | ModelProfile | RestartMeasurement | Failure:
+    """What an attempt came to."""
+    failure = first_failure(directory, ended)
+    if failure is not None:
+        return failure
+    if isinstance(task, ProfileTask):
+        return directory.profile() or _crash("the profile task ended without a profile", rank=0, exit_code=0)
+    reports = _all_there([directory.report(rank) for rank in range(task.cluster.world_size)])
+    if isinstance(reports, Failure):
+        return reports
+    if isinstance(task, TrialTask):
+        return measurement(task, reports, ended, peak_flops)
+    before = _all_there([directory.first_report(rank) for rank in range(task.cluster.world_size)])
+    return before if isinstance(before, Failure) else restarted(before, reports, ended)
+
+
+def _all_there(reports: Sequence[RankReport | None]) -> Sequence[RankReport] | Failure:
+    complete = [report for report in reports if report is not None]
+    if len(complete) == len(reports):
+        return complete
+    rank = reports.index(None)
+    return _crash(f"rank {rank} ended without a report", rank=rank, exit_code=0)
+
+
+def restarted(before: Sequence[RankReport], after: Sequence[RankReport], ended: Ended) -> RestartMeasurement | Failure:
+    """Join what the ranks that saved and those that loaded have reported."""
+    saved = [report.checkpoint for report in before if report.checkpoint is not None]
+    loaded = [report.checkpoint for report in after if report.checkpoint is not None]
+    if len(saved) < len(before) or len(loaded) < len(after) or saved[0].step != loaded[0].step:
+        return _crash("the ranks did not say what they saved or loaded", rank=None, exit_code=0)
+    lives = [most(report.memory for report in life if report.memory is not None) for life in (before, after)]
+    return RestartMeasurement(
+        saved_at_step=saved[0].step,
+        losses=before[0].losses,
+        went_on=before[0].trajectory,
+        resumed=after[0].trajectory,
+        save_s=max(part.seconds for part in saved),
+        load_s=max(part.seconds for part in loaded),
+        checkpoint_bytes=loaded[0].checkpoint_bytes,
+        allocator_retries=_total(memory.allocator_retries for memory in lives),
+        allocator_ooms=_total(memory.allocator_ooms for memory in lives),
+        elapsed_s=ended.elapsed_s,
+    )
+
+
+def _total(counts: Iterable[int | None]) -> int | None:
+    """None where nobody counted."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
+
+
+def measurement(
+    task: TrialTask, reports: Sequence[RankReport], ended: Ended, peak_flops: float | None
+) -> Measurement | Failure:
+    """Join the ranks' reports: time of the slowest, memory of the fullest, tokens counted here."""
+    windows = [max(steps) for steps in zip(*(report.window_step_times_s for report in reports), strict=False)]
+    if len(windows) < 2:
+        return _crash(f"the ranks timed {len(windows)} windows, too few for a measurement", rank=None, exit_code=0)
+    world_size = task.cluster.world_size
+    step_time_s = statistics.median(windows)
+    tokens_per_s_per_gpu = task.workload.tokens_per_step / step_time_s / world_size
+    memory = most(report.memory for report in reports if report.memory is not None)
+    limit = task.memory_limit_gib
+    if limit is not None and memory.peak_allocated_gib is not None and memory.peak_allocated_gib > limit:
+        return Failure(
+            kind=FailureKind.OVER_LIMIT,
+            message=f"a rank held {memory.peak_allocated_gib:.3f} GiB of tensors, more than its limit of {limit:.3f} GiB",
+            peak_allocated_gib=memory.peak_allocated_gib,
+        )
+    first = reports[0]
+    first_forward_s = _latest(report.first_forward_at_s for report in reports)
+    last_step_s = _latest(report.steps_ended_at_s for report in reports)
+    return Measurement(
+        tokens_per_s_per_gpu=tokens_per_s_per_gpu,
+        step_time_s=step_time_s,
+        step_time_half_width_s=half_width(windows),
+        mfu=model_flops_utilisation(task, tokens_per_s_per_gpu, peak_flops),
+        memory=memory,
+        wrap_time_s=max((r.wrap_time_s for r in reports if r.wrap_time_s is not None), default=None),
+        warmup_steps=first.warmup_steps,
+        measured_steps=first.measured_steps,
+        window_step_times_s=tuple(windows),
+        warmup_step_times_s=first.warmup_step_times_s,
+        ranks=tuple(_figures(report) for report in reports[:_MOST_RANKS] if report.memory is not None),
+        trajectory=first.trajectory,
+        losses=first.losses,
+        gradient_accumulation=gradient_accumulation(task.workload.global_batch, task.config.micro_batch, world_size),
+        elapsed_s=ended.elapsed_s,
+        is_steady=all(report.is_steady for report in reports),
+        is_precise=half_width(windows) <= task.plan.target_half_width * statistics.fmean(windows),
+        data_wait_share=_data_wait_share(task, reports, windows),
+        startup_s=None if first_forward_s is None else first_forward_s - ended.started_at_s,
+        teardown_s=None if last_step_s is None else ended.started_at_s + ended.elapsed_s - last_step_s,
+    )
+
+
+def _figures(report: RankReport) -> RankFigures:
+    own = report.own_step_times_s
+    return RankFigures(
+        rank=report.rank,
+        step_time_s=statistics.median(own) if own else None,
+        memory=report.memory or Memory(peak_allocated_gib=None),
+    )
+
+
+def _data_wait_share(task: TrialTask, reports: Sequence[RankReport], windows: Sequence[float]) -> float | None:
+    waited = [report.data_wait_s for report in reports if report.data_wait_s is not None]
+    timed_s = sum(windows) * task.plan.window_steps
+    return max(waited) / timed_s if waited and timed_s > 0 else None
+
+
+def _latest(moments: Iterable[float | None]) -> float | None:
+    """None where no rank told one."""
+    return max((moment for moment in moments if moment is not None), default=None)
+
+
+def half_width(samples: Sequence[float]) -> float:
+    """Half of the 95 % interval of the mean of at least two samples, by Student's t."""
+    freedom = len(samples) - 1
+    quantile = _T975[freedom - 1] if freedom <= len(_T975) else 1.96
+    return quantile * statistics.stdev(samples) / math.sqrt(len(samples))
+
+
+def model_flops_utilisation(task: TrialTask, tokens_per_s_per_gpu: float, peak_flops: float | None) -> float | None:
+    """MFU of Chowdhery et al. 2022 (PaLM), appendix B: backward costs twice the forward, recomputation does not count.
+
+    None where the model's FLOPs or the device's peak are unknown; the peak known is that of bf16, so another
+    compute dtype has none.
+    """
+    if task.forward_flops_per_token is None or peak_flops is None or task.workload.recipe.compute_dtype != "bfloat16":
+        return None
+    return 3 * task.forward_flops_per_token * tokens_per_s_per_gpu / peak_flops
+
+
+def most(memories: Iterable[Memory]) -> Memory:
+    """Field by field the maximum over ranks; None where no rank measured it."""
+    dumps = [memory.model_dump() for memory in memories]
+    return Memory.model_validate(
+        {
+            name: max((dump[name] for dump in dumps if dump[name] is not None), default=None)
+            for name in Memory.model_fields
+        }
+    )
+
+
+def first_failure(directory: TrialDir, ended: Ended) -> Failure | None:
+    """The failure to record, None when every rank ended well.
+
+    A rank that dies takes its peers with it, and they report errors of their own. So what explains itself comes
+    before a death by signal, that before a plain crash, and among equals the earliest counts.
+    """
+    found = [
+        (_precedence(failure), _when(directory, ended, exit), failure)
+        for exit in ended.exits
+        if (failure := _failure_of(directory, exit, ended.oom_killed)) is not None
+    ]
+    if found:
+        return min(found, key=lambda entry: entry[:2])[2]
+    if ended.cause is None:
+        return None
+    if ended.cause == "host_lost" and ended.oom_killed:
+        return Failure(kind=FailureKind.OOM, message="the kernel's out-of-memory killer ended the warm host")
+    return Failure(kind=_CAUSE_KIND[ended.cause], message=ended.detail[:4000])
+
+
+def _failure_of(directory: TrialDir, exit: RankExit, oom_killed: bool) -> Failure | None:
+    report = directory.report(exit.rank)
+    if report is not None and report.failure is not None:
+        return report.failure.model_copy(
+            update={"rank": exit.rank, "exit_code": report.failure.exit_code or exit.code or None}
+        )
+    if exit.code == 0 or (report is not None and report.status == "complete"):
+        # After a complete report only the interpreter's shutdown was left; what goes wrong there measures nothing.
+        return None
+    if exit.code > 0:
+        return _crash(f"rank {exit.rank} ended with exit code {exit.code} and without a report", exit.rank, exit.code)
+    if exit.code == -signal.SIGKILL and oom_killed:
+        message = f"the kernel's out-of-memory killer ended rank {exit.rank}"
+        return Failure(kind=FailureKind.OOM, message=message, rank=exit.rank, exit_code=exit.code)
+    message = f"rank {exit.rank} was ended by {_signal_name(-exit.code)}"
+    return Failure(kind=FailureKind.RANK_LOST, message=message, rank=exit.rank, exit_code=exit.code)
+
+
+def _precedence(failure: Failure) -> int:
+    if failure.kind in _EXPLAINED:
+        return 0
+    # SIGABRT is how NCCL's watchdog and C++ end their own process after a peer's death; nothing a peer does
+    # raises the other signals.
+    by_signal = failure.exit_code is not None and failure.exit_code < 0 and failure.exit_code != -signal.SIGABRT
+    return 1 if failure.kind == FailureKind.RANK_LOST and by_signal else 2
+
+
+def _when(directory: TrialDir, ended: Ended, exit: RankExit) -> tuple[float, int]:
+    """By report time where there is one, else by the order in which the ends were seen."""
+    return (directory.reported_at(exit.rank), ended.exits.index(exit))
+
+
+def _crash(message: str, rank: int | None, exit_code: int) -> Failure:
+    return Failure(kind=FailureKind.CRASH, message=message, rank=rank, exit_code=exit_code)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,81 @@
+"""The thread that renews a lease, carries progress up and brings "stop" down. It never touches the ranks."""
+
+import logging
+import threading
+from collections.abc import Callable
+
+from api_schemas.leases import PROTOCOL_VERSION, Heartbeat, Lease
+from api_schemas.measurements import Progress
+from workers.agent.client import LeaseLost, Refused, ServiceClient, Unreachable
+from workers.clock import LeaseClock, now_s
+
+log = logging.getLogger(__name__)
+
+
+class HeartbeatThread(threading.Thread):
+    """Renews one lease until `finish`. The main thread reads `stop_reason` and decides."""
+
+    def __init__(
+        self,
+        client: ServiceClient,
+        session: str,
+        lease: Lease,
+        leased_at_s: float,
+        progress: Callable[[], Progress | None],
+        renewed: Callable[[float], None] = lambda _: None,
+    ):
+        """`renewed` is called in the thread with `ranks_end_s` after every renewal."""
+        super().__init__(name=f"heartbeat-{lease.run_id}", daemon=True)
+        self._client = client
+        self._session = session
+        self._lease = lease
+        self._progress = progress
+        self._renewed = renewed
+        self._finished = threading.Event()
+        self._clock = LeaseClock(leased_at_s, lease.lease_s)
+        self._stop_reason: str | None = None
+        self._told_draining = False
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why the ranks must end now; None while they may go on."""
+        if self._stop_reason is None and self._clock.must_end():
+            return "the lease could not be renewed"
+        return self._stop_reason
+
+    @property
+    def ranks_end_s(self) -> float:
+        """When the ranks must have ended by themselves, on `clock.now_s`."""
+        return self._clock.ranks_end_s
+
+    def finish(self) -> None:
+        """End the thread. It does not wait for a request under way."""
+        self._finished.set()
+
+    def run(self) -> None:
+        """Beat until finished or told to stop."""
+        while not self._finished.wait(self._lease.heartbeat_s) and self._stop_reason is None:
+            self._beat()
+
+    def _beat(self) -> None:
+        sent_at_s = now_s()
+        heartbeat = Heartbeat(
+            protocol_version=PROTOCOL_VERSION,
+            session=self._session,
+            attempt=self._lease.attempt,
+            progress=self._progress(),
+        )
+        try:
+            answer = self._client.heartbeat(self._lease.run_id, heartbeat)
+        except Unreachable as error:
+            log.warning("heartbeat not answered: %s", error)
+        except (LeaseLost, Refused) as error:
+            self._stop_reason = f"lease lost: {error}"
+        else:
+            self._clock.renewed(sent_at_s, answer.lease_s)
+            self._renewed(self.ranks_end_s)
+            if answer.is_draining and not self._told_draining:
+                self._told_draining = True
+                log.info("this worker is being drained: it gets no more work after this run")
+            if answer.action == "stop":
+                self._stop_reason = answer.reason or "stopped by the service"

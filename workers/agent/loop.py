@@ -1,0 +1,243 @@
+"""The agent's loop: register ▸ lease ▸ run ▸ report. The main thread launches and supervises; `heartbeat` renews.
+
+Nothing here decides what a result means; a lost lease ends the ranks and reports nothing.
+"""
+
+import contextlib
+import dataclasses
+import logging
+import secrets
+from collections.abc import Callable
+
+from api_schemas.failures import Failure, FailureKind
+from api_schemas.hardware import Fingerprint, Inventory
+from api_schemas.leases import PROTOCOL_VERSION, Lease, LeaseRequest, Registered, Registration, Report
+from api_schemas.measurements import Measurement
+from api_schemas.models import ModelProfile
+from api_schemas.restart import RestartMeasurement
+from workers.agent.attempt import Attempted, Workplace, attempt
+from workers.agent.client import ClientError, LeaseLost, Refused, ServiceClient, Unreachable, patiently
+from workers.agent.heartbeat import HeartbeatThread
+from workers.agent.supervise import Limits
+from workers.clock import now_s
+from workers.config.settings import WorkerSettings
+from workers.interrupt import Interrupt
+from workers.launchers.base import LaunchFailed
+from workers.trial_dir import TrialDir, check_disk, prune
+
+_LEASE_WAIT_S = 2.0
+"""How long the service may hold our question; a signal is noticed no later than this."""
+_RIVAL_WINDOW_S, _MOST_REGISTRATIONS = 60.0, 3
+
+log = logging.getLogger(__name__)
+
+
+class Agent:
+    """One life of one worker: a random session, one attempt at a time."""
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        client: ServiceClient,
+        place: Workplace,
+        inventory: Inventory,
+        interrupt: Interrupt,
+        look_again: Callable[[], Fingerprint | None] = lambda: None,
+    ):
+        """`look_again` says what the fingerprint is now; None: as before."""
+        self._settings = settings
+        self._client = client
+        self._place = place
+        self._inventory = inventory
+        self._interrupt = interrupt
+        self._session = secrets.token_urlsafe(16)
+        self._registered_s: list[float] = []
+        self._look_again = look_again
+        self._looked_s = now_s()
+
+    def run(self) -> None:
+        """Work until interrupted.
+
+        Raises:
+            Refused: the service does not accept this worker, or another one has its name.
+            DiskFull, LaunchFailed, RanksAlive, DevicesUnfit: this machine cannot run trials; nothing is leased any more.
+        """
+        if self._register() is None:
+            return
+        while not self._interrupt:
+            # Before leasing: a machine that cannot work must not turn every trial it is given into a failure.
+            check_disk(self._place.work_dir, self._place.min_free_gib)
+            try:
+                self._place.launcher.prepare(lambda: bool(self._interrupt))
+            except LaunchFailed:
+                if self._interrupt:
+                    return
+                raise
+            if self._place.devices is not None:
+                self._place.devices.require_fit(lambda: bool(self._interrupt))
+            self._notice_changes()
+            sent_at_s = now_s()
+            lease = self._lease()
+            if lease is not None:
+                self._work_on(lease, sent_at_s)
+                prune(self._place.work_dir, self._settings.keep_trials, self._settings.keep_failed)
+
+    def _register(self) -> Registered | None:
+        registration = Registration(
+            protocol_version=PROTOCOL_VERSION,
+            session=self._session,
+            name=self._settings.pool_name,
+            inventory=self._inventory,
+        )
+        registered = patiently(
+            lambda: self._client.register(registration), give_up=lambda: bool(self._interrupt), noticed=_warn
+        )
+        if registered is not None:
+            self._registered_s.append(now_s())
+            log.info("registered as %s (session %s)", registration.name, self._session)
+        return registered
+
+    def _notice_changes(self) -> None:
+        """Tell the service when hardware or settings have changed meanwhile. Between runs: looking costs CPU time, and a
+        change during a run is seen before the next one.
+        """
+        if now_s() - self._looked_s < self._settings.look_again_s:
+            return
+        found, self._looked_s = self._look_again(), now_s()
+        if found is None or found == self._place.fingerprint:
+            return
+        log.warning("the fingerprint has changed, registering again: %s", found.model_dump_json(exclude_none=True))
+        self._place = dataclasses.replace(self._place, fingerprint=found)
+        self._inventory = self._inventory.model_copy(update={"fingerprint": found})
+        self._register()
+
+    def _lease(self) -> Lease | None:
+        request = LeaseRequest(protocol_version=PROTOCOL_VERSION, session=self._session, wait_s=_LEASE_WAIT_S)
+        try:
+            # One question per call: the time of sending is where the lease's clock starts.
+            return self._client.lease(request)
+        except Unreachable as error:
+            _warn(error)
+            # Whatever else it answers, it answers: the next question shows what that means.
+            with contextlib.suppress(LeaseLost, Refused):
+                patiently(self._client.ready, give_up=lambda: bool(self._interrupt))
+        except LeaseLost as error:
+            log.warning("the service does not know this session (any more), registering again: %s", error)
+            self._register_anew()
+        return None
+
+    def _register_anew(self) -> None:
+        """After the service got another database. When it happens again and again, a live worker has our name,
+        and the two would close each other's leases for ever.
+        """
+        recent = [moment for moment in self._registered_s if now_s() - moment < _RIVAL_WINDOW_S]
+        if len(recent) > _MOST_REGISTRATIONS:
+            raise Refused(
+                f"name ({self._settings.pool_name}) seems to belong to another live worker, which closes our sessions; "
+                "stop one of the two, or give it another --name"
+            )
+        self._session = secrets.token_urlsafe(16)
+        self._register()
+
+    def _work_on(self, lease: Lease, sent_at_s: float) -> None:
+        name = f"{lease.run_id}-{lease.attempt}"
+        log.info("run %s, attempt %d: %s", lease.run_id, lease.attempt, _describe(lease))
+        directory = TrialDir(self._place.work_dir / name)
+        heartbeat = HeartbeatThread(
+            self._client, self._session, lease, sent_at_s, progress=directory.progress, renewed=directory.write_deadline
+        )
+
+        def create() -> TrialDir:
+            created = TrialDir.create(
+                self._place.work_dir, name, lease.task, self._place.fingerprint, self._place.min_free_gib
+            )
+            created.write_deadline(heartbeat.ranks_end_s)
+            return created
+
+        heartbeat.start()
+        try:
+            attempted = attempt(
+                self._place,
+                lease.task,
+                directory_of=create,
+                limits=Limits(lease.deadline_s, lease.no_progress_s),
+                interrupted=lambda: self._interrupt.reason or heartbeat.stop_reason,
+            )
+            if attempted is not None:
+                # Renewing goes on until the report is answered, so that a long retry does not cost the lease.
+                self._report(lease, attempted)
+            elif self._interrupt:
+                self._release(lease)
+            else:
+                log.warning("run %s ended, nothing reported: %s", lease.run_id, heartbeat.stop_reason)
+        except BaseException:
+            self._release(lease)
+            raise
+        finally:
+            heartbeat.finish()
+            heartbeat.join(timeout=1.0)
+
+    def _report(self, lease: Lease, attempted: Attempted) -> None:
+        result = attempted.result
+        report = Report(
+            protocol_version=PROTOCOL_VERSION,
+            session=self._session,
+            attempt=lease.attempt,
+            measurement=result if isinstance(result, Measurement) else None,
+            profile=result if isinstance(result, ModelProfile) else None,
+            restart=result if isinstance(result, RestartMeasurement) else None,
+            failure=result if isinstance(result, Failure) else None,
+            gpu_seconds=attempted.gpu_seconds,
+            log_tail=attempted.log_tail,
+        )
+        log.info("run %s: %s after %.1f s", lease.run_id, _end(result), attempted.elapsed_s)
+        try:
+            answer = patiently(
+                lambda: self._client.report(lease.run_id, report),
+                give_up=lambda: bool(self._interrupt),
+                noticed=_warn,
+            )
+        except LeaseLost as error:
+            log.warning("the result of run %s came too late: %s", lease.run_id, error)
+        except Refused as error:
+            log.error("the result of run %s was refused: %s", lease.run_id, error)
+        else:
+            if answer is None:
+                log.warning("stopped before the result of run %s was accepted", lease.run_id)
+
+    def _release(self, lease: Lease) -> None:
+        """Tell the service at once that nobody works on the run any more; if it does not hear, the lease runs out."""
+        failure = Failure(
+            kind=FailureKind.WORKER_LOST, message=self._interrupt.reason or "the worker ended unexpectedly"
+        )
+        report = Report(
+            protocol_version=PROTOCOL_VERSION,
+            session=self._session,
+            attempt=lease.attempt,
+            failure=failure,
+            gpu_seconds=0.0,
+        )
+        try:
+            self._client.report(lease.run_id, report)
+        except ClientError as error:
+            log.warning("could not release run %s: %s", lease.run_id, error)
+
+
+def _warn(error: Unreachable) -> None:
+    log.warning("the service does not answer, trying again: %s", error)
+
+
+def _describe(lease: Lease) -> str:
+    if lease.task.kind == "profile":
+        return "profile"
+    return f"{lease.task.kind} of {lease.task.config.describe()}"
+
+
+def _end(result: Measurement | ModelProfile | RestartMeasurement | Failure) -> str:
+    if isinstance(result, Failure):
+        return f"{result.kind} ({result.message})"
+    if isinstance(result, Measurement):
+        return f"{result.tokens_per_s_per_gpu:.1f} tokens/s/GPU"
+    if isinstance(result, RestartMeasurement):
+        return f"saved in {result.save_s:.2f} s, loaded in {result.load_s:.2f} s"
+    return f"{result.parameters:,} parameters"

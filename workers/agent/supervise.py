@@ -1,0 +1,122 @@
+"""Run the ranks of one attempt to their end: launch, watch, kill. What the end means is `collect`'s business."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from workers.clock import now_s
+from workers.launchers.base import Launcher, RankExit
+from workers.machine.oom_counter import oom_kills
+from workers.trial_dir import TrialDir
+
+_POLL_S = 0.25
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long an attempt may take."""
+
+    deadline_s: float
+    """From the launch."""
+    no_progress_s: float
+    """Without a change of the progress file."""
+    peer_grace_s: float = 5.0
+    """How long the other ranks may take to write their own report once one has failed; then they are killed,
+    because a rank whose peer is gone can wait in a collective for as long as its timeout allows."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How the ranks ended. Nothing of them is alive any more."""
+
+    exits: tuple[RankExit, ...]
+    """Ranks that ended before we killed the rest, in the order they were seen."""
+    cause: Literal["deadline", "no_progress", "host_lost", "interrupted"] | None
+    """Why we ended the rest; None when all ended, or after one had failed."""
+    detail: str
+    started_at_s: float
+    """On `clock.now_s`."""
+    elapsed_s: float
+    oom_killed: bool
+    """The kernel's out-of-memory killer struck meanwhile."""
+
+
+def supervise(
+    launcher: Launcher,
+    directory: TrialDir,
+    world_size: int,
+    limits: Limits,
+    interrupted: Callable[[], str | None],
+) -> Ended:
+    """Launch and see it through; on every way out, exceptions included, no rank is alive.
+
+    `interrupted` is asked four times a second; a text (the reason) ends the attempt.
+
+    Raises:
+        LaunchFailed: nothing was started.
+        RanksAlive: ranks survived SIGKILL.
+    """
+    kills_before = oom_kills()
+    started_s = now_s()
+    watch = _Watch(launcher, directory, world_size, limits, started_s)
+    try:
+        launcher.launch(directory.path, world_size)
+        while (end := watch.end(interrupted())) is None:
+            launcher.wait(_POLL_S)
+        # Before the kill: what we end ourselves must not look like a failure of its own.
+        exits, elapsed_s = launcher.exits, now_s() - started_s
+    finally:
+        launcher.kill()
+    return Ended(exits, end.cause, end.detail, started_s, elapsed_s, oom_killed=oom_kills() > kills_before)
+
+
+@dataclass(frozen=True)
+class _End:
+    cause: Literal["deadline", "no_progress", "host_lost", "interrupted"] | None
+    detail: str = ""
+
+
+class _Watch:
+    """Decides when an attempt is over."""
+
+    def __init__(self, launcher: Launcher, directory: TrialDir, world_size: int, limits: Limits, started_s: float):
+        self._launcher = launcher
+        self._directory = directory
+        self._world_size = world_size
+        self._limits = limits
+        self._started_s = started_s
+        self._stamp: int | None = None
+        self._moved_s = started_s
+        self._failed_s: float | None = None
+
+    def end(self, interrupted: str | None) -> _End | None:
+        """None while the ranks may go on."""
+        all_ended = len(self._launcher.exits) == self._world_size
+        # Ranks that have ended themselves because the lease ran out are no result; those that are done are one.
+        if interrupted is not None and not (all_ended and all(exit.code == 0 for exit in self._launcher.exits)):
+            return _End("interrupted", interrupted)
+        if all_ended:
+            return _End(None)
+        if self._launcher.lost is not None:
+            return _End("host_lost", f"the warm host ended with exit code {self._launcher.lost.code}")
+        if self._peers_had_their_time():
+            return _End(None)
+        return self._too_slow()
+
+    def _peers_had_their_time(self) -> bool:
+        if self._failed_s is None and any(exit.code != 0 for exit in self._launcher.exits):
+            self._failed_s = time.monotonic()
+        return self._failed_s is not None and time.monotonic() - self._failed_s > self._limits.peer_grace_s
+
+    def _too_slow(self) -> _End | None:
+        """The hard deadline, and the no-progress limit: the file's time only says *that* it changed, our clock says when."""
+        now = now_s()
+        stamp = self._directory.progress_stamp()
+        if stamp != self._stamp:
+            self._stamp, self._moved_s = stamp, now
+        if now - self._started_s > self._limits.deadline_s:
+            return _End("deadline", f"the run took longer than its deadline ({self._limits.deadline_s:.0f} s)")
+        if now - self._moved_s > self._limits.no_progress_s:
+            return _End("no_progress", f"no rank made progress for {self._limits.no_progress_s:.0f} s")
+        return None

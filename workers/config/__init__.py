@@ -1,0 +1,1 @@
+"""What the worker's owner set: settings, allowed code, overrides. Reads no hardware."""

@@ -1,0 +1,81 @@
+"""How one worker agent runs: from the command line, then `SHARDTUNE_WORKER_*` environment variables, then defaults."""
+
+import platform
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from workers.config.overrides import split_overrides
+
+
+class WorkerSettings(BaseSettings):
+    """Settings of one agent; each may be given as `SHARDTUNE_WORKER_<NAME>`."""
+
+    model_config = SettingsConfigDict(env_prefix="SHARDTUNE_WORKER_", frozen=True, extra="forbid")
+
+    service: str = "http://127.0.0.1:8470"
+    """Base URL of the service."""
+    work_dir: Path = Path(".shardtune/worker")
+    """Trial directories, logs and, for CPU ranks, the lock that keeps a second agent out."""
+    name: str | None = None
+    """Stable name of this resource pool. Default: host name and work directory."""
+    ranks: int | None = Field(default=None, ge=1, le=1024)
+    """Ranks of a trial. Default: every visible GPU, or 2 CPU ranks where there is no GPU."""
+    memory_gib: float | None = Field(default=None, gt=0)
+    """Declared memory of one CPU rank. Default: its share of the host's memory. GPUs say theirs themselves."""
+    cold: bool = False
+    """Start one interpreter per rank instead of forking ranks from a warm host: slower, nothing shared."""
+    allowed_models: Annotated[tuple[str, ...], NoDecode] = ()
+    """Names of the entry-point group `shardtune.models` that studies may name; in the environment separated by commas."""
+    allowed_scripts: Annotated[dict[str, str], NoDecode] = {}
+    """Training scripts that studies may name: command (a Python script and its arguments) by name; in the environment
+    NAME=COMMAND separated by semicolons."""
+    fingerprint_override: Annotated[dict[str, str], NoDecode] = {}
+    """Fields of the fingerprint to report otherwise, for trying out what a change causes; marked in every record. In the
+    environment FIELD=VALUE separated by semicolons."""
+    look_again_s: float = Field(default=60, gt=0)
+    """How often, between runs, the fingerprint is looked at again; a change is told to the service."""
+    keep_trials: int = Field(default=20, ge=0)
+    """Newest trial directories of successful runs that are kept."""
+    keep_failed: int = Field(default=200, ge=0)
+    """Newest trial directories of failed runs that are kept."""
+    min_free_gib: float = Field(default=1.0, ge=0)
+    """A run is refused (`setup`) when the work directory's disk has less than this."""
+    host_ready_s: float = Field(default=600, gt=0)
+    """How long the warm host may import torch, deepspeed and transformers."""
+    build_operators: bool = True
+    """Build DeepSpeed's CPU Adam (a minute, then cached) before work is taken. Without, the first trial that offloads
+    its optimizer does."""
+
+    @field_validator("allowed_models", mode="before")
+    @classmethod
+    def _split_names(cls, value: Any) -> Any:
+        return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
+
+    @field_validator("allowed_scripts", mode="before")
+    @classmethod
+    def _split_commands(cls, value: Any) -> Any:
+        """`NAME=COMMAND` texts, each of them one entry."""
+        entries = value.split(";") if isinstance(value, str) else value
+        if not isinstance(entries, list | tuple):
+            return entries
+        commands: dict[str, str] = {}
+        for entry in filter(None, (entry.strip() for entry in entries)):
+            name, equals, command = entry.partition("=")
+            if not equals or not name.strip():
+                raise ValueError(f"allowed_scripts ({entry!r}) must be NAME=COMMAND, such as plain=/path/to/train.py")
+            commands[name.strip()] = command.strip()
+        return commands
+
+    @field_validator("fingerprint_override", mode="before")
+    @classmethod
+    def _split_overrides(cls, value: Any) -> Any:
+        entries = [entry for entry in value.split(";") if entry.strip()] if isinstance(value, str) else value
+        return split_overrides(entries) if isinstance(entries, list | tuple) else entries
+
+    @property
+    def pool_name(self) -> str:
+        """The name the service knows this worker by; the same after a restart."""
+        return (self.name or f"{platform.node()}:{self.work_dir.resolve()}")[-200:]

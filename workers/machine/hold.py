@@ -1,0 +1,57 @@
+"""This machine in the hands of one agent: its devices under lock, a launcher for ranks on them, eyes on the GPUs."""
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator
+
+from api_schemas.environment import CPU_RANKS
+from workers import status_note
+from workers.config.settings import WorkerSettings
+from workers.interrupt import Interrupt
+from workers.launchers.base import LaunchFailed, Prepared
+from workers.launchers.local import LocalLauncher
+from workers.machine import device_lock
+from workers.machine.device_watch import DeviceWatch
+from workers.machine.inventory import Gpus, find_gpus
+
+log = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def hold(settings: WorkerSettings, ranks: int | None) -> Iterator[tuple[Gpus, LocalLauncher, DeviceWatch | None]]:
+    """Hold this machine's devices, a launcher for them and a watch on GPUs; on the way out no child of ours is left."""
+    gpus = find_gpus()
+    chosen = gpus.first(ranks)
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+    if not chosen.devices:
+        environment |= CPU_RANKS
+    if len(chosen.devices) < len(gpus.devices):
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(chosen.uuids)
+    mark = device_lock.pool_mark(settings.work_dir, chosen.uuids)
+    settings.work_dir.mkdir(parents=True, exist_ok=True)
+    with device_lock.hold(settings.work_dir, chosen.uuids), contextlib.ExitStack() as stack:
+        status_note.clear(settings.work_dir)
+        log_path = settings.work_dir / f"host-{mark}.log"
+        launcher = LocalLauncher(environment, mark, log_path, settings.host_ready_s, cold=settings.cold)
+        stack.callback(launcher.close)
+        watch = DeviceWatch(chosen.uuids, settings.work_dir) if chosen.devices else None
+        if watch is not None:
+            stack.callback(watch.close)
+            watch.start()
+        yield chosen, launcher, watch
+
+
+def prepare(settings: WorkerSettings, launcher: LocalLauncher, interrupt: Interrupt) -> Prepared | None:
+    """Everything that would cost the first trial time; None when interrupted."""
+    log.info("importing the libraries of the ranks")
+    try:
+        prepared = launcher.prepare(lambda: bool(interrupt))
+    except LaunchFailed:
+        if interrupt:
+            return None
+        raise
+    log.info("isolation of the ranks: %s", prepared.isolation)
+    if settings.build_operators and not prepared.operators_built:
+        launcher.build_operators(settings.work_dir, lambda: bool(interrupt))
+    return prepared

@@ -1,0 +1,98 @@
+"""What the host under the ranks is, from /proc and /sys: processor, memory, network. No process is started."""
+
+import platform
+from collections import Counter
+from pathlib import Path
+
+import psutil
+
+from api_schemas.base import GIB
+from workers.machine.oom_counter import cgroups
+
+_ETHERNET = "1"
+"""ARPHRD_ETHER in /sys/class/net/*/type."""
+
+
+def host_memory_gib() -> float:
+    """Memory this process and its children may use: the machine's, or less by control group."""
+    limits = [float(psutil.virtual_memory().total)]
+    root = Path("/sys/fs/cgroup")
+    for controllers, group in cgroups():
+        if controllers == "":
+            base, name = root, "memory.max"
+        elif "memory" in controllers.split(","):
+            base, name = root / "memory", "memory.limit_in_bytes"
+        else:
+            continue
+        # A limit may be set on any level above ours; in a container the outer levels are not visible.
+        for level in [base / group, *(base / group).parents]:
+            if level.is_relative_to(base):
+                limits += _limit(level / name)
+    return min(limits) / GIB
+
+
+def _limit(path: Path) -> list[float]:
+    try:
+        return [float(path.read_text())]
+    except (OSError, ValueError):  # not there, or "max"
+        return []
+
+
+def cpu_model() -> str:
+    """Name of the processor as the kernel prints it."""
+    names = _cpuinfo(Path("/"), "model name")
+    return names[0] if names else platform.machine()
+
+
+def cpu_topology(root: Path = Path("/")) -> str | None:
+    """Such as `2 sockets, 64 cores, 128 threads, 4 NUMA nodes`, of the whole machine; None where the kernel does not say."""
+    sockets, cores = _cpuinfo(root, "physical id"), _cpuinfo(root, "core id")
+    if not sockets or len(sockets) != len(cores):
+        return None
+    nodes = len(list((root / "sys/devices/system/node").glob("node[0-9]*"))) or 1
+    counts = (
+        (len(set(sockets)), "socket"),
+        (len(set(zip(sockets, cores, strict=True))), "core"),
+        (len(cores), "thread"),
+        (nodes, "NUMA node"),
+    )
+    return ", ".join(f"{count} {what}{'s' if count > 1 else ''}" for count, what in counts)
+
+
+def cpu_max_mhz(root: Path = Path("/")) -> int | None:
+    """The clock the governor may give, which an administrator may lower; None where the kernel does not say."""
+    khz = _text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_max_freq")
+    return int(khz) // 1000 if khz.isdigit() and int(khz) >= 1000 else None
+
+
+def nics(root: Path = Path("/")) -> str | None:
+    """The network links that are up by count, speed and kind; virtual ones are left out. None: there is none."""
+    ports = sorted((root / "sys/class/infiniband").glob("*/ports/*"))
+    found = Counter(
+        # "400 Gb/sec (4X NDR)"; an Ethernet port of such a card speaks RoCE.
+        f"{_text(port / 'rate').split(' ')[0]} Gb/s {'RoCE' if _text(port / 'link_layer') == 'Ethernet' else 'InfiniBand'}"
+        for port in ports
+        if "ACTIVE" in _text(port / "state")
+    )
+    cards = {(port.parents[1] / "device").resolve() for port in ports}
+    for link in sorted((root / "sys/class/net").glob("*")):
+        device = link / "device"
+        if not device.exists() or device.resolve() in cards or _text(link / "type") != _ETHERNET:
+            continue
+        if _text(link / "operstate") != "up":
+            continue
+        speed = _text(link / "speed")
+        found[f"{int(speed) / 1000:g} Gb/s Ethernet" if speed.isdigit() and int(speed) else "Ethernet"] += 1
+    return ", ".join(f"{count}×{kind}" for kind, count in sorted(found.items())) or None
+
+
+def _cpuinfo(root: Path, name: str) -> list[str]:
+    lines = _text(root / "proc/cpuinfo").splitlines()
+    return [line.split(":", 1)[1].strip() for line in lines if line.split(":", 1)[0].strip() == name]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except (OSError, ValueError):  # not there, a link that is down, or not text
+        return ""

@@ -1,0 +1,89 @@
+"""What else happened on the host during a run: other programs' CPU time, memory, the control group's CPU limit."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from api_schemas.base import GIB
+from api_schemas.conditions import Conditions
+from workers.clock import now_s
+from workers.machine.host_facts import host_memory_gib
+from workers.machine.oom_counter import cgroups
+
+_ROOT = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class HostLook:
+    """The host's counters at one moment."""
+
+    at_s: float
+    busy_s: float
+    """CPU time of all processes since boot."""
+    memory_available_gib: float
+    throttled_s: float | None
+
+    @classmethod
+    def now(cls) -> "HostLook":
+        """Read the counters."""
+        times = psutil.cpu_times()
+        # `guest` is counted in `user` as well, so the parts are named.
+        busy_s = times.user + times.nice + times.system + getattr(times, "irq", 0.0) + getattr(times, "softirq", 0.0)
+        return cls(now_s(), busy_s, available_gib(), throttled_s())
+
+    def until(self, later: "HostLook", ranks_cpu_s: Iterable[float | None]) -> Conditions:
+        """What happened from here to `later`, with the CPU time that ranks spent meanwhile."""
+        own = list(ranks_cpu_s)
+        foreign = None
+        if own and None not in own:
+            spent_s = later.busy_s - self.busy_s - sum(second for second in own if second is not None)
+            foreign = round(max(0.0, spent_s) / max(later.at_s - self.at_s, 1e-9), 2)
+        throttled = None
+        if self.throttled_s is not None and later.throttled_s is not None:
+            throttled = round(later.throttled_s - self.throttled_s, 3)
+        return Conditions(
+            foreign_cpu_cores=foreign,
+            memory_available_gib=round(self.memory_available_gib, 2),
+            cpu_throttled_s=throttled,
+        )
+
+
+def available_gib() -> float:
+    """Memory that could be had without swapping: the machine's, or what our control group's limit leaves."""
+    free = psutil.virtual_memory().available / GIB
+    used = _number("memory.current", "memory", "memory.usage_in_bytes")
+    return free if used is None else min(free, max(0.0, host_memory_gib() - used / GIB))
+
+
+def throttled_s(root: Path = _ROOT, proc: Path = Path("/proc")) -> float | None:
+    """Seconds for which threads of our control group were held back by its CPU limit; None where nothing counts them."""
+    for controllers, group in cgroups(proc):
+        names = controllers.split(",")
+        base = root if controllers == "" else root / "cpu" if "cpu" in names else None
+        for folder in () if base is None else (base / group, base):
+            try:
+                pairs = dict(line.split() for line in (folder / "cpu.stat").read_text().splitlines())
+            except (OSError, ValueError):
+                continue
+            if "throttled_usec" in pairs:
+                return int(pairs["throttled_usec"]) / 1e6
+            if "throttled_time" in pairs:
+                return int(pairs["throttled_time"]) / 1e9
+    return None
+
+
+def _number(v2_name: str, controller: str, v1_name: str) -> float | None:
+    for controllers, group in cgroups():
+        if controllers == "":
+            path = _ROOT / group / v2_name
+        elif controller in controllers.split(","):
+            path = _ROOT / controller / group / v1_name
+        else:
+            continue
+        try:
+            return float(path.read_text())
+        except (OSError, ValueError):
+            continue
+    return None

@@ -1,0 +1,243 @@
+"""What this machine offers: devices, memory, versions. Every look at a GPU or at torch happens in another process."""
+
+import json
+import os
+import platform
+import subprocess
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, JsonValue, ValidationError
+
+from api_schemas.base import GIB
+from api_schemas.hardware import Cluster, Fingerprint, Inventory
+from api_schemas.leases import TASK_KINDS
+from workers.config.allowlist import Allowed
+from workers.launchers.processes import PYTHON, start_tethered
+from workers.machine import host_facts
+from workers.machine.gpu_peaks import figures
+
+DEFAULT_CPU_RANKS = 2
+_RANKS_SHARE = 0.8
+"""Of host memory, declared to CPU ranks; the rest is for interpreters (0.5 GiB each with torch), page cache and others."""
+_NVML_S = 60.0
+_LIBRARIES_S = 300.0
+
+Amount = TypeVar("Amount", int, float)
+
+
+class DetectionFailed(Exception):
+    """A look at the machine went wrong; the message carries the child's last words."""
+
+
+class Gpu(BaseModel):
+    """One visible GPU, as `workers.machine.nvml` prints it."""
+
+    uuid: str
+    name: str
+    memory_bytes: int
+    pcie_gb_per_s: float | None
+    """Of the best link that device and system can have."""
+    pcie_link_gb_per_s: float | None = None
+    """Of the link as it was trained: a bad riser or slot halves its width."""
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    power_limit_w: float | None = None
+
+
+class Gpus(BaseModel):
+    """All visible GPUs."""
+
+    driver: str | None
+    devices: tuple[Gpu, ...]
+    links: tuple[tuple[int, int, str], ...] = ()
+    """Pairs of devices by index, and how they are joined."""
+
+    @property
+    def links_in_words(self) -> str | None:
+        """How many pairs are joined in which way, such as `28×NV18`; None for a single GPU or where NVML does not say."""
+        words = Counter(word for _, _, word in self.links)
+        return ", ".join(f"{count}×{word}" for word, count in sorted(words.items())) or None
+
+    def first(self, ranks: int | None) -> "Gpus":
+        """The devices that `ranks` ranks use.
+
+        Raises:
+            ValueError: there are fewer, or they are of several models.
+        """
+        if ranks is not None and self.devices and ranks > len(self.devices):
+            raise ValueError(f"ranks ({ranks}) must not exceed the visible GPUs ({len(self.devices)}); use fewer ranks")
+        chosen = self.devices[:ranks]
+        names = sorted({gpu.name for gpu in chosen})
+        if len(names) > 1:
+            raise ValueError(
+                f"GPUs of several models ({', '.join(names)}) would run at the pace of the slowest; "
+                "choose equal ones with CUDA_VISIBLE_DEVICES"
+            )
+        links = tuple(link for link in self.links if max(link[:2]) < len(chosen))
+        return Gpus(driver=self.driver, devices=chosen, links=links)
+
+    @property
+    def uuids(self) -> list[str]:
+        """Identities of the devices."""
+        return [gpu.uuid for gpu in self.devices]
+
+
+class Libraries(BaseModel):
+    """What `workers.rank.inventory` prints: versions ranks will run with, and the architectures they can build."""
+
+    torch: str | None = None
+    deepspeed: str | None = None
+    transformers: str | None = None
+    cuda: str | None = None
+    nccl: str | None = None
+    causal_lm_types: tuple[str, ...] = ()
+
+    def updated(self, versions: Mapping[str, str | None]) -> "Libraries":
+        """With the versions the ranks' own launcher found, which count more than a second look."""
+        known = {name: version for name, version in versions.items() if version and name in Libraries.model_fields}
+        return self.model_copy(update=known)
+
+
+def find_gpus() -> Gpus:
+    """The visible NVIDIA GPUs, none where there is no driver.
+
+    Raises:
+        DetectionFailed: there is a driver, but it does not answer as it should.
+    """
+    command = [*PYTHON, "-m", "workers.machine.nvml"]
+    try:
+        child = subprocess.run(command, capture_output=True, text=True, timeout=_NVML_S, check=False)
+        return Gpus.model_validate_json(child.stdout)
+    except subprocess.TimeoutExpired:
+        raise DetectionFailed(f"NVML did not answer within {_NVML_S:.0f} s; look at `nvidia-smi`") from None
+    except ValidationError:
+        raise DetectionFailed(f"NVML could not be read: {child.stderr.strip()[-1500:]}") from None
+
+
+@dataclass
+class LibraryProbe:
+    """`workers.rank.inventory` under way: its imports take seconds, in which the warm host can start as well."""
+
+    _child: "subprocess.Popen[bytes]"
+
+    @classmethod
+    def start(cls) -> "LibraryProbe":
+        """Start looking."""
+        command = [*PYTHON, "-m", "workers.rank.inventory"]
+        return cls(start_tethered(command, os.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+
+    def result(self) -> Libraries:
+        """What is installed.
+
+        Raises:
+            DetectionFailed: the ranks' libraries cannot be imported.
+        """
+        try:
+            stdout, stderr = self._child.communicate(timeout=_LIBRARIES_S)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            raise DetectionFailed(f"`workers.rank.inventory` did not answer within {_LIBRARIES_S:.0f} s") from None
+        try:
+            found: dict[str, Any] = json.loads(stdout)
+            return Libraries.model_validate({**found, **found.get("versions", {})})
+        except (ValueError, TypeError, AttributeError):
+            end = stderr.decode(errors="replace").strip()[-1500:]
+            raise DetectionFailed(
+                f"the libraries of the ranks cannot be loaded (exit code {self._child.returncode}); "
+                f"install the `worker` extra. Its last words:\n{end}"
+            ) from None
+
+
+def cluster(gpus: Gpus, ranks: int | None, memory_gib: float | None) -> Cluster:
+    """The largest trial of this machine: its GPUs, or CPU ranks where there are none.
+
+    Raises:
+        ValueError: a memory was declared for GPUs, which say theirs themselves.
+    """
+    host_gib = host_facts.host_memory_gib()
+    if not gpus.devices:
+        count = ranks or DEFAULT_CPU_RANKS
+        share_gib = round(_RANKS_SHARE * host_gib / count, 2)
+        return Cluster(
+            device="cpu", gpus_per_node=count, memory_gib=memory_gib or share_gib, host_memory_gib=round(host_gib, 2)
+        )
+    if memory_gib is not None:
+        raise ValueError(f"memory_gib ({memory_gib}) is for CPU ranks; GPUs have their own: leave it out")
+    first = gpus.devices[0]
+    return Cluster(
+        device="cuda",
+        gpu=first.name,
+        gpus_per_node=len(gpus.devices),
+        memory_gib=round(min(gpu.memory_bytes for gpu in gpus.devices) / GIB, 2),
+        host_memory_gib=round(host_gib, 2),
+        intra_node_gb_per_s=figures(first.name).nvlink_gb_per_s if len(gpus.devices) > 1 else None,
+        host_link_gb_per_s=first.pcie_gb_per_s,
+    )
+
+
+def fingerprint(gpus: Gpus, libraries: Libraries) -> Fingerprint:
+    """Hardware and software under the measurements made here.
+
+    Raises:
+        DetectionFailed: GPUs, and a torch that cannot use them.
+    """
+    if gpus.devices and libraries.torch and not libraries.cuda:
+        raise DetectionFailed(
+            f"this machine has {len(gpus.devices)} GPUs, but torch ({libraries.torch}) is built without CUDA; install a "
+            "CUDA build, or tune CPU ranks with CUDA_VISIBLE_DEVICES=''"
+        )
+    first = gpus.devices[0] if gpus.devices else None
+    return Fingerprint(
+        device="cuda" if first else "cpu",
+        gpu=first.name if first else "cpu",
+        gpu_count=len(gpus.devices),
+        gpu_memory_gib=round(first.memory_bytes / GIB, 2) if first else None,
+        driver=gpus.driver,
+        **libraries.model_dump(exclude={"causal_lm_types"}),
+        python=platform.python_version(),
+        kernel=platform.release(),
+        cpu=host_facts.cpu_model(),
+        cpu_count=len(os.sched_getaffinity(0)),
+        host_memory_gib=round(host_facts.host_memory_gib(), 1),
+        nodes=1,
+        gpu_links=gpus.links_in_words,
+        pcie_gb_per_s=_least(gpu.pcie_link_gb_per_s for gpu in gpus.devices),
+        sm_clock_mhz=_least(gpu.sm_clock_mhz for gpu in gpus.devices),
+        memory_clock_mhz=_least(gpu.memory_clock_mhz for gpu in gpus.devices),
+        power_limit_w=_least(gpu.power_limit_w for gpu in gpus.devices),
+        cpu_topology=host_facts.cpu_topology(),
+        cpu_max_mhz=host_facts.cpu_max_mhz(),
+        nics=host_facts.nics(),
+    )
+
+
+def _least(values: Iterable[Amount | None]) -> Amount | None:
+    """The ranks go at the pace of the slowest; None where a device does not say."""
+    found = list(values)
+    known = [value for value in found if value is not None]
+    return min(known) if known and len(known) == len(found) else None
+
+
+def inventory(
+    gpus: Gpus,
+    libraries: Libraries,
+    ranks: int | None,
+    memory_gib: float | None,
+    allowed: Allowed = Allowed(),
+    **details: JsonValue,
+) -> Inventory:
+    """What a worker on this machine offers; `details` are for a person to read."""
+    offered = cluster(gpus, ranks, memory_gib)
+    return Inventory(
+        cluster=offered,
+        fingerprint=fingerprint(gpus, libraries),
+        causal_lm_types=libraries.causal_lm_types,
+        task_kinds=TASK_KINDS,
+        own_models=tuple(sorted(allowed.models)),
+        own_scripts=tuple(sorted(allowed.scripts)),
+        peak_flops=figures(offered.gpu).peak_bf16_flops,
+        details={"host": platform.node(), "gpu_uuids": list(gpus.uuids), **details},
+    )

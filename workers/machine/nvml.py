@@ -1,0 +1,109 @@
+"""The visible NVIDIA GPUs, printed as JSON by a process of its own, so that the agent never holds a device.
+
+NVML opens no CUDA context. Run as `python -m workers.machine.nvml`.
+"""
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pynvml
+
+from workers.machine.nvml_links import links
+
+_PCIE_GB_PER_S_PER_LANE = {3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
+"""Per direction, after line coding (PCI-SIG base specifications)."""
+
+_NO_GPU = (
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+    pynvml.NVML_ERROR_NO_PERMISSION,
+    pynvml.NVML_ERROR_NOT_FOUND,
+)
+
+
+def visible(uuids: Sequence[str], setting: str | None) -> list[int]:
+    """Indices that CUDA_VISIBLE_DEVICES leaves; like CUDA, the first entry that names no device ends the list."""
+    if setting is None:
+        return list(range(len(uuids)))
+    chosen: list[int] = []
+    for entry in (part.strip() for part in setting.split(",")):
+        if entry.isdigit() and int(entry) < len(uuids):
+            chosen.append(int(entry))
+            continue
+        matches = [index for index, uuid in enumerate(uuids) if entry.startswith("GPU-") and uuid.startswith(entry)]
+        if len(matches) != 1:
+            break
+        chosen += matches
+    return chosen
+
+
+def report(nvml: Any = pynvml) -> dict[str, Any]:
+    """Driver and devices; no devices where there is no driver. `nvml` is pynvml, or something that answers like it."""
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        if error.value in _NO_GPU:
+            return {"driver": None, "devices": []}
+        raise
+    handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+    uuids = [nvml.nvmlDeviceGetUUID(handle) for handle in handles]
+    chosen = visible(uuids, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return {
+        "driver": nvml.nvmlSystemGetDriverVersion(),
+        "devices": [_device(handles[index], uuids[index], nvml) for index in chosen],
+        "links": links([handles[index] for index in chosen], nvml),
+    }
+
+
+def _device(handle: Any, uuid: str, nvml: Any) -> dict[str, Any]:
+    generation = _ask(lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle), nvml)
+    # The generation falls while a GPU is idle, to save power; the width does not.
+    width, trained = (
+        _ask(lambda: nvml.nvmlDeviceGetMaxPcieLinkWidth(handle), nvml),
+        _ask(lambda: nvml.nvmlDeviceGetCurrPcieLinkWidth(handle), nvml),
+    )
+    milliwatts = _ask(lambda: nvml.nvmlDeviceGetPowerManagementLimit(handle), nvml)
+    return {
+        "uuid": uuid,
+        "name": nvml.nvmlDeviceGetName(handle),
+        "memory_bytes": _usable_bytes(handle, nvml),
+        "pcie_gb_per_s": _pcie(generation, width),
+        "pcie_link_gb_per_s": _pcie(generation, trained),
+        "sm_clock_mhz": _clock(handle, nvml.NVML_CLOCK_GRAPHICS, nvml),
+        "memory_clock_mhz": _clock(handle, nvml.NVML_CLOCK_MEM, nvml),
+        "power_limit_w": milliwatts / 1000 if milliwatts else None,
+    }
+
+
+def _clock(handle: Any, kind: int, nvml: Any) -> int | None:
+    """What applications are given: as an administrator has set it, else the highest. `nvidia-smi -lgc` is not told."""
+    given = _ask(lambda: nvml.nvmlDeviceGetApplicationsClock(handle, kind), nvml)
+    return given or _ask(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, kind), nvml) or None
+
+
+def _ask(question: Callable[[], int], nvml: Any) -> int | None:
+    """An answer, or None where the device has none."""
+    try:
+        return question()
+    except nvml.NVMLError:
+        return None
+
+
+def _usable_bytes(handle: Any, nvml: Any) -> int:
+    """What CUDA calls the device's total: without the part the driver reserves, where NVML tells it apart."""
+    try:
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+        return int(memory.total - memory.reserved)
+    except nvml.NVMLError:
+        return int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+
+
+def _pcie(generation: int | None, width: int | None) -> float | None:
+    lane = _PCIE_GB_PER_S_PER_LANE.get(generation or 0)
+    return round(lane * width, 1) if lane and width and width > 0 else None
+
+
+if __name__ == "__main__":
+    print(json.dumps(report()))

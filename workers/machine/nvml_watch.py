@@ -1,0 +1,104 @@
+"""Looks at GPUs once a second and prints each look as a line of JSON: `python -m workers.machine.nvml_watch UUID…`.
+
+A process of its own, like `workers.machine.nvml`, so that the agent never holds a device. A figure that the device does not give
+is null. What a look means is `device_health`'s business.
+"""
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import pynvml
+
+_PERIOD_MS = 1000
+
+Value = TypeVar("Value")
+
+
+class Watch:
+    """The devices under watch; `nvml` is pynvml, or something that answers like it."""
+
+    def __init__(self, uuids: Sequence[str], nvml: Any = pynvml) -> None:
+        self._nvml = nvml
+        self._handles = {uuid: nvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids}
+        self._xids: dict[str, list[int]] = {uuid: [] for uuid in uuids}
+        self._events = self._register()
+
+    def _register(self) -> Any:
+        """For driver errors (Xid); None where the devices report none."""
+        with contextlib.suppress(self._nvml.NVMLError):
+            events = self._nvml.nvmlEventSetCreate()
+            for handle in self._handles.values():
+                self._nvml.nvmlDeviceRegisterEvents(handle, self._nvml.nvmlEventTypeXidCriticalError, events)
+            return events
+        return None
+
+    def looks(self) -> Iterator[dict[str, Any]]:
+        """A look now, and one after each period."""
+        while True:
+            yield {"at_s": time.clock_gettime(time.CLOCK_BOOTTIME), "devices": [self._look(u) for u in self._handles]}
+            self._wait()
+
+    def _wait(self) -> None:
+        """One period, in which Xid events are taken in."""
+        ends_s = time.monotonic() + _PERIOD_MS / 1000
+        while (left_ms := int(1000 * (ends_s - time.monotonic()))) > 0:
+            if self._events is None:
+                time.sleep(left_ms / 1000)
+                continue
+            try:
+                event = self._nvml.nvmlEventSetWait_v2(self._events, left_ms)
+            except self._nvml.NVMLError:  # nothing happened, most of the time
+                time.sleep(max(0.0, min(0.05, ends_s - time.monotonic())))
+                continue
+            uuid = self._nvml.nvmlDeviceGetUUID(event.device)
+            self._xids.setdefault(uuid, []).append(int(event.eventData))
+
+    def _look(self, uuid: str) -> dict[str, Any]:
+        nvml, handle = self._nvml, self._handles[uuid]
+        try:
+            used = int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
+        except nvml.NVMLError as error:
+            return {"uuid": uuid, "lost": str(error), "xids": list(self._xids[uuid])}
+        remapped = self._ask(lambda: nvml.nvmlDeviceGetRemappedRows(handle))
+        return {
+            "uuid": uuid,
+            "memory_used_bytes": used,
+            "processes": self._ask(lambda: [_process(p) for p in nvml.nvmlDeviceGetComputeRunningProcesses(handle)]),
+            "clock_reasons": self._ask(lambda: int(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))),
+            "uncorrected_ecc": self._ask(
+                lambda: int(
+                    nvml.nvmlDeviceGetTotalEccErrors(
+                        handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+                    )
+                )
+            ),
+            "remap_pending": bool(remapped[2]) if remapped else None,
+            "remap_failed": bool(remapped[3]) if remapped else None,
+            "xids": list(self._xids[uuid]),
+        }
+
+    def _ask(self, question: Callable[[], Value]) -> Value | None:
+        try:
+            return question()
+        except self._nvml.NVMLError:
+            return None
+
+
+def _process(process: Any) -> dict[str, int | None]:
+    return {"pid": int(process.pid), "memory_bytes": process.usedGpuMemory}
+
+
+def main() -> None:
+    """Print looks until the reader is gone."""
+    pynvml.nvmlInit()
+    with contextlib.suppress(BrokenPipeError):
+        for look in Watch(sys.argv[1:]).looks():
+            print(json.dumps(look), flush=True)
+
+
+if __name__ == "__main__":
+    main()

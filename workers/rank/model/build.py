@@ -1,0 +1,145 @@
+"""Builds the model a task names: structure by transformers, parameters on the meta device until a strategy places them."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+from transformers.initialization import no_init_weights
+
+from api_schemas.models import ModelSpec
+from api_schemas.workload import Workload
+from workers.rank.model import weights
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+_RANDOM_WORDS = ("dropout", "pdrop", "layerdrop", "jitter_noise")
+"""Randomness would make the numbers depend on how the batch is split over ranks."""
+
+
+def without_randomness(config: dict[str, Any]) -> dict[str, Any]:
+    """The configuration with every dropout probability, at any depth, set to zero."""
+    plain: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, dict):
+            plain[key] = without_randomness(value)
+        elif isinstance(value, int | float) and not isinstance(value, bool) and any(w in key for w in _RANDOM_WORDS):
+            plain[key] = 0.0
+        else:
+            plain[key] = value
+    return plain
+
+
+def config_of(spec: ModelSpec) -> Any:
+    """The transformers configuration of a model.
+
+    Raises:
+        ValueError: this transformers knows no causal language model of that type.
+    """
+    entries = without_randomness(dict(spec.config))
+    model_type = entries.pop("model_type")
+    entries.pop("transformers_version", None)
+    if model_type not in transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        raise ValueError(
+            f"model_type ({model_type!r}) is no causal language model of transformers {transformers.__version__}; "
+            "use one that it lists, or another transformers"
+        )
+    config = transformers.AutoConfig.for_model(model_type, **entries)
+    for part in (config, config.get_text_config()):
+        # Dropout that the file leaves out has the architecture's default, which need not be zero.
+        for key, value in without_randomness(part.to_dict()).items():
+            if any(word in key for word in _RANDOM_WORDS) and getattr(part, key, None):
+                setattr(part, key, value)
+        part.use_cache = False
+    return config
+
+
+def build(spec: ModelSpec, workload: Workload, experts: str | None = None) -> nn.Module:
+    """The model in training mode: float32 parameters on the meta device, buffers computed on the CPU.
+
+    `experts` chooses transformers' implementation of mixtures of experts; None is its default.
+    """
+    config = config_of(spec)
+    options: dict[str, Any] = {"attn_implementation": workload.attention, "dtype": torch.float32}
+    if experts is not None:
+        options["experts_implementation"] = experts
+    with without_values():
+        model: nn.Module = transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False, **options)
+    model.tie_weights()  # type: ignore[operator]
+    return model.train()
+
+
+@contextlib.contextmanager
+def without_values() -> Iterator[None]:
+    """Within it, models are built without initial weights: parameters on the meta device, buffers computed."""
+    with no_init_weights(), _parameters_on_meta():
+        yield
+
+
+@contextlib.contextmanager
+def _parameters_on_meta() -> Iterator[None]:
+    """Move each parameter to the meta device as it is registered; its memory was never written to.
+
+    Building all on the meta device would lose the buffers that a constructor computes, such as rotary frequencies.
+    """
+    original: Callable[..., None] = nn.Module.register_parameter
+
+    def register(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        original(module, name, parameter)
+        if parameter is not None and parameter.device.type != "meta":
+            module._parameters[name] = nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
+
+    nn.Module.register_parameter = register  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        nn.Module.register_parameter = original  # type: ignore[method-assign]
+
+
+def replace_parameters(model: nn.Module, make: Callable[[str, nn.Parameter], nn.Parameter]) -> None:
+    """Replace each distinct parameter by `make(name, old)`; tied ones stay tied."""
+    made: dict[int, nn.Parameter] = {}
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    for module in model.modules():
+        for key, old in list(module._parameters.items()):
+            if old is None:
+                continue
+            if id(old) not in made:
+                # Keyed by the old identity, so the old one must stay alive: `old` of a tied twin is the same object.
+                made[id(old)] = make(names[id(old)], old)
+            module._parameters[key] = made[id(old)]
+
+
+def materialize(model: nn.Module, device: torch.device, dtype: torch.dtype, seed: int, round_to: torch.dtype) -> None:
+    """Give every parameter its whole initial value on `device`, and move the buffers there."""
+
+    def make(name: str, old: nn.Parameter) -> nn.Parameter:
+        value = torch.empty(old.shape, dtype=dtype, device=device)
+        weights.fill_(value.view(-1), name, old.shape, 0, seed, round_to)
+        return nn.Parameter(value, requires_grad=old.requires_grad)
+
+    replace_parameters(model, make)
+    move_buffers(model, device)
+
+
+def move_buffers(model: nn.Module, device: torch.device) -> None:
+    """Move buffers only: parameters may still be on the meta device."""
+    for module in model.modules():
+        for key, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[key] = buffer.to(device)
+
+
+def repeated_blocks(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The decoder layers with their dotted names: the largest list of modules of one class; empty if there is none."""
+    best: list[tuple[str, nn.Module]] = []
+    size = 0
+    for name, module in model.named_modules():
+        if not isinstance(module, nn.ModuleList) or len({type(child) for child in module}) != 1:
+            continue
+        elements = sum(parameter.numel() for parameter in module.parameters())
+        if elements > size:
+            size, best = elements, [(f"{name}.{key}", child) for key, child in module.named_children()]
+    return best

@@ -1,0 +1,40 @@
+"""Training data as a pure function of seed, step and sample index, whatever the sharding. It can be learned.
+
+A sample walks a fixed cycle through a small active vocabulary (so the next token mostly follows from the last), with
+a quarter of its positions replaced by draws that favour a few tokens, as text does.
+"""
+
+import torch
+
+from workers.rank.model import weights
+
+_ACTIVE = 64
+"""Tokens in use; spread over the vocabulary, so that every shard of the embedding is touched."""
+_REPLACED = 1 << 22
+"""Of 2^24: a quarter of the positions."""
+
+
+def samples(seed: int, step: int, indices: range, length: int, vocab_size: int, device: torch.device) -> torch.Tensor:
+    """Token ids, int64 [len(indices), length], of the given samples of the step's global batch."""
+    active = min(_ACTIVE, vocab_size)
+    rows = [_ranks_of_sample(weights.key_of("data", seed, step, i), length, active, device) for i in indices]
+    return torch.stack(rows) * (vocab_size // active)
+
+
+def _ranks_of_sample(key: int, length: int, active: int, device: torch.device) -> torch.Tensor:
+    """Frequency ranks 0 … active - 1 of one sample, int64 [length]."""
+    noise = weights.hash_range(key, 1, length, device)
+    choice = weights.uniform_bits(noise, 24)
+    low = noise.bitwise_and_((1 << 24) - 1).to(torch.float32) / (1 << 24)
+    # The cube of a uniform draw: rank r has a probability near r^(-2/3), a few tokens make most of it.
+    frequent = (low.pow(3) * active).to(torch.int64).clamp_(max=active - 1)
+    start = (key >> 8) % active
+    # A stride coprime to the usual sizes of `active`, so that the cycle visits every token.
+    walk = (torch.arange(length, device=device) * 13 + start) % active
+    return torch.where(choice < _REPLACED, frequent, walk)
+
+
+def micro_batch_indices(rank: int, micro_batch: int, accumulation: int, micro: int) -> range:
+    """Which samples of the global batch the rank takes in its `micro`-th micro batch: each exactly once overall."""
+    start = (rank * accumulation + micro) * micro_batch
+    return range(start, start + micro_batch)

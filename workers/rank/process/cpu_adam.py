@@ -1,0 +1,128 @@
+"""Builds DeepSpeed's C++ operators before a trial needs them: once per machine, never within a timed trial.
+
+Run as `python -m workers.rank.process.cpu_adam` by the agent before it takes work, and by a rank only where that was left out.
+"""
+
+import functools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import cpuinfo  # type: ignore[import-untyped]
+import deepspeed
+import filelock
+import torch
+from deepspeed.ops.op_builder import CPUAdamBuilder
+from torch.utils.cpp_extension import _get_build_directory, _import_module_from_library
+
+from api_schemas.leases import ProfileTask, RestartTask, Task, TrialTask
+from api_schemas.strategies import ZeroConfig
+from workers.rank.classify import SetupError
+from workers.rank.process import lifeline
+
+# DeepSpeed's CPU Adam asks for the CPU's vendor each time it is made, which takes a second and a subprocess. Cached
+# here, the warm host asks once for all its ranks.
+cpuinfo.get_cpu_info = functools.cache(cpuinfo.get_cpu_info)
+
+_NAME = "cpu_adam"
+_MARKER = "shardtune-built-for"
+_BUILD_TIMEOUT_S = 600
+
+
+def needed(task: Task) -> bool:
+    """Whether the task steps its optimizer on the host with DeepSpeed's CPU Adam."""
+    return (
+        not isinstance(task, ProfileTask)
+        and isinstance(task.config.strategy, ZeroConfig)
+        and task.config.strategy.offload_optimizer is not None
+    )
+
+
+def is_built() -> bool:
+    """Whether the operator lies in torch's extension cache, built for the libraries we have."""
+    marker = _folder() / _MARKER
+    return (_folder() / f"{_NAME}.so").exists() and marker.exists() and marker.read_text() == _built_for()
+
+
+def ensure(task: TrialTask | RestartTask, moving: Callable[[], None]) -> None:
+    """Build what the task needs, unless it is there. The first rank of a node does; the others wait where ranks meet.
+
+    `moving` is called every second meanwhile.
+
+    Raises:
+        SetupError: there is no compiler, or the build failed.
+    """
+    if not needed(task) or os.environ.get("LOCAL_RANK", "0") != "0" or is_built():
+        return
+    command = [sys.executable, *(["-P"] if sys.flags.safe_path else []), "-m", "workers.rank.process.cpu_adam"]
+    environment = {**os.environ, lifeline.PARENT_VARIABLE: str(os.getpid())}
+    builder = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    while True:
+        try:
+            _, words = builder.communicate(timeout=1.0)
+            break
+        except subprocess.TimeoutExpired:
+            moving()
+    if builder.returncode:
+        raise SetupError(words.strip()[-3000:] or f"the build of DeepSpeed's CPU Adam ended with {builder.returncode}")
+
+
+def load(task: TrialTask | RestartTask) -> None:
+    """Have DeepSpeed use the library as it was built.
+
+    DeepSpeed would go through torch's build step once more, under a lock file that a rank killed meanwhile leaves behind
+    for ever (torch 2.13): each later trial that offloads would wait for it until its deadline.
+    """
+    if needed(task) and is_built():
+        CPUAdamBuilder._loaded_ops[_NAME] = _import_module_from_library(  # type: ignore[no-untyped-call]
+            _NAME, str(_folder()), is_python_module=True
+        )
+
+
+def build() -> None:
+    """Compile CPU Adam (about 50 s) under a lock of this machine.
+
+    Raises:
+        SetupError: there is no compiler, or the build failed.
+    """
+    if shutil.which("g++") is None and shutil.which("c++") is None:
+        raise SetupError("offload_optimizer needs a C++ compiler to build DeepSpeed's CPU Adam; install g++")
+    folder = _folder()
+    with filelock.FileLock(folder.with_name(f"{_NAME}.shardtune.lock"), timeout=_BUILD_TIMEOUT_S):
+        if is_built():
+            return
+        # torch's own lock file outlives a build that was killed, and the next one would wait for ever.
+        (folder / "lock").unlink(missing_ok=True)
+        try:
+            CPUAdamBuilder().load(verbose=False)
+        except RuntimeError as error:
+            raise SetupError(f"DeepSpeed's CPU Adam did not build: {error}") from error
+        (folder / _MARKER).write_text(_built_for())
+
+
+def _folder() -> Path:
+    return Path(_get_build_directory(_NAME, verbose=False))
+
+
+def _built_for() -> str:
+    return f"torch {torch.__version__}, deepspeed {deepspeed.__version__}"
+
+
+def main() -> int:
+    """Build, and take the compilers along when killed or when the parent ends."""
+    signal.signal(signal.SIGTERM, lambda *_: os.killpg(0, signal.SIGKILL))
+    lifeline.tie_to_parent(sign=signal.SIGTERM)
+    try:
+        build()
+    except SetupError as failure:
+        sys.stderr.write(str(failure))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

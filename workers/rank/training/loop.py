@@ -1,0 +1,217 @@
+"""The measuring loop of one rank: recorded first steps, warm-up, timed windows."""
+
+import contextlib
+import gc
+import math
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from api_schemas.leases import TrialTask
+from api_schemas.measurements import MeasurePlan, Progress, StepRecord
+from workers.rank import mesh, trial_dir
+from workers.rank.classify import NumericsError, OverLimitError
+from workers.rank.measure import throughput
+from workers.rank.measure.memory import MemoryMeter
+from workers.rank.model import data
+from workers.rank.place import Place
+from workers.rank.strategies.base import Setting, Trainer
+from workers.rank.training.step import Step
+
+PROFILED_STEPS = 2
+"""The optimizer's state appears in the first step; the second has all of it."""
+
+
+Stepped = tuple[torch.Tensor, torch.Tensor | float | None]
+"""What an optimizer step gave: this rank's mean loss and the gradient norm, both possibly still being computed."""
+_Result = TypeVar("_Result")
+Steps = Generator[list[Any], Stepped, _Result]
+"""Yields the micro batches of each step that is to be run, and is sent what the step gave."""
+
+
+def run_all(steps: Steps[None], trainer: Trainer) -> None:
+    """Run every step asked for."""
+    with contextlib.suppress(StopIteration):
+        batches = next(steps)
+        while True:
+            batches = steps.send(_run_step(trainer, batches))
+
+
+def _run_step(trainer: Trainer, batches: list[Any]) -> Stepped:
+    losses = [trainer.micro_step(batch, last=i == len(batches) - 1) for i, batch in enumerate(batches)]
+    norm = trainer.optimizer_step()
+    return torch.stack(losses).mean(), norm
+
+
+@dataclass
+class Outcome:
+    """What the loop has recorded so far."""
+
+    trajectory: list[StepRecord] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    """Mean over the global batch, of every step in order."""
+    warmup_step_times_s: list[float] = field(default_factory=list)
+    is_steady: bool = False
+    """Whether the warm-up's last steps took the same time."""
+    window_step_times_s: list[float] = field(default_factory=list)
+    own_step_times_s: list[float] = field(default_factory=list)
+    data_wait_s: float | None = None
+    """See `RankReport.data_wait_s`."""
+
+
+Checksum = Callable[[], tuple[float | None, float | None]]
+"""See `Trainer.parameter_checksum`; None where the weights cannot be seen."""
+
+
+class Loop:
+    """Asks for the steps of a task's plan and measures them. Every decision is taken from numbers that all ranks share."""
+
+    def __init__(
+        self,
+        checksum: Checksum,
+        setting: Setting,
+        step: Step | None,
+        progress: trial_dir.ProgressFile,
+    ) -> None:
+        """`step` makes the batches; None where whoever runs the steps has its own."""
+        self._checksum = checksum
+        self._setting = setting
+        self._maker = step
+        self._progress = progress
+        self._step = 0
+        self.outcome = Outcome()
+
+    def steps(self, meter: MemoryMeter) -> Steps[None]:
+        """The whole plan: recorded first steps, warm-up, timed windows.
+
+        Raises:
+            NumericsError, OverLimitError: as in `_record_first_steps`.
+        """
+        yield from self._record_first_steps(meter)
+        # A collection in mid-window would be timed; what the build left goes now and the rest is not looked at again.
+        gc.collect()
+        gc.freeze()
+        yield from self._warm_up()
+        yield from self._measure()
+
+    def _record_first_steps(self, meter: MemoryMeter) -> Steps[None]:
+        """Record the numeric trajectory, and the memory peak of the first two steps on the CPU.
+
+        Raises:
+            NumericsError: loss or norm is not finite.
+            OverLimitError: some rank took more memory than the task allows.
+        """
+        for step in range(self._plan.parity_steps):
+            yield from self._record_step()
+            self._tell("warming_up")
+            if step == PROFILED_STEPS - 1:
+                self._check_limit(meter.end_of_profiled_steps())
+
+    def _record_step(self) -> Steps[None]:
+        """Run a step and add its figures to the trajectory."""
+        step = self._step
+        loss, norm = yield self._batches(step)
+        self._step += 1
+        (mean_loss,) = mesh.mean(loss.reshape(1), self._place)
+        self._note_losses([mean_loss])
+        grad_norm = None if norm is None else float(norm)
+        self._require_finite(grad_norm, "gradient norm", step)
+        total, squares = self._checksum()
+        self._require_finite(squares, "sum of squared parameters", step)
+        self.outcome.trajectory.append(
+            StepRecord(
+                step=step, loss=mean_loss, grad_norm=grad_norm, parameter_sum=total, parameter_square_sum=squares
+            )
+        )
+
+    def _warm_up(self) -> Steps[None]:
+        """Repeat steps until their time is steady on the slowest rank, or the plan allows no more."""
+        times: list[float] = []
+        while len(times) < self._plan.max_warmup_steps and not throughput.is_steady(times):
+            losses, seconds = yield from self._timed([self._batches(self._step)])
+            seconds = self._slowest(seconds)
+            times.append(seconds)
+            self._note_losses(losses)
+            self.outcome.warmup_step_times_s.append(seconds)
+            self._tell("warming_up")
+        self.outcome.is_steady = throughput.is_steady(times)
+
+    def _measure(self) -> Steps[None]:
+        """Time windows of steps until the plan is satisfied."""
+        times = self.outcome.window_step_times_s
+        while not throughput.is_enough(times, self._plan):
+            # Made beforehand: the trainer's speed is measured, not the data's.
+            batches = [self._batches(self._step + i) for i in range(self._plan.window_steps)]
+            losses, own_seconds = yield from self._timed(batches, self._tell_within_window)
+            self.outcome.own_step_times_s.append(own_seconds / self._plan.window_steps)
+            times.append(self._slowest(own_seconds) / self._plan.window_steps)
+            self._note_losses(losses)
+            self._tell("measuring")
+
+    def _timed(
+        self, steps: list[list[Any]], after_step: Callable[[], None] = lambda: None
+    ) -> Steps[tuple[list[float], float]]:
+        """Run steps back to back; losses over all ranks are fetched after the clock has stopped."""
+        dist.barrier()
+        begin = throughput.clock(self._place)
+        losses = []
+        for batches in steps:
+            loss, _ = yield batches
+            self._step += 1
+            losses.append(loss)
+            after_step()
+        seconds = throughput.clock(self._place) - begin
+        return mesh.mean(torch.stack(losses), self._place), seconds
+
+    def _batches(self, step: int) -> list[Any]:
+        """This rank's micro batches of a step."""
+        if self._maker is None:
+            return []
+        rank, micro_batch, accumulation = self._place.rank, self._task.config.micro_batch, self._setting.accumulation
+        indices = [data.micro_batch_indices(rank, micro_batch, accumulation, i) for i in range(accumulation)]
+        return [self._maker.make_batch(step, samples, self._place.device) for samples in indices]
+
+    def _slowest(self, seconds: float) -> float:
+        """The slowest rank's time."""
+        (slowest,) = mesh.largest([seconds], self._place)
+        return slowest
+
+    def _check_limit(self, peak_gib: float | None) -> None:
+        limit = self._task.memory_limit_gib
+        (peak,) = mesh.largest([peak_gib or 0.0], self._place)
+        if limit is not None and peak > limit:
+            raise OverLimitError(peak, limit)
+
+    def _note_losses(self, losses: list[float]) -> None:
+        for loss in losses:
+            self._require_finite(loss, "loss", len(self.outcome.losses))
+            self.outcome.losses.append(loss)
+
+    def _require_finite(self, value: float | None, what: str, step: int) -> None:
+        if value is not None and not math.isfinite(value):
+            raise NumericsError(f"{what} is {value} at step {step}")
+
+    def _tell(self, phase: Literal["warming_up", "measuring", "training"], throttle: bool = False) -> None:
+        speed = None
+        if self.outcome.window_step_times_s:
+            tokens = self._task.workload.tokens_per_step * len(self.outcome.window_step_times_s)
+            speed = tokens / sum(self.outcome.window_step_times_s) / self._place.world_size
+        self._progress.write(Progress(phase=phase, step=self._step, tokens_per_s_per_gpu=speed), throttle)
+
+    def _tell_within_window(self) -> None:
+        self._tell("measuring", throttle=True)
+
+    @property
+    def _task(self) -> TrialTask:
+        return self._setting.task
+
+    @property
+    def _plan(self) -> MeasurePlan:
+        return self._setting.task.plan
+
+    @property
+    def _place(self) -> Place:
+        return self._setting.place

@@ -1,0 +1,94 @@
+"""What a model is made of, from the meta device: parameters, blocks, and FLOPs of a forward pass."""
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from api_schemas.models import BlockProfile, ModelProfile, ModelSpec
+from api_schemas.workload import Workload
+from workers.rank.model import build as models
+from workers.rank.model import moe
+from workers.rank.training import step
+
+
+def of(spec: ModelSpec, workload: Workload) -> ModelProfile:
+    """Build the model without memory for weights and describe it.
+
+    Raises:
+        ValueError: no causal language model of that type.
+        OwnStepError: the entry point's code is missing or fails.
+    """
+    if spec.entry_point is not None:
+        return of_model(step.of(spec, workload).build_model())
+    # Eager attention and batched experts are plain matrix products, which the counter sees and the meta device runs.
+    counts = {"attention": "eager"}
+    model = models.build(spec, workload.model_copy(update=counts), experts=_experts_for(spec)).to("meta")
+    profile, pairs = of_model(model), moe.expert_modules(model)
+    flops, by_block = _forward_flops(model, [block.name for block in profile.blocks], workload.sequence_length)
+    text = getattr(model, "config").get_text_config()  # noqa: B009 -- nn.Module's attributes are untyped
+    blocks = [block.model_copy(update={"forward_flops_per_token": by_block[block.name]}) for block in profile.blocks]
+    facts = {
+        "blocks": tuple(blocks),
+        "active_parameters": _active_parameters(model, pairs),
+        "moe_class": type(pairs[0][0]).__name__ if pairs else None,
+        "forward_flops_per_token": flops,
+        "hidden_size": int(text.hidden_size),
+        "vocab_size": int(text.vocab_size),
+        "max_positions": getattr(text, "max_position_embeddings", None),
+    }
+    return profile.model_copy(update=facts)
+
+
+def of_model(model: nn.Module) -> ModelProfile:
+    """What any module shows without being run."""
+    blocks = models.repeated_blocks(model)
+    parameters = list(model.parameters())
+    total = sum(p.numel() for p in parameters)
+    return ModelProfile(
+        parameters=total,
+        trainable_parameters=sum(p.numel() for p in parameters if p.requires_grad),
+        active_parameters=total,
+        blocks=tuple(_block(name, block) for name, block in blocks),
+        block_class=type(blocks[0][1] if blocks else model).__name__,
+        forward_flops_per_token=None,
+        hidden_size=0,
+        vocab_size=0,
+        max_positions=None,
+    )
+
+
+def _experts_for(spec: ModelSpec) -> str | None:
+    return "batched_mm" if moe.expert_counts(models.config_of(spec)) else None
+
+
+def _block(name: str, block: nn.Module) -> BlockProfile:
+    sizes = [p.numel() for p in block.parameters()]
+    return BlockProfile(
+        name=name, parameters=sum(sizes), largest_parameter=max(sizes, default=0), forward_flops_per_token=None
+    )
+
+
+def _active_parameters(model: nn.Module, pairs: list[tuple[nn.Module, nn.Module]]) -> int:
+    total = sum(p.numel() for p in model.parameters())
+    counts = moe.expert_counts(getattr(model, "config"))  # noqa: B009
+    if counts is None:
+        return total
+    count, active = counts
+    in_experts = sum(p.numel() for _, experts in pairs for p in experts.parameters())
+    return total - in_experts * (count - active) // count
+
+
+def _forward_flops(model: nn.Module, blocks: list[str], length: int) -> tuple[float, dict[str, float]]:
+    """FLOPs per token of the whole model and of each block, for one sample of that length."""
+    tokens = torch.zeros(1, length, dtype=torch.int64, device="meta")
+    # Without a mask, transformers looks into the position ids for packed samples, and here they hold no values.
+    mask = torch.ones(1, length, dtype=torch.bool, device="meta")
+    counter = FlopCounterMode(display=False)
+    with torch.no_grad(), counter:
+        model(input_ids=tokens, attention_mask=mask, use_cache=False)
+    counts: dict[str, dict[Any, int]] = counter.get_flop_counts()
+    prefix = f"{type(model).__name__}."
+    per_block = {name: sum(counts.get(prefix + name, {}).values()) / length for name in blocks}
+    return counter.get_total_flops() / length, per_block

@@ -1,0 +1,84 @@
+"""One rank of a restart check. Where no checkpoint lies: train, save, go on. Where one lies: load it and go on from there.
+
+The agent launches twice over one trial directory, so whoever loads is a new process.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from api_schemas.leases import RestartTask
+from api_schemas.measurements import RankReport
+from api_schemas.restart import RestartPlan
+from workers.rank.measure import memory
+from workers.rank.strategies.base import Setting, Trainer
+from workers.rank.training.checkpoint_folder import CheckpointFolder
+from workers.rank.training.loop import Loop, Steps, run_all
+from workers.rank.training.step import Step
+from workers.rank.trial_dir import ProgressFile
+from workers.rank.versions import library_versions
+
+FOLDER = "checkpoint"
+"""In the trial directory; the agent removes it when the attempt is over."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a rank trains with."""
+
+    setting: Setting
+    step: Step
+    trainer: Trainer
+    parameters: int
+    """Of the whole model."""
+
+
+def run(task: RestartTask, built: Built, folder: Path, progress: ProgressFile) -> RankReport:
+    """The first life of the task's ranks, or their second.
+
+    Raises:
+        SetupError: the disk has no room for the checkpoint.
+        NumericsError: loss or norm is not finite.
+    """
+    place = built.setting.place
+    checkpoint = CheckpointFolder(folder / FOLDER, place, progress)
+    loop = RestartLoop(built.trainer.parameter_checksum, built.setting, built.step, progress)
+    if checkpoint.is_whole:
+        part = checkpoint.load(built.trainer)
+        loop.go_on_at(part.step)
+    else:
+        run_all(loop.train(task.plan), built.trainer)
+        part = checkpoint.save(built.trainer, len(loop.outcome.losses), built.parameters)
+    run_all(loop.record(task.plan.steps_after), built.trainer)
+    return RankReport(
+        rank=place.rank,
+        status="complete",
+        memory=memory.of_allocator(place.device) if place.is_cuda else None,
+        trajectory=tuple(loop.outcome.trajectory),
+        losses=tuple(loop.outcome.losses),
+        checkpoint=part,
+        versions=library_versions(),
+    )
+
+
+class RestartLoop(Loop):
+    """Asks for the steps of a restart plan."""
+
+    def go_on_at(self, step: int) -> None:
+        """The position of the data."""
+        self._step = step
+
+    def train(self, plan: RestartPlan) -> Steps[None]:
+        """The run before the checkpoint."""
+        spent_s, done = 0.0, 0
+        while done < plan.fewest_steps or (done < plan.most_steps and spent_s < plan.max_train_s):
+            losses, seconds = yield from self._timed([self._batches(self._step)])
+            spent_s += self._slowest(seconds)
+            done += 1
+            self._note_losses(losses)
+            self._tell("training")
+
+    def record(self, count: int) -> Steps[None]:
+        """Steps with all their figures."""
+        for _ in range(count):
+            yield from self._record_step()
+            self._tell("training")

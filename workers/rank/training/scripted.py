@@ -1,0 +1,218 @@
+"""Runs a training script of the user's own as one rank of a trial, and measures the steps it reports.
+
+The plan, the clock and the memory meter are those of every trial (`workers.rank.training.loop`); the script turns the crank.
+"""
+
+import faulthandler
+import json
+import math
+import os
+import runpy
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor, Replicate
+
+from api_schemas.leases import ProfileTask, TrialTask
+from api_schemas.strategies import DdpConfig, TrialConfig
+from workers import adapter
+from workers.rank import mesh, trial_dir
+from workers.rank.classify import NumericsError
+from workers.rank.measure import memory
+from workers.rank.place import Place
+from workers.rank.strategies import base
+from workers.rank.training import profile, wrap
+from workers.rank.training.data_wait import DataWait, counted
+from workers.rank.training.loop import Loop, Steps
+
+_SILENT_S = 60
+"""A script that reports nothing for so long has its stack written to the rank's log, once."""
+_PROFILE_CONFIG = TrialConfig(strategy=DdpConfig())
+"""A profile task has no configuration; the script is left as soon as its model is known."""
+
+
+class ScriptRecorder:
+    """Takes what the script says; `loop` holds what was measured once it is `complete`. The memory meter runs from here."""
+
+    def __init__(self, task: TrialTask, place: Place, folder: Path, progress: trial_dir.ProgressFile) -> None:
+        setting = base.Setting.of(task, place)
+        self.accumulation = setting.accumulation
+        self.meter = memory.meter(place)
+        self.wait = DataWait()
+        self.loop = _ReportedLoop(self._checksum, setting, None, progress)
+        self.loop.wait = self.wait
+        self.reports = 0
+        self.complete = False
+        self._place, self._folder, self._config = place, folder, task.config
+        self._steps = self.loop.steps(self.meter)
+        self._model: nn.Module | None = None
+        self._trained = 0
+
+    def prepare(self, model: nn.Module) -> None:
+        """See `Trial.prepare`."""
+        wrap.prepare_blocks(model, self._config)
+        self._model = model
+        self._trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+
+    def report(self, loss: torch.Tensor, grad_norm: torch.Tensor | float | None) -> None:
+        """See `Trial.report`."""
+        faulthandler.dump_traceback_later(_SILENT_S)
+        if self.complete:
+            raise adapter.Stopped
+        if self.reports == 0:
+            _require_group(self._place, self._folder)
+            next(self._steps)
+        self.reports += 1
+        try:
+            self._steps.send((loss, grad_norm))
+        except StopIteration:
+            self.complete = True
+            raise adapter.Stopped from None
+
+    def _checksum(self) -> tuple[float | None, float | None]:
+        """Over all ranks, of what is trained; None where the script's sharding hides elements."""
+        assert self._model is not None
+        total = torch.zeros(3, dtype=torch.float64)
+        for parameter in self._model.parameters():
+            if parameter.requires_grad:
+                held, copies = _held(parameter, self._place.world_size)
+                sums = base.checksum_of([held])
+                total += torch.tensor([held.numel(), float(sums[0]), float(sums[1])], dtype=torch.float64) / copies
+        total = total.to(self._place.device)
+        dist.all_reduce(total)
+        seen, sum_, squares = (float(value) for value in total.tolist())
+        return (sum_, squares) if round(seen) == self._trained else (None, None)
+
+
+class _ReportedLoop(Loop):
+    wait: DataWait
+
+    def _measure(self) -> Steps[None]:
+        before = self.wait.seconds or 0.0
+        yield from super()._measure()
+        if self.wait.seconds is not None:
+            self.outcome.data_wait_s = self.wait.seconds - before
+
+    def _note_losses(self, losses: list[float]) -> None:
+        super()._note_losses(losses)
+        for loss in losses:
+            if loss < 0:
+                raise NumericsError(
+                    f"the script reported a loss of {loss} near step {len(self.outcome.losses)}, "
+                    "but cross entropy is never negative; report the loss that is minimised"
+                )
+
+
+class _ProfileRecorder:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def prepare(self, model: nn.Module) -> None:
+        trial_dir.write_profile(self._folder, profile.of_model(model))
+        raise adapter.Stopped
+
+    def report(self, loss: torch.Tensor, grad_norm: torch.Tensor | float | None) -> None:
+        raise AssertionError("prepare comes first, and ends the script")
+
+
+def run_trial(recorder: ScriptRecorder, task: TrialTask, place: Place, folder: Path) -> None:
+    """Run the script until the plan is satisfied.
+
+    Raises:
+        AdapterError: it ended before that, or trained in processes of its own.
+        Exception: whatever the script raised.
+    """
+    trial = adapter.Trial(recorder, task.config, task.workload, recorder.accumulation, _options(task), place.device)
+    with counted(recorder.wait):
+        _run(folder, place.rank, trial)
+    if not recorder.complete:
+        raise adapter.AdapterError(
+            f"the script ended after {recorder.reports} reported steps, before the trial had seen enough; "
+            "call trial.report(loss) after every optimizer step, and go on until it ends the script"
+        )
+
+
+def run_profile(task: ProfileTask, folder: Path) -> None:
+    """Run the script, alone, until its model is known.
+
+    Raises:
+        AdapterError: it never called `prepare`.
+        Exception: whatever the script raised.
+    """
+    device = torch.device("cpu")
+    trial = adapter.Trial(
+        _ProfileRecorder(folder), _PROFILE_CONFIG, task.workload, task.workload.global_batch, _options(task), device
+    )
+    _run(folder, 0, trial)
+    if not (folder / "profile.json").exists():
+        raise adapter.AdapterError("the script ended without trial.prepare(model); call it on the plain model")
+
+
+def _options(task: TrialTask | ProfileTask) -> dict[str, Any]:
+    return dict(task.model.config)
+
+
+def _run(folder: Path, rank: int, trial: adapter.Trial) -> None:
+    """Run the worker's own command in this process, as `python` would, to its end or until the trial ends it."""
+    command = json.loads((folder / "script.json").read_text())
+    path = str(command["path"])
+    adapter.hand_in(trial)
+    sys.argv = [path, *command["arguments"]]
+    sys.path.insert(0, str(Path(path).parent))
+    # gloo otherwise resolves the host name, which need not be resolvable.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    faulthandler.dump_traceback_later(_SILENT_S)
+    note = folder / f"forked_{rank}.txt"
+    try:
+        runpy.run_path(path, run_name="__main__")
+    except adapter.Stopped:
+        _end_if_forked(trial, note)
+    except BaseException as error:
+        _end_if_forked(trial, note)
+        if not isinstance(error, SystemExit):
+            raise
+        if error.code not in (None, 0):
+            raise adapter.AdapterError(f"the script left with sys.exit({error.code!r})") from error
+    finally:
+        _end_if_forked(trial, note)
+        faulthandler.cancel_dump_traceback_later()
+    if note.exists():
+        raise adapter.AdapterError(f"the script trained in a process that it had forked:\n{note.read_text()}")
+
+
+def _end_if_forked(trial: adapter.Trial, note: Path) -> None:
+    """A copy of this rank that the script has forked must not go on as the rank; what it died of is kept for the rank."""
+    if trial.is_elsewhere:
+        if sys.exc_info()[0] is not None:
+            note.write_text(traceback.format_exc()[-10_000:])
+        os._exit(1)
+
+
+def _require_group(place: Place, folder: Path) -> None:
+    """The ranks must have met by the first report, as the worker placed them."""
+    if not dist.is_initialized():
+        if place.world_size > 1:
+            raise adapter.AdapterError(
+                "trial.report(loss) came before torch.distributed was initialised; call init_process_group (accelerate "
+                "and Trainer do it themselves) before the first step"
+            )
+        mesh.join(place, folder)
+    if dist.get_world_size() != place.world_size:
+        raise adapter.AdapterError(
+            f"the script trains on {dist.get_world_size()} ranks, but the worker started {place.world_size}; "
+            "take rank and world size from the environment"
+        )
+
+
+def _held(parameter: nn.Parameter, world_size: int) -> tuple[torch.Tensor, int]:
+    """What this rank holds of a parameter, and how many ranks hold the same."""
+    if not isinstance(parameter, DTensor):
+        return parameter, world_size
+    axes = parameter.device_mesh
+    copies = math.prod(axes.size(i) for i, placed in enumerate(parameter.placements) if isinstance(placed, Replicate))
+    return parameter.to_local(), copies * (world_size // axes.size())

@@ -1,0 +1,138 @@
+"""What a trial trains: model, batches and loss, either of transformers' catalogue or of an installed package.
+
+A package offers its own under a name in the entry-point group `shardtune.models`; the worker's owner allows names.
+"""
+
+from importlib.metadata import entry_points
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from api_schemas.models import ModelSpec
+from api_schemas.workload import Workload
+from workers.rank.model import build as models
+from workers.rank.model import data
+from workers.rank.strategies.base import causal_loss
+
+GROUP = "shardtune.models"
+
+
+class Step(Protocol):
+    """The training of one model, whatever the strategy."""
+
+    def build_model(self) -> nn.Module:
+        """In training mode, parameters on the meta device, buffers computed."""
+
+    def make_batch(self, step: int, samples: range, device: torch.device) -> Any:
+        """The given samples of the step's global batch: the same values whichever rank asks."""
+
+    def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        """Scalar mean over the batch's samples, from `model` called as it is given (it may be wrapped)."""
+
+
+class OwnStep(Protocol):
+    """What an entry point of `shardtune.models` names: a module or an object with these three functions."""
+
+    def build_model(self, config: dict[str, Any], workload: Workload) -> nn.Module:
+        """The model of the study's `model.config`. Initial values are replaced by the trial's; frozen stays frozen."""
+
+    def make_batch(
+        self, config: dict[str, Any], workload: Workload, step: int, samples: range, device: torch.device
+    ) -> Any:
+        """See `Step`; `samples` lies within `range(workload.global_batch)`."""
+
+    def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        """See `Step`."""
+
+
+class OwnStepError(Exception):
+    """The user's own code is not there, or failed while the model was built: neither the configuration's fault nor ours."""
+
+
+def of(spec: ModelSpec, workload: Workload) -> Step:
+    """The step of a model.
+
+    Raises:
+        OwnStepError: the entry point is not installed, cannot be imported or lacks a function.
+    """
+    return CausalStep(spec, workload) if spec.entry_point is None else EntryPointStep(spec, workload)
+
+
+class CausalStep:
+    """Next-token prediction of a transformers model on made-up tokens."""
+
+    def __init__(self, spec: ModelSpec, workload: Workload) -> None:
+        self._spec, self._workload = spec, workload
+        self._vocab_size = 0
+
+    def build_model(self) -> nn.Module:
+        """See `Step`."""
+        model = models.build(self._spec, self._workload)
+        self._vocab_size = int(model.get_input_embeddings().num_embeddings)  # type: ignore[operator]
+        return model
+
+    def make_batch(self, step: int, samples: range, device: torch.device) -> torch.Tensor:
+        """Token ids, int64 [samples, sequence length]."""
+        workload = self._workload
+        return data.samples(workload.seed, step, samples, workload.sequence_length, self._vocab_size, device)
+
+    def loss(self, model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        """Cross entropy."""
+        return causal_loss(model, batch)
+
+
+class EntryPointStep:
+    """The three functions of an installed package."""
+
+    def __init__(self, spec: ModelSpec, workload: Workload) -> None:
+        assert spec.entry_point is not None
+        self._name, self._workload = spec.entry_point, workload
+        self._config: dict[str, Any] = dict(spec.config)
+        self._own = _load(spec.entry_point)
+
+    def build_model(self) -> nn.Module:
+        """See `Step`."""
+        try:
+            with models.without_values():
+                model = self._own.build_model(self._config, self._workload)
+        except (torch.OutOfMemoryError, MemoryError):
+            raise
+        except Exception as error:
+            raise OwnStepError(f"{self._name}.build_model raised {type(error).__name__}: {error}") from error
+        if not isinstance(model, nn.Module):
+            raise OwnStepError(f"{self._name}.build_model returned a {type(model).__name__}; return a torch.nn.Module")
+        if not any(parameter.requires_grad for parameter in model.parameters()):
+            raise OwnStepError(
+                f"{self._name}.build_model returned a model in which nothing is trained; unfreeze a part"
+            )
+        return model.train()
+
+    def make_batch(self, step: int, samples: range, device: torch.device) -> Any:
+        """See `Step`."""
+        return self._own.make_batch(self._config, self._workload, step, samples, device)
+
+    def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        """See `Step`."""
+        loss = self._own.loss(model, batch)
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
+            shown = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
+            raise OwnStepError(f"{self._name}.loss returned {shown}; return one number that depends on the parameters")
+        return loss
+
+
+def _load(name: str) -> OwnStep:
+    """Import the code behind a name. Only ranks do this: an import may start threads, after which no host can fork."""
+    found = list(entry_points(group=GROUP, name=name))
+    if len(found) != 1:
+        known = ", ".join(sorted({point.name for point in entry_points(group=GROUP)})) or "none"
+        what = "not installed" if not found else f"installed {len(found)} times"
+        raise OwnStepError(f"entry_point ({name!r}) is {what} in the group {GROUP}; there are: {known}")
+    try:
+        own: OwnStep = found[0].load()
+    except Exception as error:
+        raise OwnStepError(f"{found[0].value} of entry point {name} raised {type(error).__name__}: {error}") from error
+    missing = [part for part in ("build_model", "make_batch", "loss") if not callable(getattr(own, part, None))]
+    if missing:
+        raise OwnStepError(f"{found[0].value} of entry point {name} has no {' and no '.join(missing)}; add it")
+    return own

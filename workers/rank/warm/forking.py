@@ -1,0 +1,110 @@
+"""Forking ranks safely: whether this process may, what a child must do first, and how it is ended."""
+
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+
+from workers.rank import main
+from workers.rank.process import lifeline
+
+_PROBE_TIMEOUT_S = 60.0
+
+
+def probe() -> tuple[bool, str | None]:
+    """Whether a forked child can use torch, CUDA included where there is some; with the reason if not."""
+    threads = len(list(Path("/proc/self/task").iterdir()))
+    if threads != 1:
+        return False, f"an import started threads ({threads - 1})"
+    pid = os.fork()
+    if pid == 0:
+        _exit_with(_use_torch)
+    deadline = time.monotonic() + _PROBE_TIMEOUT_S
+    while time.monotonic() < deadline:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            code = os.waitstatus_to_exitcode(status)
+            return code == 0, None if code == 0 else f"a forked child could not use torch (exit code {code})"
+        time.sleep(0.02)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return False, f"a forked child that uses torch hung for {_PROBE_TIMEOUT_S:.0f} s"
+
+
+def _use_torch() -> int:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    ones = torch.ones(512, 512, device=device)
+    return 0 if float((ones @ ones).sum()) == 512.0**3 else 1
+
+
+def environment(rank: int, world_size: int, port: int) -> dict[str, str]:
+    """What torchrun would set for a rank of one node."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+
+
+def become_rank(folder: Path, rank: int, environment: dict[str, str], host: int) -> NoReturn:
+    """In the child: cut what ties it to the host's work, then run the rank and end without the host's clean-up."""
+
+    def run() -> int:
+        lifeline.tie_to_parent(host)
+        os.setpgid(0, 0)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        log = os.open(folder / f"rank_{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.environ.update(environment)
+        return main.run(folder)
+
+    _exit_with(run)
+
+
+def _exit_with(function: Callable[[], int]) -> NoReturn:
+    """Leave a forked child without running exit handlers that belong to the host."""
+    code = 1
+    try:
+        code = function()
+    except BaseException:  # noqa: BLE001 -- nobody above is left to report it
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def lead_group(pid: int) -> None:
+    """The child does it too; whoever comes first, a kill right after the fork finds the group."""
+    try:
+        os.setpgid(pid, pid)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def kill_group(pid: int) -> None:
+    """SIGKILL to a rank and whatever it has started."""
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def free_port() -> int:
+    """For whatever reads MASTER_PORT; the ranks of one node meet at a file."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

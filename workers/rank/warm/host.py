@@ -1,0 +1,188 @@
+"""The warm host: imports torch, deepspeed and transformers once and forks the ranks of each trial.
+
+A forked rank is a fresh process (clean device context, its memory gone with it) without seconds of imports. The host
+itself touches no device and starts no thread. `python -m workers.rank.warm.host` speaks JSON lines; see `Host`.
+"""
+
+import contextlib
+import fcntl
+import gc
+import importlib
+import json
+import os
+import selectors
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cpuinfo  # type: ignore[import-untyped]
+import transformers
+
+from api_schemas.leases import ProfileTask, Task
+from workers.rank import trial_dir
+from workers.rank.process import cpu_adam, deadline, lifeline
+from workers.rank.versions import library_versions
+from workers.rank.warm import forking
+
+_DEADLINE_POLL_S = 0.5
+
+_LATE_IMPORTS = (
+    "cpuinfo",
+    "deepspeed.module_inject.auto_ep_comm",
+    "deepspeed.module_inject.auto_ep_layer",
+    "deepspeed.runtime.zero.muon.muon_optimizer",
+    "functorch.compile",
+    "torch.profiler._cupti_monitor",
+)
+"""What a rank would import in mid-trial, at 0.6 s in all; names that a version lacks are skipped."""
+
+
+class Host:
+    """Reads orders from one descriptor and writes events to another.
+
+    Orders: `{"launch": dir, "world_size": n}` and `{"kill": dir}`; end of input kills everything and ends the host.
+    Events: `ready` once; `started` with the pids; `exited` per rank with its exit code (negative: the signal);
+    `refused` with a reason, for a launch that cannot be. One launch at a time.
+    """
+
+    def __init__(self, orders: int, events: int) -> None:
+        self._orders = orders
+        self._events = events
+        self._unread = b""
+        self._folder: str | None = None
+        self._ranks: dict[int, int] = {}
+        """Rank by pid, of the launch in progress."""
+
+    def run(self) -> None:
+        """Serve until the input ends."""
+        wakeup_read, wakeup_write = os.pipe()
+        for descriptor in (wakeup_read, wakeup_write):
+            os.set_blocking(descriptor, False)
+        signal.set_wakeup_fd(wakeup_write)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for name in _LATE_IMPORTS:
+            _import_if_there(name)
+        fork_safe, reason = forking.probe()
+        self._tell(
+            {
+                "event": "ready",
+                "fork_safe": fork_safe,
+                "reason": reason,
+                "versions": library_versions(),
+                "isolation": os.environ.get("SHARDTUNE_ISOLATION", "none: not asked for"),
+                "operators_built": cpu_adam.is_built(),
+            }
+        )
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._orders, selectors.EVENT_READ)
+            selector.register(wakeup_read, selectors.EVENT_READ)
+            open_ = True
+            while open_:
+                for key, _ in selector.select(timeout=_DEADLINE_POLL_S if self._ranks else None):
+                    if key.fd == wakeup_read:
+                        os.read(wakeup_read, 4096)
+                    else:
+                        open_ = self._read_orders()
+                self._reap()
+                # An agent that is stopped, and a rank that is: neither can keep the lease's promise, so we do.
+                if self._folder is not None and deadline.has_passed(Path(self._folder)):
+                    self._kill_all()
+        self._kill_all()
+
+    def _read_orders(self) -> bool:
+        """Carry out the complete lines that have arrived; False at the end of input."""
+        chunk = os.read(self._orders, 65536)
+        *lines, self._unread = (self._unread + chunk).split(b"\n")
+        for line in filter(None, lines):
+            order = json.loads(line)
+            if "launch" in order:
+                self._launch(order["launch"], int(order.get("world_size", 1)))
+            elif order.get("kill") == self._folder:
+                self._kill_all()
+        return bool(chunk)
+
+    def _launch(self, folder: str, world_size: int) -> None:
+        if self._folder is not None:
+            self._tell({"event": "refused", "dir": folder, "reason": f"{self._folder} still runs; kill it first"})
+            return
+        try:
+            task = trial_dir.read_task(Path(folder))
+        except (OSError, ValueError) as error:
+            self._tell({"event": "refused", "dir": folder, "reason": str(error)})
+            return
+        self._folder = folder
+        preload(task)
+        if cpu_adam.needed(task):
+            cpuinfo.get_cpu_info()
+        self._fork_ranks(folder, 1 if isinstance(task, ProfileTask) else world_size)
+
+    def _fork_ranks(self, folder: str, world_size: int) -> None:
+        (Path(folder) / "store").unlink(missing_ok=True)
+        port = forking.free_port()
+        host = os.getpid()
+        # What the children share is never written to, so that its pages stay shared.
+        gc.collect()
+        gc.freeze()
+        for rank in range(world_size):
+            environment = forking.environment(rank, world_size, port)
+            pid = os.fork()
+            if pid == 0:
+                forking.become_rank(Path(folder), rank, environment, host)
+            forking.lead_group(pid)
+            self._ranks[pid] = rank
+        self._tell({"event": "started", "dir": folder, "pids": list(self._ranks)})
+
+    def _reap(self) -> None:
+        for pid, code in _ended_children():
+            # As process 1 of a namespace we also inherit what ranks leave behind.
+            if pid in self._ranks:
+                # A rank may have left children of its own, such as compiler processes.
+                forking.kill_group(pid)
+                self._tell({"event": "exited", "dir": self._folder, "rank": self._ranks.pop(pid), "code": code})
+        if not self._ranks:
+            self._folder = None
+
+    def _kill_all(self) -> None:
+        for pid in self._ranks:
+            forking.kill_group(pid)
+
+    def _tell(self, event: dict[str, Any]) -> None:
+        os.write(self._events, json.dumps(event).encode() + b"\n")
+
+
+def _ended_children() -> Iterator[tuple[int, int]]:
+    """(pid, exit code) of every child that has ended."""
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            yield pid, os.waitstatus_to_exitcode(status)
+
+
+def preload(task: Task) -> None:
+    """Import the architecture's module before the fork, as the rank would for every trial."""
+    names = transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES
+    if task.model.model_type is not None and task.model.model_type in names:
+        package = transformers.models.auto.configuration_auto.model_type_to_module_name(task.model.model_type)
+        _import_if_there(f"transformers.models.{package}.modeling_{package}")
+
+
+def _import_if_there(name: str) -> None:
+    with contextlib.suppress(ModuleNotFoundError):
+        importlib.import_module(name)
+
+
+def serve() -> None:
+    """Run a host on this process's standard input and output."""
+    lifeline.tie_to_parent()
+    events = os.dup(1)
+    fcntl.fcntl(events, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
+    # Libraries print; only events may reach the agent.
+    os.dup2(2, 1)
+    Host(orders=0, events=events).run()
+
+
+if __name__ == "__main__":
+    serve()

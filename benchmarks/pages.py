@@ -30,7 +30,7 @@ from db.queries import workers
 from db.session import Database, upgrade
 from db.tables.studies import AttemptRow, RunRow, StudyRow, TrialRow
 from service.app import create_app
-from service.context import Context
+from service.process.context import Context
 from service.settings import Settings
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

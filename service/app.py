@@ -10,24 +10,18 @@ from opentelemetry.trace import TracerProvider
 from starlette.concurrency import run_in_threadpool
 
 from db.session import Database, is_current, upgrade
-from service import (
-    canary,
-    errors,
-    events,
-    expiry,
-    idempotency,
-    openapi,
-    pages,
-    recommendations,
-    retention,
-    retuning,
-    staleness,
-    waiting,
-)
-from service.body_limit import BodyLimit
-from service.codes import Problem
-from service.context import Context
-from service.readable import READABLE
+from service import pages, retention
+from service.best import staleness
+from service.canaries import judge
+from service.http import errors, idempotent_requests, openapi
+from service.http.body_limit import BodyLimit
+from service.http.error_codes import Problem
+from service.http.input_guard import READABLE
+from service.leasing import long_poll
+from service.lifecycle import expiry
+from service.observability.telemetry import NAMED, config
+from service.process.context import Context
+from service.recommendations import record
 from service.routes import (
     best,
     canaries,
@@ -43,19 +37,20 @@ from service.routes import (
     workers,
 )
 from service.routes import events as event_routes
+from service.schedules import retuning_loop
 from service.settings import Settings
-from service.telemetry import NAMED, config
+from service.studies import event_stream
 from service.webhooks import deliveries
 
 _LOOPS = (
     expiry.keep_sweeping,
-    events.keep_polling,
-    waiting.keep_looking,
+    event_stream.keep_polling,
+    long_poll.keep_looking,
     deliveries.keep_delivering,
     retention.keep_forgetting,
     staleness.keep_watching,
-    canary.keep_watching,
-    retuning.keep_retuning,
+    judge.keep_watching,
+    retuning_loop.keep_retuning,
 )
 """What runs beside the requests as long as the service does."""
 _ROUTES = (
@@ -101,7 +96,7 @@ def create_app(
     )
     app.state.context = context
     errors.install(app)
-    idempotency.install(app)
+    idempotent_requests.install(app)
     openapi.install(app)
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
     for routes in _ROUTES:
@@ -116,7 +111,7 @@ def _lifespan(context: Context, migrate: bool) -> Callable[[FastAPI], AbstractAs
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         await run_in_threadpool(prepare_database, context.db, context.settings.database_url, migrate)
-        await run_in_threadpool(recommendations.adopt_earlier, context)
+        await run_in_threadpool(record.adopt_earlier, context)
         tasks = [asyncio.create_task(loop(context)) for loop in _LOOPS]
         try:
             yield

@@ -7,8 +7,8 @@ from datetime import timedelta
 from starlette.concurrency import run_in_threadpool
 
 from db import retention
-from service import idempotency
-from service.context import Context
+from service.http import idempotent_requests
+from service.process.context import Context
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ def forget(context: Context) -> dict[str, int]:
     now, settings = context.now(), context.settings
     events_before = now - timedelta(days=settings.keep_events_days)
     logs_before = now - timedelta(days=settings.keep_logs_days)
-    answers_before = now - idempotency.KEPT
+    answers_before = now - idempotent_requests.KEPT
     forgotten = {"events": 0, "deliveries": 0, "ticks": 0, "log_tails": 0, "idempotent_requests": 0}
     while True:
         with context.db.write() as session:

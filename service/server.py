@@ -4,7 +4,7 @@ from types import FrameType
 
 import uvicorn
 
-from service.context import Context
+from service.process.context import Context
 
 
 class Server(uvicorn.Server):

@@ -18,10 +18,13 @@ from sqlalchemy.orm import Session
 from api_schemas.leases import Heartbeat, LeaseRequest, Registration, Report
 from api_schemas.studies import StudySpec
 from db.session import Database
-from service import claims, expiry, leases, steps, studies, workers
-from service.context import Context, utc_now
-from service.errors import ServiceError
+from service.http.errors import ServiceError
+from service.leasing import choose_study, renew_and_report
+from service.lifecycle import advance, expiry
+from service.process.context import Context, utc_now
 from service.settings import Settings
+from service.studies import create_and_read
+from service.workers import registry
 
 _FORK = multiprocessing.get_context("fork")
 
@@ -90,7 +93,7 @@ def _serve(pipe: Any, settings: Settings) -> None:
     context = Context(Database(settings.database_url), settings, clock)
     event.listen(context.db.engine, "commit", lambda _connection: counted.happens("before"))
     event.listen(Session, "after_commit", lambda _session: counted.happens("after"))
-    steps.catch_up(context)
+    advance.catch_up(context)
     while True:
         rule, arguments, clock.later_s, counted.death = pipe.recv()
         counted.number = 0
@@ -122,12 +125,12 @@ class _Clock:
 
 
 _RULES: dict[str, Callable[..., Any]] = {
-    "register": lambda context, body: workers.register(context, Registration.model_validate(body)),
-    "create": lambda context, body, study_id: studies.create(
+    "register": lambda context, body: registry.register(context, Registration.model_validate(body)),
+    "create": lambda context, body, study_id: create_and_read.create(
         context, StudySpec.model_validate(body), study_id=study_id
     ),
-    "lease": lambda context, body: claims.grant(context, LeaseRequest.model_validate(body)),
-    "heartbeat": lambda context, run_id, body: leases.renew(context, run_id, Heartbeat.model_validate(body)),
-    "report": lambda context, run_id, body: leases.finish(context, run_id, Report.model_validate(body)),
+    "lease": lambda context, body: choose_study.grant(context, LeaseRequest.model_validate(body)),
+    "heartbeat": lambda context, run_id, body: renew_and_report.renew(context, run_id, Heartbeat.model_validate(body)),
+    "report": lambda context, run_id, body: renew_and_report.finish(context, run_id, Report.model_validate(body)),
     "sweep": expiry.sweep,
 }

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from service.cli.commands import app
+from service.cli.commands.app import app
 from service.cli.errors import CliError
 
 __all__ = ["main"]

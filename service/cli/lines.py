@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from api_schemas.studies import Study, StudyPhase
 from api_schemas.trials import Rejection, Trial, TrialState
-from service import wording
+from service.wording import study_words
 
 _TOLD_AT_ONCE = 3
 
@@ -35,7 +35,7 @@ class LineView:
         """Print the differences to the last call."""
         if study.promotion != self._promotion:
             self._promotion, self._confirmed = study.promotion, set()
-        if self._phase is None and any(wording.is_done(trial) for trial in trials):
+        if self._phase is None and any(study_words.is_done(trial) for trial in trials):
             self._take_up(study, trials, rejections)
         for trial in trials:
             if self._states.get(trial.number) is not trial.state:
@@ -45,20 +45,20 @@ class LineView:
         if study.phase is not self._phase and study.phase is not StudyPhase.DONE:
             self._phase = study.phase
             if study.phase is not StudyPhase.SEARCH:
-                self._write(wording.activity(study, trials))
-        for trial, run in wording.fresh_runs(study, trials):
+                self._write(study_words.activity(study, trials))
+        for trial, run in study_words.fresh_runs(study, trials):
             if run.run_id not in self._confirmed:
                 self._confirmed.add(run.run_id)
-                figure = wording.rate(run.measurement.tokens_per_s_per_gpu if run.measurement else None)
+                figure = study_words.rate(run.measurement.tokens_per_s_per_gpu if run.measurement else None)
                 self._write(
-                    f"fresh run {len(self._confirmed)} of at most {wording.most_confirm_runs(study)}: "
+                    f"fresh run {len(self._confirmed)} of at most {study_words.most_confirm_runs(study)}: "
                     f"trial {trial.number}, {figure} tokens/s/GPU"
                 )
 
         self._tell_restarts(trials)
 
     def _tell_restarts(self, trials: Sequence[Trial]) -> None:
-        for trial, run in wording.runs_of(trials, "restart", TrialState.COMPLETE):
+        for trial, run in study_words.runs_of(trials, "restart", TrialState.COMPLETE):
             if run.run_id not in self._restarted and run.restart is not None:
                 self._restarted.add(run.run_id)
                 self._write(
@@ -69,16 +69,16 @@ class LineView:
     def _tell_refusals(self, rejections: Sequence[Rejection]) -> None:
         new = rejections[self._rejected :]
         for rejection in new[:_TOLD_AT_ONCE]:
-            self._write(f"refused by the memory gate: {wording.refusal(rejection)}")
+            self._write(f"refused by the memory gate: {study_words.refusal(rejection)}")
         if len(new) > _TOLD_AT_ONCE:
             self._write(f"refused by the memory gate: {len(new) - _TOLD_AT_ONCE} more")
         self._rejected = len(rejections)
 
     def _take_up(self, study: Study, trials: Sequence[Trial], rejections: Sequence[Rejection]) -> None:
         """What was there before the first look is summed up, not told again."""
-        done = [trial for trial in trials if wording.is_done(trial)]
+        done = [trial for trial in trials if study_words.is_done(trial)]
         self._states = {trial.number: trial.state for trial in done}
-        self._confirmed = {run.run_id for _, run in wording.fresh_runs(study, trials)}
+        self._confirmed = {run.run_id for _, run in study_words.fresh_runs(study, trials)}
         self._rejected = len(rejections)
         confirmed = f" and {len(self._confirmed)} fresh runs" if self._confirmed else ""
         self._write(f"{len(done)} trials{confirmed} are there already")
@@ -90,11 +90,11 @@ def _trial_line(study: Study, trial: Trial, trials: Sequence[Trial], elapsed_s: 
     if trial.state is TrialState.COMPLETE:
         best = study.best_so_far is not None and study.best_so_far.trial_number == trial.number
         line = (
-            f"{name}: {trial.description}: {wording.rate(trial.tokens_per_s_per_gpu)} tokens/s/GPU, "
-            f"{wording.gib(wording.peak_memory(trial))} GiB{wording.predicted(trial)}"
+            f"{name}: {trial.description}: {study_words.rate(trial.tokens_per_s_per_gpu)} tokens/s/GPU, "
+            f"{study_words.gib(study_words.peak_memory(trial))} GiB{study_words.predicted(trial)}"
             + (", best so far" if best else "")
         )
-        left = wording.time_left(study, trials, elapsed_s)
+        left = study_words.time_left(study, trials, elapsed_s)
         return line + (f" ({left} left)" if left else "")
-    why = wording.reason(trial)
+    why = study_words.reason(trial)
     return f"{name}: {trial.description}: {trial.state.value}" + (f", {why}" if why else "")

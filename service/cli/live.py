@@ -9,7 +9,7 @@ from rich.text import Text
 
 from api_schemas.studies import Study
 from api_schemas.trials import Rejection, Trial, TrialState
-from service import wording
+from service.wording import study_words
 
 _STYLES = {
     TrialState.COMPLETE: "green",
@@ -62,9 +62,9 @@ def render(
             str(trial.number),
             Text(trial.description),
             Text(trial.state.value, style=_STYLES.get(trial.state, "")),
-            wording.rate(trial.tokens_per_s_per_gpu),
-            wording.gib(wording.peak_memory(trial)),
-            Text("best so far" if is_best else wording.reason(trial), style="bold green" if is_best else "yellow"),
+            study_words.rate(trial.tokens_per_s_per_gpu),
+            study_words.gib(study_words.peak_memory(trial)),
+            Text("best so far" if is_best else study_words.reason(trial), style="bold green" if is_best else "yellow"),
         )
     hidden = len(trials) - len(shown)
     return Group(
@@ -82,19 +82,19 @@ def _visible(trials: Sequence[Trial], best: int | None, rows: int) -> list[Trial
 
 
 def _footer(study: Study, trials: Sequence[Trial], rejections: Sequence[Rejection], elapsed_s: float) -> Text:
-    lines = [f"now   {wording.activity(study, trials)}"]
+    lines = [f"now   {study_words.activity(study, trials)}"]
     if rejections:
-        lines.append(f"gate  refused {len(rejections)}, last {wording.refusal(rejections[-1])}")
+        lines.append(f"gate  refused {len(rejections)}, last {study_words.refusal(rejections[-1])}")
     if study.best_so_far is not None:
         contender = study.best_so_far
         lines.append(
-            f"best  {contender.description}: {wording.rate(contender.tokens_per_s_per_gpu)} tokens/s/GPU (not yet confirmed)"
+            f"best  {contender.description}: {study_words.rate(contender.tokens_per_s_per_gpu)} tokens/s/GPU (not yet confirmed)"
         )
     limit = study.spec.budget.max_trials
-    ended = sum(wording.is_done(trial) for trial in trials)
+    ended = sum(study_words.is_done(trial) for trial in trials)
     counts = [f"{ended} of {limit} trials" if limit else f"{ended} trials"]
-    left = wording.time_left(study, trials, elapsed_s)
-    counts.append(f"{wording.duration(elapsed_s)} so far" + (f", {left} left" if left else ""))
+    left = study_words.time_left(study, trials, elapsed_s)
+    counts.append(f"{study_words.duration(elapsed_s)} so far" + (f", {left} left" if left else ""))
     lines.append("time  " + ", ".join(counts))
     # One line each: a footer that wraps would push the table off the screen.
     return Text("\n" + "\n".join(lines), no_wrap=True, overflow="ellipsis")

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from api_schemas.studies import Contender, Promotion, Study, StudyResult, StudyState, Verdict
-from service import wording
+from service.wording import study_words
 
 
 def as_json(study: Study, result: StudyResult, exports: Sequence[str] | None = None) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def as_text(
     if result.promotion is not None:
         rows.append(("promotion", _promotion(result.promotion)))
     if result.restart is not None:
-        rows.append(("restart", wording.restarted(result.restart)))
+        rows.append(("restart", study_words.restarted(result.restart)))
     rows.append(("trials", _counts(study)))
     rows += why_not
     rows += [("note", note) for note in result.notes]
@@ -72,16 +72,16 @@ def as_text(
 
 
 def _describe(contender: Contender) -> str:
-    parts = [f"{wording.rate(contender.tokens_per_s_per_gpu)} tokens/s/GPU"]
+    parts = [f"{study_words.rate(contender.tokens_per_s_per_gpu)} tokens/s/GPU"]
     if contender.peak_reserved_gib is not None:
-        parts.append(f"{wording.gib(contender.peak_reserved_gib)} GiB reserved")
+        parts.append(f"{study_words.gib(contender.peak_reserved_gib)} GiB reserved")
     if contender.peak_allocated_gib is not None:
-        parts.append(f"{wording.gib(contender.peak_allocated_gib)} GiB allocated at the peak")
+        parts.append(f"{study_words.gib(contender.peak_allocated_gib)} GiB allocated at the peak")
     if contender.mfu is not None:
         parts.append(f"MFU {contender.mfu:.1%}")
     runs = f"{contender.runs} runs" if contender.runs != 1 else "1 run"
     if contender.spread is not None:
-        runs += ", {} to {}".format(*map(wording.rate, contender.spread))
+        runs += ", {} to {}".format(*map(study_words.rate, contender.spread))
     return f"{contender.description}: {', '.join(parts)} ({runs})"
 
 

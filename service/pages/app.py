@@ -9,9 +9,9 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from service.codes import FieldError
-from service.errors import ServiceError
-from service.mistakes import field_error
+from service.http.error_codes import FieldError
+from service.http.errors import ServiceError
+from service.http.validation_errors import field_error
 from service.pages.assets import Static, folder
 from service.pages.gate import ENTERS, LoginNeeded
 from service.pages.rendering import PageRefused, render, see_other

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Any
 
 from api_schemas import sizes
-from service import wording
+from service.wording import study_words
 
 BACKENDS = {"ddp": "DDP", "zero": "DeepSpeed ZeRO", "fsdp1": "FSDP1", "fsdp2": "FSDP2"}
 _WORDS = {
@@ -85,7 +85,7 @@ def seconds(value: float | None) -> str:
         return "–"
     if value < 1:
         return f"{value * 1000:.3g} ms" if value < 0.1 else f"{value * 1000:.0f} ms"
-    return f"{value:.2f} s" if value < 10 else wording.duration(value)
+    return f"{value:.2f} s" if value < 10 else study_words.duration(value)
 
 
 def count(value: float) -> str:
@@ -150,5 +150,5 @@ FILTERS = {
     "exact": exact,
     "backend_name": backend_name,
     "knob_name": knob_name,
-    "duration": wording.duration,
+    "duration": study_words.duration,
 }

@@ -8,10 +8,10 @@ from fastapi import Depends, Request
 
 from api_schemas.keys import Scope
 from db.queries import keys, page_sessions
-from service import auth
-from service.context import Context, context_of
-from service.errors import Forbidden, Unauthorized
-from service.principal import LOCAL, Principal
+from service.access import auth
+from service.http.errors import Forbidden, Unauthorized
+from service.process.context import Context, context_of
+from service.process.principal import LOCAL, Principal
 
 COOKIE = "shardtune_session"
 LIFETIME = timedelta(hours=12)

@@ -18,23 +18,25 @@ from api_schemas.best import (
     Resolved,
     ResolveRequest,
 )
+from api_schemas.cases import Subject
 from api_schemas.hardware import Cluster
 from api_schemas.keys import Scope
 from api_schemas.models import ModelSpec
 from api_schemas.workload import Workload
 from db.tables.best import BestRow
-from service import best, decisions, etags, recommendations
-from service.auth import requires
-from service.codes import FieldError, problems
-from service.context import InContext
-from service.errors import Invalid, NotAcceptable, invalid
-from service.etags import InIfMatch
-from service.idempotency import InOnce
-from service.mistakes import field_error
-from service.paging import InLimit, InPageToken
-from service.readable import check
+from service.access.auth import requires
+from service.best import lookup
+from service.http import etags
+from service.http.error_codes import FieldError, problems
+from service.http.errors import Invalid, NotAcceptable, invalid
+from service.http.etags import InIfMatch
+from service.http.idempotent_requests import InOnce
+from service.http.input_guard import check
+from service.http.paging import InLimit, InPageToken
+from service.http.validation_errors import field_error
+from service.process.context import InContext
+from service.recommendations import decisions, record
 from service.routes.studies import InProject
-from service.subjects import Subject
 
 Action = Literal["pin", "unpin", "approve", "reject", "rollback"]
 
@@ -82,16 +84,16 @@ def read_best_config(
 ) -> BestConfig | Response:
     """The configuration to train with: by `study_key`, or by model, cluster and workload. Changes nothing, costs little."""
     if study_key is not None:
-        found = best.by_key(context, study_key, project)
+        found = lookup.by_key(context, study_key, project)
     else:
-        found = best.by_subject(context, _subject(model, cluster, workload), match == "exact", project)
-    context.uses.add(recommendations.project_of(context, project), found.study_key)
+        found = lookup.by_subject(context, _subject(model, cluster, workload), match == "exact", project)
+    context.uses.add(record.project_of(context, project), found.study_key)
     response.headers["Vary"] = "Accept"
     wanted = format or _accepted(request.headers.get("accept", "*/*"))
-    tag = best.tag_of(found)
+    tag = lookup.tag_of(found)
     if wanted == "json":
         return etags.respond(request, response, found, tag) or found
-    files = best.export_files(context, found)
+    files = lookup.export_files(context, found)
     if wanted not in files:
         raise invalid("format", wanted, f"format ({wanted}) is not json or one of {', '.join(files)}; use one of these")
     kept = etags.respond(request, response, found, f'{tag[:-1]}-{wanted}"')
@@ -118,7 +120,7 @@ def resolve_best_config(
     context: InContext, body: ResolveRequest, response: Response, once: InOnce, project: InProject = None
 ) -> Resolved:
     """What is known (200), or the one study of this case that will know (202): started, or running already."""
-    resolved, response.status_code = best.resolve(context, body, once, project)
+    resolved, response.status_code = lookup.resolve(context, body, once, project)
     if resolved.study is not None:
         response.headers["Location"] = f"/v1/studies/{resolved.study.study_id}"
     return resolved
@@ -175,7 +177,7 @@ def decide_on_best(
     """
 
     def is_unchanged(row: BestRow) -> None:
-        best.check_unchanged(context, row, if_match)
+        lookup.check_unchanged(context, row, if_match)
 
     return decisions.decide(context, study_key, action, body, once, project, is_unchanged)
 

@@ -6,11 +6,11 @@ from fastapi import APIRouter, Query
 
 from api_schemas.canaries import CanaryPage
 from api_schemas.keys import Scope
-from service import canary_pages
-from service.auth import requires
-from service.codes import problems
-from service.context import InContext
-from service.paging import InLimit, InPageToken
+from service.access.auth import requires
+from service.canaries import read
+from service.http.error_codes import problems
+from service.http.paging import InLimit, InPageToken
+from service.process.context import InContext
 from service.routes.studies import InProject
 
 router = APIRouter(prefix="/v1/canaries", tags=["retunes"], dependencies=[requires(Scope.STUDIES_READ)])
@@ -25,4 +25,4 @@ def list_canaries(
     page_token: InPageToken = None,
 ) -> CanaryPage:
     """When what is served was run again, on which worker, and whether it was as fast as it had been. Newest first."""
-    return canary_pages.page(context, study_key, page_token, limit, project)
+    return read.page(context, study_key, page_token, limit, project)

@@ -10,11 +10,11 @@ from starlette.types import Receive, Scope, Send
 
 from api_schemas.events import EventPage
 from api_schemas.keys import Scope as AccessScope
-from service import events
-from service.auth import requires
-from service.codes import problems
-from service.context import Context, InContext
-from service.errors import TooMany, invalid
+from service.access.auth import requires
+from service.http.error_codes import problems
+from service.http.errors import TooMany, invalid
+from service.process.context import Context, InContext
+from service.studies import event_stream
 
 router = APIRouter(
     prefix="/v1/studies",
@@ -37,7 +37,7 @@ class _Stream(EventSourceResponse):
 
     def __init__(self, context: Context, client: str, study_id: str, after: int) -> None:
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        super().__init__(events.stream(context, study_id, after), headers=headers)
+        super().__init__(event_stream.stream(context, study_id, after), headers=headers)
         self._context, self._client = context, client
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -59,7 +59,7 @@ async def read_events(
     """Events after `after` (or `Last-Event-ID`) as JSON; as a stream where `Accept` has `text/event-stream`."""
     after = _number(last_event_id) if last_event_id else after
     is_stream = "text/event-stream" in request.headers.get("accept", "")
-    page = await run_in_threadpool(events.page, context, study_id, after, 1 if is_stream else limit)
+    page = await run_in_threadpool(event_stream.page, context, study_id, after, 1 if is_stream else limit)
     if not is_stream:
         return page
     if page.is_last and not page.events:

@@ -6,11 +6,11 @@ from fastapi import APIRouter, Query
 
 from api_schemas.fingerprints import FingerprintDetail, FingerprintPage
 from api_schemas.keys import Scope
-from service import fingerprints
-from service.auth import requires
-from service.codes import problems
-from service.context import InContext
-from service.paging import InLimit, InPageToken
+from service.access.auth import requires
+from service.http.error_codes import problems
+from service.http.paging import InLimit, InPageToken
+from service.process.context import InContext
+from service.workers import fingerprint_history
 
 router = APIRouter(prefix="/v1/fingerprints", tags=["fingerprints"], dependencies=[requires(Scope.STUDIES_READ)])
 
@@ -24,10 +24,10 @@ def list_fingerprints(
     page_token: InPageToken = None,
 ) -> FingerprintPage:
     """Hardware and software that workers have reported: who had it when, and what had changed. Newest first."""
-    return fingerprints.page(context, worker, current, page_token, limit)
+    return fingerprint_history.page(context, worker, current, page_token, limit)
 
 
 @router.get("/{fingerprint_id}", responses=problems("unknown_fingerprint"))
 def read_fingerprint(context: InContext, fingerprint_id: str) -> FingerprintDetail:
     """One fingerprint, who had it, and the recommendations that were measured under it."""
-    return fingerprints.read(context, fingerprint_id)
+    return fingerprint_history.read(context, fingerprint_id)

@@ -9,11 +9,11 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from api_schemas.keys import Scope
 from db.session import is_current
-from service.auth import requires
-from service.codes import problems
-from service.context import InContext, InOpenContext
-from service.errors import problem
-from service.workers import live_since
+from service.access.auth import requires
+from service.http.error_codes import problems
+from service.http.errors import problem
+from service.process.context import InContext, InOpenContext
+from service.workers.registry import live_since
 
 log = logging.getLogger(__name__)
 

@@ -16,13 +16,14 @@ from api_schemas.keys import (
     RotateRequest,
     Scope,
 )
-from service import etags, keys, projects
-from service.auth import requires
-from service.codes import problems
-from service.context import InContext
-from service.etags import InIfMatch
-from service.idempotency import InOnce
-from service.paging import InLimit, InPageToken
+from service.access import manage_keys, projects
+from service.access.auth import requires
+from service.http import etags
+from service.http.error_codes import problems
+from service.http.etags import InIfMatch
+from service.http.idempotent_requests import InOnce
+from service.http.paging import InLimit, InPageToken
+from service.process.context import InContext
 
 router = APIRouter(prefix="/v1", tags=["keys"], dependencies=[requires(Scope.ADMIN)])
 
@@ -32,25 +33,25 @@ InProjectId = Annotated[str, Path(pattern=PROJECT_PATTERN)]
 @router.post("/keys", status_code=201)
 def create_key(context: InContext, spec: KeySpec, once: InOnce) -> KeyCreated:
     """Make a key. The answer alone has its secret; only a hash is stored."""
-    return keys.create(context, spec, once)
+    return manage_keys.create(context, spec, once)
 
 
 @router.get("/keys", responses=problems("invalid_page_token"))
 def list_keys(context: InContext, limit: InLimit = 50, page_token: InPageToken = None) -> ApiKeyPage:
     """Keys without their secrets, newest first."""
-    return keys.page(context, page_token, limit)
+    return manage_keys.page(context, page_token, limit)
 
 
 @router.post("/keys/{key_id}:rotate", status_code=201, responses=problems("unknown_key", "key_revoked"))
 def rotate_key(context: InContext, key_id: str, once: InOnce, request: RotateRequest = RotateRequest()) -> KeyCreated:
     """Replace a key by one of the same name, project and scopes; the old secret stays valid for `grace_s`."""
-    return keys.rotate(context, key_id, request, once)
+    return manage_keys.rotate(context, key_id, request, once)
 
 
 @router.post("/keys/{key_id}:revoke", responses=problems("unknown_key"))
 def revoke_key(context: InContext, key_id: str, once: InOnce) -> ApiKey:
     """End a key at once."""
-    return keys.revoke(context, key_id, once)
+    return manage_keys.revoke(context, key_id, once)
 
 
 @router.get("/projects", responses=problems("invalid_page_token"))

@@ -5,10 +5,10 @@ from fastapi.responses import JSONResponse
 
 from api_schemas.keys import Scope
 from api_schemas.leases import Heartbeat, HeartbeatAnswer, Lease, LeaseRequest, Report, ReportAnswer
-from service import leases, waiting
-from service.auth import requires
-from service.codes import problems
-from service.context import InContext
+from service.access.auth import requires
+from service.http.error_codes import problems
+from service.leasing import long_poll, renew_and_report
+from service.process.context import InContext
 
 router = APIRouter(
     prefix="/v1",
@@ -21,14 +21,14 @@ router = APIRouter(
 @router.post("/leases", response_model=Lease, responses={204: {"description": "No work within `wait_s`"}})
 async def ask_for_lease(context: InContext, request: Request, body: LeaseRequest) -> Lease | Response:
     """Work for a worker session; asking again returns its live lease."""
-    lease = await waiting.lease(context, request, body)
+    lease = await long_poll.lease(context, request, body)
     return Response(status_code=204) if lease is None else lease
 
 
 @router.post("/runs/{run_id}/heartbeat", response_model=HeartbeatAnswer, responses=problems("unknown_run"))
 def renew_lease(context: InContext, run_id: str, body: Heartbeat) -> HeartbeatAnswer | Response:
     """Renew a lease; the answer says whether to go on."""
-    answer = leases.renew(context, run_id, body)
+    answer = renew_and_report.renew(context, run_id, body)
     if body.protocol_version >= 2:
         return answer
     return JSONResponse(answer.model_dump(mode="json", exclude={"is_draining"}))
@@ -40,4 +40,4 @@ def renew_lease(context: InContext, run_id: str, body: Heartbeat) -> HeartbeatAn
 )
 def report_end(context: InContext, run_id: str, body: Report) -> ReportAnswer:
     """Deliver the end of an attempt; the same report again is harmless."""
-    return leases.finish(context, run_id, body)
+    return renew_and_report.finish(context, run_id, body)

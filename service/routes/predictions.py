@@ -5,10 +5,11 @@ from pydantic import ValidationError
 
 from api_schemas.keys import Scope
 from api_schemas.predictions import PredictionRequest, PredictionTable
-from service import errors, predictions
-from service.auth import requires
-from service.context import InContext
-from service.idempotency import InOnce
+from service.access.auth import requires
+from service.http import errors
+from service.http.idempotent_requests import InOnce
+from service.process.context import InContext
+from service.studies import predictions
 
 router = APIRouter(prefix="/v1/predictions", tags=["predictions"], dependencies=[requires(Scope.CONFIGS_READ)])
 

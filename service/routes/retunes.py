@@ -7,12 +7,12 @@ from fastapi import APIRouter, Query
 from api_schemas.keys import Scope
 from api_schemas.retunes import PlannedRun, Retune, RetunePage, RetuneState
 from db.queries.retunes import Filter
-from service import retunes
-from service.auth import requires
-from service.codes import problems
-from service.context import InContext
-from service.idempotency import InOnce
-from service.paging import InLimit, InPageToken
+from service.access.auth import requires
+from service.http.error_codes import problems
+from service.http.idempotent_requests import InOnce
+from service.http.paging import InLimit, InPageToken
+from service.process.context import InContext
+from service.retuning import records
 from service.routes.best import InStudyKey
 from service.routes.studies import InProject
 
@@ -33,13 +33,13 @@ def list_retunes(
 ) -> RetunePage:
     """What was, is and will be measured again: why, what it cost, and what came of it. Newest first."""
     wanted = Filter(project, study_key, schedule_id, tuple(sorted(set(state or ()))))
-    return retunes.page(context, wanted, page_token, limit)
+    return records.page(context, wanted, page_token, limit)
 
 
 @router.get("/retunes/{retune_id}", dependencies=_READ, responses=problems("unknown_retune"))
 def read_retune(context: InContext, retune_id: str) -> Retune:
     """One retune."""
-    return retunes.read(context, retune_id)
+    return records.read(context, retune_id)
 
 
 @router.post(
@@ -49,7 +49,7 @@ def read_retune(context: InContext, retune_id: str) -> Retune:
 )
 def cancel_retune(context: InContext, retune_id: str, once: InOnce) -> Retune:
     """End a queued or running retune for good; what is served stays as it is, stale where it was."""
-    return retunes.cancel(context, retune_id, once)
+    return records.cancel(context, retune_id, once)
 
 
 @router.put(
@@ -59,4 +59,4 @@ def cancel_retune(context: InContext, retune_id: str, once: InOnce) -> Retune:
 )
 def plan_run(context: InContext, study_key: InStudyKey, planned: PlannedRun, project: InProject = None) -> PlannedRun:
     """Declare the training run a best configuration is for; what its retunes cost is held against what they save there."""
-    return retunes.plan(context, study_key, planned, project)
+    return records.plan(context, study_key, planned, project)

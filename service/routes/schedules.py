@@ -7,14 +7,15 @@ from starlette.convertors import StringConvertor, register_url_convertor
 
 from api_schemas.keys import Scope
 from api_schemas.schedules import Schedule, SchedulePage, ScheduleSpec, TickPage
-from service import etags, schedules
-from service.auth import requires
-from service.codes import problems
-from service.context import InContext
-from service.etags import InIfMatch
-from service.idempotency import InOnce
-from service.paging import InLimit, InPageToken
+from service.access.auth import requires
+from service.http import etags
+from service.http.error_codes import problems
+from service.http.etags import InIfMatch
+from service.http.idempotent_requests import InOnce
+from service.http.paging import InLimit, InPageToken
+from service.process.context import InContext
 from service.routes.studies import InProject
+from service.schedules import manage
 
 
 class _Id(StringConvertor):
@@ -38,7 +39,7 @@ def create_schedule(
     context: InContext, spec: ScheduleSpec, once: InOnce, response: Response, project: InProject = None
 ) -> Schedule:
     """Have recommendations measured again: at times, on a change of hardware or software, or by hand."""
-    schedule = schedules.create(context, spec, once, project)
+    schedule = manage.create(context, spec, once, project)
     response.headers["Location"] = f"/v1/schedules/{schedule.schedule_id}"
     response.headers["ETag"] = etags.of(schedule)
     return schedule
@@ -49,7 +50,7 @@ def list_schedules(
     context: InContext, project: InProject = None, limit: InLimit = 50, page_token: InPageToken = None
 ) -> SchedulePage:
     """Schedules, newest first."""
-    return schedules.page(context, project, page_token, limit)
+    return manage.page(context, project, page_token, limit)
 
 
 @router.get("/{schedule_id:schedule}", dependencies=READ, responses=_UNKNOWN, response_model=Schedule)
@@ -57,7 +58,7 @@ def read_schedule(
     context: InContext, schedule_id: InScheduleId, request: Request, response: Response
 ) -> Schedule | Response:
     """One schedule, its next tick, and what became of the last ones."""
-    schedule = schedules.read(context, schedule_id)
+    schedule = manage.read(context, schedule_id)
     return etags.respond(request, response, schedule) or schedule
 
 
@@ -66,7 +67,7 @@ def list_ticks(
     context: InContext, schedule_id: InScheduleId, limit: InLimit = 50, page_token: InPageToken = None
 ) -> TickPage:
     """What became of a schedule's ticks, newest first."""
-    return schedules.tick_page(context, schedule_id, page_token, limit)
+    return manage.tick_page(context, schedule_id, page_token, limit)
 
 
 @router.put("/{schedule_id:schedule}", dependencies=WRITE, responses=_CHANGED)
@@ -74,7 +75,7 @@ def put_schedule(
     context: InContext, schedule_id: InScheduleId, spec: ScheduleSpec, response: Response, if_match: InIfMatch = None
 ) -> Schedule:
     """Replace what a schedule says. Ticks that were due before are not made up for under the new times."""
-    schedule = schedules.put(context, schedule_id, spec, if_match)
+    schedule = manage.put(context, schedule_id, spec, if_match)
     response.headers["ETag"] = etags.of(schedule)
     return schedule
 
@@ -82,13 +83,13 @@ def put_schedule(
 @router.delete("/{schedule_id:schedule}", status_code=204, dependencies=WRITE, responses=_CHANGED)
 def delete_schedule(context: InContext, schedule_id: InScheduleId, if_match: InIfMatch = None) -> None:
     """Forget a schedule and its ticks. Its queued retunes are skipped; those that run go on."""
-    schedules.delete(context, schedule_id, if_match)
+    manage.delete(context, schedule_id, if_match)
 
 
 @router.post("/{schedule_id}:pause", dependencies=WRITE, responses=_CHANGED)
 def pause_schedule(context: InContext, schedule_id: InScheduleId, once: InOnce, if_match: InIfMatch = None) -> Schedule:
     """No ticks until it is resumed; they are not made up for. Its queued retunes are skipped."""
-    return schedules.pause(context, schedule_id, True, once, if_match)
+    return manage.pause(context, schedule_id, True, once, if_match)
 
 
 @router.post("/{schedule_id}:resume", dependencies=WRITE, responses=_CHANGED)
@@ -96,10 +97,10 @@ def resume_schedule(
     context: InContext, schedule_id: InScheduleId, once: InOnce, if_match: InIfMatch = None
 ) -> Schedule:
     """Go on with the next tick after now."""
-    return schedules.pause(context, schedule_id, False, once, if_match)
+    return manage.pause(context, schedule_id, False, once, if_match)
 
 
 @router.post("/{schedule_id}:run", dependencies=WRITE, responses=_UNKNOWN)
 def run_schedule(context: InContext, schedule_id: InScheduleId, once: InOnce) -> Schedule:
     """Have its cases measured now, whatever its trigger, also while it is paused."""
-    return schedules.run(context, schedule_id, once)
+    return manage.run(context, schedule_id, once)

@@ -11,14 +11,15 @@ from api_schemas.studies import Study, StudyPage, StudyResult, StudySpec, StudyS
 from api_schemas.study_changes import CloneRequest, Extension
 from api_schemas.trials import RejectionPage, TrialPage, TrialState
 from db.queries.studies import Filter
-from service import etags, extension, insights, studies, study_actions
-from service.auth import requires
-from service.codes import problems
-from service.context import InContext
-from service.etags import InIfMatch
-from service.idempotency import InOnce
-from service.moments import Moment
-from service.paging import InLimit, InPageToken
+from service.access.auth import requires
+from service.http import etags
+from service.http.error_codes import problems
+from service.http.etags import InIfMatch
+from service.http.idempotent_requests import InOnce
+from service.http.paging import InLimit, InPageToken
+from service.http.timestamps import Moment
+from service.process.context import InContext
+from service.studies import actions, create_and_read, extension, insights
 
 router = APIRouter(prefix="/v1/studies", tags=["studies"])
 
@@ -55,7 +56,7 @@ def create_study(
     project: InProject = None,
 ) -> Study:
     """Create a study; it starts as soon as a worker asks for work."""
-    study = studies.create(context, spec, once, study_id, project)
+    study = create_and_read.create(context, spec, once, study_id, project)
     response.headers["Location"] = f"/v1/studies/{study.study_id}"
     response.headers["ETag"] = etags.of(study)
     return study
@@ -74,26 +75,26 @@ def list_studies(
 ) -> StudyPage:
     """Studies by time of creation."""
     wanted = Filter(project, tuple(sorted(set(state or ()))), created_from, created_before)
-    return studies.page(context, wanted, order == "oldest", page_token, limit)
+    return create_and_read.page(context, wanted, order == "oldest", page_token, limit)
 
 
 @router.get("/{study_id}", dependencies=READ, responses=_UNKNOWN, response_model=Study)
 def read_study(context: InContext, study_id: InStudyId, request: Request, response: Response) -> Study | Response:
     """One study as it stands."""
-    study = studies.read(context, study_id)
+    study = create_and_read.read(context, study_id)
     return etags.respond(request, response, study) or study
 
 
 @router.post("/{study_id}:cancel", dependencies=WRITE, responses=_CHANGED)
 def cancel_study(context: InContext, study_id: InStudyId, once: InOnce, if_match: InIfMatch = None) -> Study:
     """End a study; its workers stop at their next heartbeat."""
-    return study_actions.cancel(context, study_id, once, if_match)
+    return actions.cancel(context, study_id, once, if_match)
 
 
 @router.post("/{study_id}:pause", dependencies=WRITE, responses=_CHANGED)
 def pause_study(context: InContext, study_id: InStudyId, once: InOnce, if_match: InIfMatch = None) -> Study:
     """Give out no more runs of a study; those that run may finish."""
-    return study_actions.pause(context, study_id, True, once, if_match)
+    return actions.pause(context, study_id, True, once, if_match)
 
 
 @router.post(
@@ -103,7 +104,7 @@ def pause_study(context: InContext, study_id: InStudyId, once: InOnce, if_match:
 )
 def resume_study(context: InContext, study_id: InStudyId, once: InOnce, if_match: InIfMatch = None) -> Study:
     """Go on with a paused study."""
-    return study_actions.pause(context, study_id, False, once, if_match)
+    return actions.pause(context, study_id, False, once, if_match)
 
 
 @router.post(
@@ -140,7 +141,7 @@ def clone_study(
     project: InProject = None,
 ) -> Study:
     """A new study from another one's spec, with some of its fields replaced; nothing else is taken over."""
-    study = study_actions.clone(context, study_id, body, once, new_id, project)
+    study = actions.clone(context, study_id, body, once, new_id, project)
     response.headers["Location"] = f"/v1/studies/{study.study_id}"
     response.headers["ETag"] = etags.of(study)
     return study
@@ -155,7 +156,7 @@ def list_trials(
     page_token: InPageToken = None,
 ) -> TrialPage:
     """The study's trials by number, with their runs, attempts, measurements and reasons."""
-    return studies.trial_page(context, study_id, tuple(sorted(set(state or ()))), page_token, limit)
+    return create_and_read.trial_page(context, study_id, tuple(sorted(set(state or ()))), page_token, limit)
 
 
 @router.get("/{study_id}/rejections", dependencies=READ, responses=_UNKNOWN | problems("invalid_page_token"))
@@ -163,7 +164,7 @@ def list_rejections(
     context: InContext, study_id: InStudyId, limit: InLimit = 100, page_token: InPageToken = None
 ) -> RejectionPage:
     """Configurations the memory gate refused, with the reason of each."""
-    return studies.rejection_page(context, study_id, page_token, limit)
+    return create_and_read.rejection_page(context, study_id, page_token, limit)
 
 
 @router.get("/{study_id}/pareto", dependencies=READ, responses=_UNKNOWN)
@@ -181,7 +182,7 @@ def read_importance(context: InContext, study_id: InStudyId) -> Importance:
 @router.get("/{study_id}/best", dependencies=READ, responses=problems("unknown_study", "study_unfinished"))
 def read_best(context: InContext, study_id: InStudyId) -> StudyResult:
     """The answer of a complete study; 409 with its state before."""
-    return studies.best(context, study_id)
+    return create_and_read.best(context, study_id)
 
 
 @router.get(
@@ -196,4 +197,4 @@ def export_study(
     form: Annotated[ExportFormat, Query(alias="format")] = "standard",
 ) -> Export:
     """Files of `best`, of `baseline`, or of a trial by its number."""
-    return studies.export_as(context, study_id, which, form)
+    return create_and_read.export_as(context, study_id, which, form)

@@ -6,11 +6,11 @@ from fastapi import APIRouter, Query
 
 from api_schemas.keys import Scope
 from api_schemas.webhooks import Delivery, Webhook, WebhookSpec, WebhookWithSecret
-from service.auth import requires
-from service.codes import problems
-from service.context import InContext
-from service.idempotency import InOnce
-from service.webhooks import rules
+from service.access.auth import requires
+from service.http.error_codes import problems
+from service.http.idempotent_requests import InOnce
+from service.process.context import InContext
+from service.webhooks import manage
 
 router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"], dependencies=[requires(Scope.ADMIN)])
 
@@ -21,49 +21,49 @@ _UNKNOWN_OR_NO_KEY = problems("unknown_webhook", "no_secret_key")
 @router.post("", status_code=201, responses=problems("no_secret_key", "too_many_webhooks"))
 def create_webhook(context: InContext, spec: WebhookSpec, once: InOnce) -> WebhookWithSecret:
     """Be told of events by signed POSTs (standardwebhooks.com). The secret is shown here only."""
-    return rules.create(context, spec, once)
+    return manage.create(context, spec, once)
 
 
 @router.get("")
 def list_webhooks(context: InContext) -> list[Webhook]:
     """All webhooks of the key's projects, oldest first; there are at most a hundred, so there are no pages."""
-    return rules.everyone(context)
+    return manage.everyone(context)
 
 
 @router.get("/{webhook_id}", responses=_UNKNOWN)
 def read_webhook(context: InContext, webhook_id: str) -> Webhook:
     """One webhook, without its secret."""
-    return rules.read(context, webhook_id)
+    return manage.read(context, webhook_id)
 
 
 @router.delete("/{webhook_id}", status_code=204, responses=_UNKNOWN)
 def delete_webhook(context: InContext, webhook_id: str) -> None:
     """Forget a webhook and its deliveries."""
-    rules.delete(context, webhook_id)
+    manage.delete(context, webhook_id)
 
 
 @router.post("/{webhook_id}:enable", responses=_UNKNOWN)
 def enable_webhook(context: InContext, webhook_id: str, once: InOnce) -> Webhook:
     """Deliver again after the service gave up; what failed meanwhile is not repeated."""
-    return rules.enable(context, webhook_id, once)
+    return manage.enable(context, webhook_id, once)
 
 
 @router.post("/{webhook_id}:disable", responses=_UNKNOWN)
 def disable_webhook(context: InContext, webhook_id: str, once: InOnce) -> Webhook:
     """Deliver nothing more until it is enabled again; what waits is given up."""
-    return rules.disable(context, webhook_id, once)
+    return manage.disable(context, webhook_id, once)
 
 
 @router.post("/{webhook_id}:rotate", responses=_UNKNOWN_OR_NO_KEY)
 def rotate_secret(context: InContext, webhook_id: str, once: InOnce) -> WebhookWithSecret:
     """A new secret; the former signs beside it for 24 hours."""
-    return rules.rotate(context, webhook_id, once)
+    return manage.rotate(context, webhook_id, once)
 
 
 @router.post("/{webhook_id}:test", responses=_UNKNOWN_OR_NO_KEY)
 async def test_webhook(context: InContext, webhook_id: str, once: InOnce) -> Delivery:
     """Send a `webhook.test` message now and say what came of it."""
-    return await rules.test(context, webhook_id, once)
+    return await manage.test(context, webhook_id, once)
 
 
 @router.get("/{webhook_id}/deliveries", responses=_UNKNOWN)
@@ -71,4 +71,4 @@ def list_deliveries(
     context: InContext, webhook_id: str, limit: Annotated[int, Query(ge=1, le=500)] = 50
 ) -> list[Delivery]:
     """The newest messages and what became of them."""
-    return rules.read_deliveries(context, webhook_id, limit)
+    return manage.read_deliveries(context, webhook_id, limit)

@@ -4,12 +4,12 @@ from fastapi import APIRouter
 
 from api_schemas.keys import Scope
 from api_schemas.leases import Registered, Registration, Worker, WorkerPage
-from service import workers
-from service.auth import requires
-from service.codes import problems
-from service.context import InContext
-from service.idempotency import InOnce
-from service.paging import InLimit, InPageToken
+from service.access.auth import requires
+from service.http.error_codes import problems
+from service.http.idempotent_requests import InOnce
+from service.http.paging import InLimit, InPageToken
+from service.process.context import InContext
+from service.workers import registry
 
 router = APIRouter(prefix="/v1/workers", tags=["workers"])
 
@@ -19,22 +19,22 @@ router = APIRouter(prefix="/v1/workers", tags=["workers"])
 )
 def register_worker(context: InContext, registration: Registration, once: InOnce) -> Registered:
     """Introduce a worker; a new session of a known name takes its place."""
-    return workers.register(context, registration, once)
+    return registry.register(context, registration, once)
 
 
 @router.get("", dependencies=[requires(Scope.STUDIES_READ)], responses=problems("invalid_page_token"))
 def list_workers(context: InContext, limit: InLimit = 100, page_token: InPageToken = None) -> WorkerPage:
     """Workers ever registered, by name."""
-    return workers.page(context, page_token, limit)
+    return registry.page(context, page_token, limit)
 
 
 @router.post("/{worker_id}:drain", dependencies=[requires(Scope.ADMIN)], responses=problems("unknown_worker"))
 def drain_worker(context: InContext, worker_id: str, once: InOnce) -> Worker:
     """Give a worker no more work, also after a restart; what it runs may finish."""
-    return workers.drain(context, worker_id, True, once)
+    return registry.drain(context, worker_id, True, once)
 
 
 @router.post("/{worker_id}:resume", dependencies=[requires(Scope.ADMIN)], responses=problems("unknown_worker"))
 def resume_worker(context: InContext, worker_id: str, once: InOnce) -> Worker:
     """Give a drained worker work again."""
-    return workers.drain(context, worker_id, False, once)
+    return registry.drain(context, worker_id, False, once)

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from starlette.concurrency import run_in_threadpool
 
 from db.queries import webhooks
-from service.context import Context
+from service.process.context import Context
 from service.webhooks import secrets
 from service.webhooks.sending import Answer, Message, send
 

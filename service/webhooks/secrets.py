@@ -15,7 +15,7 @@ from standardwebhooks import Webhook
 
 from db.session import parse_url
 from db.tables.studies import WebhookRow
-from service.errors import Conflict
+from service.http.errors import Conflict
 from service.settings import Settings
 
 _OLD_SIGNS = timedelta(hours=24)

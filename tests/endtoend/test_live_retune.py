@@ -17,8 +17,9 @@ from api_schemas.retunes import Cause
 from db.queries import best, retunes
 from db.session import Database
 from db.tables.canaries import CanaryRow
-from service import canary, canary_sending, challenge, retune_queue, retune_steps
-from service.context import Context
+from service.canaries import judge, send
+from service.process.context import Context
+from service.retuning import challenge_steps, driver, queue
 from service.settings import Settings
 
 pytestmark = [
@@ -67,9 +68,7 @@ class Life:
         now = self.context.now()
         project_id, key = self.case
         with self.context.db.write() as session:
-            row = retune_queue.request(
-                session, project_id=project_id, study_key=key, cause=cause, not_before=now, now=now
-            )
+            row = queue.request(session, project_id=project_id, study_key=key, cause=cause, not_before=now, now=now)
             retune_id = row.id
         until(lambda: self._step(retune_id), 200, "the retune ends")
         found: dict[str, Any] = self.stack.http.get(f"/v1/retunes/{retune_id}").json()
@@ -82,8 +81,8 @@ class Life:
             known = best.current(session, *self.case)
             assert known is not None
             case = known.project_id, known.study_key
-        assert canary_sending.begin(self.context, *case, period_s=1.0)
-        until(lambda: canary.watch(self.context) + 1 and self._last().verdict not in (None, "slow"), 120, "a verdict")
+        assert send.begin(self.context, *case, period_s=1.0)
+        until(lambda: judge.watch(self.context) + 1 and self._last().verdict not in (None, "slow"), 120, "a verdict")
         return self._last()
 
     def _last(self) -> CanaryRow:
@@ -91,8 +90,8 @@ class Life:
             return session.scalars(select(CanaryRow).order_by(CanaryRow.created_at.desc()).limit(1)).one()
 
     def _step(self, retune_id: str) -> bool:
-        retune_queue.start_due(self.context, challenge.start)
-        retune_steps.drive(self.context, challenge.start, challenge.advance)
+        queue.start_due(self.context, challenge_steps.start)
+        driver.drive(self.context, challenge_steps.start, challenge_steps.advance)
         with self.context.db.read() as session:
             row = retunes.get(session, retune_id)
             return row is not None and row.state == "ended"

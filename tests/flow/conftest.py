@@ -16,7 +16,7 @@ from db.session import Database
 from service.app import create_app
 from service.cli import main
 from service.cli.processes import listening_socket
-from service.context import Context
+from service.process.context import Context
 from service.settings import Settings
 
 

@@ -9,7 +9,7 @@ from test_flow_concurrency import in_threads
 
 from api_schemas.strategies import TrialConfig
 from db.tables.canaries import CanaryRow
-from service import canary, canary_sending
+from service.canaries import judge, send
 
 DAY_S = 86_400
 
@@ -82,8 +82,8 @@ class Fleet(Lab):
 
     def watch(self):
         for project_id, key in self.cases():
-            canary_sending.begin(self.context, project_id, key, DAY_S)
-        canary.watch(self.context)
+            send.begin(self.context, project_id, key, DAY_S)
+        judge.watch(self.context)
 
     def cases(self):
         return [("default", best(self.client)["study_key"])]

@@ -13,7 +13,7 @@ from api_schemas.failures import FailureKind
 from api_schemas.strategies import TrialConfig
 from db.queries import retunes as rows
 from db.tables.studies import DeliveryRow, WebhookRow
-from service import challenge, retune_queue
+from service.retuning import challenge_steps, queue
 
 TWO_BACKENDS = {"space": {"backends": ["ddp", "fsdp2"]}}
 CHANGED = FINGERPRINT.model_copy(update={"kernel": "6.2"})
@@ -67,7 +67,7 @@ class Lab:
     def ask(self, cause="fingerprint"):
         with self.context.db.write() as session:
             now = self.context.now()
-            row = retune_queue.request(
+            row = queue.request(
                 session,
                 project_id="default",
                 study_key=best(self.client)["study_key"],
@@ -80,11 +80,11 @@ class Lab:
 
     def step(self):
         """What the service's loop does."""
-        retune_queue.start_due(self.context, challenge.start)
+        queue.start_due(self.context, challenge_steps.start)
         with self.context.db.read() as session:
             running = rows.running(session)
         for row in running:
-            challenge.advance(self.context, row)
+            challenge_steps.advance(self.context, row)
 
     def retune(self, cause="fingerprint"):
         """From the request to the end; the retune, and its runs study by study."""
@@ -241,9 +241,9 @@ def test_replicas_and_repeated_steps_make_one_challenge_and_one_outcome(client):
     retune_id = lab.ask()
     in_threads(lambda _: lab.step(), range(4))
     row = lab.row(retune_id)
-    assert challenge.start(lab.context, row) == row.challenge_study_id, "asked again, the same"
+    assert challenge_steps.start(lab.context, row) == row.challenge_study_id, "asked again, the same"
     lab.work()
-    in_threads(lambda _: challenge.advance(lab.context, row), range(4))
+    in_threads(lambda _: challenge_steps.advance(lab.context, row), range(4))
     assert client.get(f"/v1/retunes/{retune_id}").json()["outcome"] == "kept"
     assert decisions(client, best(client)["study_key"]) == ["renewed", "proposed"]
     assert len(client.get("/v1/studies").json()["studies"]) == 2

@@ -9,9 +9,9 @@ from test_flow_study import THREE_BACKENDS, create
 
 from api_schemas.leases import LeaseRequest
 from db.session import Database
-from service import claims
-from service.askers import Askers
-from service.context import Context
+from service.leasing import choose_study
+from service.planning.planner_cache import Askers
+from service.process.context import Context
 from service.settings import Settings
 
 SPEC_24 = SPEC | {"budget": {"max_trials": 24}, "cluster": CLUSTER.model_dump()}
@@ -79,7 +79,7 @@ def test_two_replicas_never_give_out_the_same_and_sample_once_for_each_trial(cli
 
     def ask(index):
         request = LeaseRequest(protocol_version=1, session=workers[index].session)
-        got.append(claims.grant(replicas[index % 2], request))
+        got.append(choose_study.grant(replicas[index % 2], request))
 
     in_threads(ask, range(6))
     assert len({lease.task.config.content_key() for lease in got}) == 6

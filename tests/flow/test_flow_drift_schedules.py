@@ -5,8 +5,9 @@ from test_flow_canaries import DAY_S, Fleet
 from test_flow_challenges import CHANGED
 from test_flow_schedules import act, make, read, retunes
 
-from service import canary, canary_sending, ticks
-from service.context import Context
+from service.canaries import judge, send
+from service.process.context import Context
+from service.schedules import ticks
 
 
 def canary_tick(fleet, schedule):
@@ -17,7 +18,7 @@ def canary_tick(fleet, schedule):
     assert ticks.account_for(fleet.context) == 1
     for _ in range(3):
         fleet.work()
-        canary.watch(fleet.context)
+        judge.watch(fleet.context)
     tick = read(fleet.client, schedule)["last_ticks"][0]
     return tick["state"], tick["cases"], tick["reason"]
 
@@ -51,7 +52,7 @@ def test_the_setting_is_for_cases_without_a_drift_schedule_that_has_times(client
 
     def periods():
         with context.db.read() as session:
-            return [canary_sending.watched(one, session) for one in (context, daily)]
+            return [send.watched(one, session) for one in (context, daily)]
 
     assert periods() == [[], [("default", key, DAY_S)]]
     make(client, trigger="drift", cron=None)

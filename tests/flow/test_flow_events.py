@@ -7,7 +7,7 @@ import pytest
 from simulated_worker import PROFILE, SPEC, SimulatedWorker, measurement
 
 from api_schemas.events import EVENT_TYPES
-from service import expiry
+from service.lifecycle import expiry
 
 SSE = {"accept": "text/event-stream"}
 

@@ -5,7 +5,7 @@ from simulated_worker import PROFILE, SPEC, SimulatedWorker, failure, measuremen
 
 from api_schemas.failures import FailureKind
 from api_schemas.leases import PROTOCOL_VERSION
-from service import expiry
+from service.lifecycle import expiry
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from simulated_worker import CLUSTER, SPEC, SimulatedWorker
 from sqlalchemy import text
 
 from api_schemas.keys import Scope
-from service.context import Context
+from service.process.context import Context
 
 OPEN_ROUTES = {"/healthz", "/readyz"}
 

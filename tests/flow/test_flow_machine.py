@@ -17,7 +17,7 @@ from api_schemas.leases import TASK_KINDS, ProfileTask, RestartTask
 from api_schemas.trials import TrialState
 from benchmarks.service import history
 from db.tables.studies import RunRow
-from service import expiry
+from service.lifecycle import expiry
 
 LONG = os.environ.get("SHARDTUNE_TEST_LONG") == "1"
 WORKERS = st.integers(0, 2)

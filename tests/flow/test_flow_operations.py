@@ -10,9 +10,10 @@ from simulated_worker import PROFILE, SPEC, SimulatedWorker, failure, measuremen
 from api_schemas.failures import FailureKind
 from db.backup import backup
 from db.session import Database
-from service import expiry, retention
+from service import retention
 from service.app import create_app
-from service.context import Context
+from service.lifecycle import expiry
+from service.process.context import Context
 from service.settings import Settings
 
 

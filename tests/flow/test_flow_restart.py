@@ -5,7 +5,7 @@ from simulated_worker import SPEC, SimulatedWorker, failure, measurement, restar
 
 from api_schemas.failures import FailureKind
 from api_schemas.leases import TASK_KINDS, RestartTask
-from service import expiry
+from service.lifecycle import expiry
 
 NEW = {"task_kinds": TASK_KINDS}
 

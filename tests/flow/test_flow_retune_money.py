@@ -11,17 +11,18 @@ from test_flow_best import best, tune
 from test_flow_challenges import CHANGED
 from test_flow_retunes import ask
 
+from api_schemas.cases import Subject
 from api_schemas.retunes import RetunePolicy
 from db.queries import keys, retunes, trials
 from db.session import Database
 from db.tables.best import BestRow
 from db.tables.retunes import RetuneRow
 from db.tables.studies import AttemptRow
-from service import challenge, retune_queue, retune_steps, staleness
 from service.app import create_app
-from service.context import Context
+from service.best import staleness
+from service.process.context import Context
+from service.retuning import challenge_steps, driver, queue
 from service.settings import Settings
-from service.subjects import Subject
 
 A_DAY = 200.0
 QUIET = {"sweep_s": 3600, "fingerprint_check_s": 3600, "canary_check_s": 3600, "retune_every_s": 3600}
@@ -81,8 +82,8 @@ def fifty_cases(context, key):
 
 def run_a_day(context, worker):
     worker.register()
-    while retune_queue.start_due(context, challenge.start) + worker.work(500):
-        retune_steps.drive(context, challenge.start, challenge.advance)
+    while queue.start_due(context, challenge_steps.start) + worker.work(500):
+        driver.drive(context, challenge_steps.start, challenge_steps.advance)
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -118,7 +119,7 @@ def test_a_project_has_a_limit_of_its_own(service, clock):
     with context.db.write() as session:
         keys.lock_project(session, "default").retuning = RetunePolicy(gpu_seconds_per_day=3)
     retune_id = ask(context, best(client)["study_key"])
-    assert retune_queue.start_due(context, challenge.start) == 0
+    assert queue.start_due(context, challenge_steps.start) == 0
     found = client.get(f"/v1/retunes/{retune_id}").json()
     assert found["outcome"] == "skipped" and "project default may use 3 GPU-seconds a day" in found["reason"]
 
@@ -135,13 +136,13 @@ def test_retunes_start_in_their_windows(service, clock):
     client, context, _ = service
     clock.turn(12 * 3600)
     retune_id = manual(client, windows=["22:00-06:00"], timezone="Europe/Berlin")
-    assert retune_queue.start_due(context, challenge.start) == 0
+    assert queue.start_due(context, challenge_steps.start) == 0
     assert client.get(f"/v1/retunes/{retune_id}").json()["reason"] == (
         "waits for a window of its schedule: 22:00-06:00 (Europe/Berlin)"
     )
     clock.turn(9 * 3600)
     SimulatedWorker(client).register()
-    assert retune_queue.start_due(context, challenge.start) == 1
+    assert queue.start_due(context, challenge_steps.start) == 1
 
 
 @pytest.mark.parametrize(
@@ -152,7 +153,7 @@ def test_what_cannot_earn_its_cost_is_skipped_in_words(service, planned, gain, o
     spec = {"name": "worth", "trigger": "fingerprint", "planned_gpu_hours": planned, "likely_gain": gain}
     client.post("/v1/schedules", json=spec).raise_for_status()
     retune_id = ask(context, best(client)["study_key"])
-    retune_queue.start_due(context, challenge.start)
+    queue.start_due(context, challenge_steps.start)
     found = client.get(f"/v1/retunes/{retune_id}").json()
     assert found["outcome"] == outcome and found["planned_gpu_seconds"] == planned * 3600
     if outcome == "skipped":
@@ -162,10 +163,10 @@ def test_what_cannot_earn_its_cost_is_skipped_in_words(service, planned, gain, o
 def test_a_retune_that_has_used_what_its_schedule_allows_is_stopped(service):
     client, context, worker = service
     retune_id = manual(client, max_gpu_seconds=14)
-    assert retune_queue.start_due(context, challenge.start) == 1
+    assert queue.start_due(context, challenge_steps.start) == 1
     for _ in range(3):
         worker.do(worker.lease())
-    retune_steps.drive(context, challenge.start, challenge.advance)
+    driver.drive(context, challenge_steps.start, challenge_steps.advance)
     found = client.get(f"/v1/retunes/{retune_id}").json()
     assert found["outcome"] == "inconclusive" and "18 of the 14 GPU-seconds its schedule allows" in found["reason"]
     assert client.get(f"/v1/studies/{found['challenge_study_id']}").json()["state"] == "cancelled"
@@ -176,7 +177,7 @@ def background(service):
     """A retune's study, begun."""
     client, context, worker = service
     ask(context, best(client)["study_key"])
-    assert retune_queue.start_due(context, challenge.start) == 1
+    assert queue.start_due(context, challenge_steps.start) == 1
     return client, context, worker
 
 
@@ -201,7 +202,7 @@ def test_where_configured_a_retunes_run_gives_its_worker_up_at_once(database_url
         tune(client)
         worker = SimulatedWorker(client).register()
         ask(context, best(client)["study_key"])
-        retune_queue.start_due(context, challenge.start)
+        queue.start_due(context, challenge_steps.start)
         lease = worker.lease()
         assert worker.heartbeat(lease)["action"] == "continue"
         clock.turn(5)

@@ -10,14 +10,14 @@ from test_flow_pages import token
 
 from api_schemas.retunes import Gain, RetuneOutcome, RetuneState
 from db.queries import retunes as rows
-from service import challenge, retune_queue, retune_steps, retunes
-from service.errors import Invalid
+from service.http.errors import Invalid
+from service.retuning import challenge_steps, driver, queue, records
 
 
 def ask(context, key, cause="fingerprint", wait_s=0.0, **more):
     with context.db.write() as session:
         due = context.now() + timedelta(seconds=wait_s)
-        asked = retune_queue.request(
+        asked = queue.request(
             session, project_id="default", study_key=key, cause=cause, not_before=due, now=context.now(), **more
         )
         return asked.id
@@ -43,17 +43,17 @@ def test_many_causes_make_one_retune_of_a_case(client, case):
 def test_a_due_retune_starts_once_and_its_case_is_free_when_it_has_ended(client, case, clock):
     context, key, study_id = case
     retune_id = ask(context, key, wait_s=60)
-    assert retune_queue.start_due(context, lambda *_: study_id) == 0
+    assert queue.start_due(context, lambda *_: study_id) == 0
     clock.turn(60)
     started = []
-    in_threads(lambda _: retune_queue.start_due(context, lambda _, row: started.append(row.id) or study_id), range(4))
+    in_threads(lambda _: queue.start_due(context, lambda _, row: started.append(row.id) or study_id), range(4))
     assert started == [retune_id]
     assert client.get(f"/v1/retunes/{retune_id}").json()["challenge_study_id"] == study_id
     with context.db.write() as session:
         gain = Gain(value=1.25, ci95=(1.2, 1.3))
         row = rows.lock(session, retune_id)
         row.planned_gpu_seconds = 1000.0
-        retunes.finish(context, session, row, RetuneOutcome.REPLACED, "replaced", gain)
+        records.finish(context, session, row, RetuneOutcome.REPLACED, "replaced", gain)
     ended = client.get(f"/v1/retunes/{retune_id}").json()
     assert (ended["outcome"], ended["expected_saving_gpu_seconds"]) == ("replaced", pytest.approx(200.0))
     assert ended["gpu_seconds"] == client.get(f"/v1/studies/{study_id}").json()["gpu_seconds"] > 0
@@ -67,11 +67,11 @@ def test_a_retune_nobody_can_run_waits_and_says_so(client, case, clock):
     def refuse(*_):
         raise Invalid("no_worker", "no worker is registered")
 
-    assert retune_queue.start_due(context, refuse) == 0
+    assert queue.start_due(context, refuse) == 0
     found = client.get(f"/v1/retunes/{retune_id}").json()
     assert (found["state"], found["reason"]) == ("queued", "waits: no worker is registered")
     clock.turn(600)
-    assert retune_queue.start_due(context, lambda *_: study_id) == 1
+    assert queue.start_due(context, lambda *_: study_id) == 1
 
 
 def test_the_most_used_recommendation_goes_first(client, case):
@@ -87,7 +87,7 @@ def test_the_most_used_recommendation_goes_first(client, case):
     with context.db.write() as session:
         rows.add_uses(session, {("default", other): 3})
     started = []
-    retune_queue.start_due(context, lambda _, row: started.append(row.study_key) or study_id)
+    queue.start_due(context, lambda _, row: started.append(row.study_key) or study_id)
     assert started == [other]
     (waiting,) = client.get("/v1/retunes", params={"study_key": key}).json()["retunes"]
     assert waiting["reason"] == "waits for 1 running retunes: one at a time for each live worker"
@@ -101,7 +101,7 @@ def test_starting_that_breaks_again_and_again_fails_the_retune(client, case, clo
         raise RuntimeError("broken")
 
     for _ in range(5):
-        retune_queue.start_due(context, break_down)
+        queue.start_due(context, break_down)
         clock.turn(600)
     found = client.get(f"/v1/retunes/{retune_id}").json()
     assert (found["state"], found["outcome"]) == (RetuneState.ENDED, RetuneOutcome.FAILED)
@@ -127,7 +127,7 @@ def test_a_queued_retune_is_cancelled_and_stays_so(client, case):
         "cancelled by a person",
     )
     assert cancel(client, retune_id).json() == first.json()
-    assert retune_queue.start_due(context, lambda *_: study_id) == 0
+    assert queue.start_due(context, lambda *_: study_id) == 0
     assert ask(context, key) != retune_id, "the case may be measured again"
 
 
@@ -136,13 +136,13 @@ def test_a_running_retune_is_cancelled_with_its_study_and_takes_its_run_from_the
     before = best(client)
     retune_id = ask(context, key)
     worker = SimulatedWorker(client).register()
-    assert retune_queue.start_due(context, challenge.start) == 1
+    assert queue.start_due(context, challenge_steps.start) == 1
     lease = worker.lease()
     assert cancel(client, retune_id).json()["state"] == "ended"
     challenged = client.get(f"/v1/retunes/{retune_id}").json()["challenge_study_id"]
     assert client.get(f"/v1/studies/{challenged}").json()["state"] == "cancelled"
     assert worker.heartbeat(lease)["action"] == "stop" and worker.lease() is None
-    retune_steps.drive(context, challenge.start, challenge.advance)
+    driver.drive(context, challenge_steps.start, challenge_steps.advance)
     assert best(client)["recommendation_id"] == before["recommendation_id"]
 
 
@@ -155,9 +155,9 @@ def test_what_has_ended_or_is_just_being_started_cannot_be_cancelled(client, cas
         assert (refused.status_code, refused.json()["code"]) == (409, "retune_starting")
         return study_id
 
-    assert retune_queue.start_due(context, while_it_starts) == 1
+    assert queue.start_due(context, while_it_starts) == 1
     with context.db.write() as session:
-        retunes.finish(context, session, rows.lock(session, retune_id), RetuneOutcome.KEPT, "kept")
+        records.finish(context, session, rows.lock(session, retune_id), RetuneOutcome.KEPT, "kept")
     refused = cancel(client, retune_id)
     assert (refused.status_code, refused.json()["code"]) == (409, "retune_ended")
     assert cancel(client, "retune-none").json()["code"] == "unknown_retune"

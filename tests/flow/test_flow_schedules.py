@@ -6,8 +6,9 @@ from test_flow_keys import bearer, make_key
 
 from api_schemas.retunes import RetuneOutcome
 from db.queries import retunes as rows
-from service import retune_queue, ticks
-from service.retunes import finish
+from service.retuning import queue
+from service.retuning.records import finish
+from service.schedules import ticks
 
 NIGHTLY = {"name": "nightly", "trigger": "cron", "cron": "30 2 * * *", "timezone": "Europe/Berlin"}
 
@@ -146,7 +147,7 @@ def test_a_change_of_the_fingerprint_is_the_business_of_the_schedules_for_it(cli
 
     def ask():
         with context.db.write() as session:
-            row = retune_queue.request(
+            row = queue.request(
                 session,
                 project_id="default",
                 study_key=key,

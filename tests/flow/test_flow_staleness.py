@@ -6,7 +6,7 @@ from test_flow_best import best, tune
 from test_flow_concurrency import in_threads
 
 from api_schemas.hardware import FIRST_FIELDS
-from service import staleness
+from service.best import staleness
 
 NEW = FINGERPRINT.model_copy(update={"driver": "560.1", "torch": "2.14.0"})
 DEBOUNCE_S, GONE_S, LIVE_S = 300, 3600, 90

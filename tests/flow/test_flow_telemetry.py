@@ -8,7 +8,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from db.session import Database
 from service.app import create_app
-from service.context import Context
+from service.process.context import Context
 from service.settings import Settings
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"

@@ -16,9 +16,10 @@ from db.queries import keys
 from db.session import Database
 from db.tables.best import BestRow
 from db.tables.retunes import RetuneRow, ScheduleTickRow
-from service import retunes, schedules, ticks
 from service.app import create_app
-from service.context import Context
+from service.process.context import Context
+from service.retuning import records
+from service.schedules import manage, ticks
 from service.settings import Settings
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -97,7 +98,7 @@ def end_retunes(context):
     """What was asked for is done before the next look."""
     with context.db.write() as session:
         for row in session.scalars(select(RetuneRow).where(RetuneRow.state == RetuneState.QUEUED)):
-            retunes.finish(context, session, row, RetuneOutcome.KEPT, "kept")
+            records.finish(context, session, row, RetuneOutcome.KEPT, "kept")
 
 
 @pytest.fixture
@@ -134,7 +135,7 @@ def run_season(four, clock, season):
     context = four.contexts[0]
     clock.moment = begin
     made = {
-        name: schedules.create(
+        name: manage.create(
             context,
             ScheduleSpec(name=name, trigger="cron", timezone="Europe/Berlin", **rules),
             project_id=f"{season}-{name}",
@@ -151,7 +152,7 @@ def run_season(four, clock, season):
         four.look()
         end_retunes(context)
     for schedule_id in made.values():
-        schedules.pause(context, schedule_id, True)
+        manage.pause(context, schedule_id, True)
     return made, begin, down_at
 
 

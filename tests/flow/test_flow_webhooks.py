@@ -20,9 +20,9 @@ from simulated_worker import FINGERPRINT, SPEC, SimulatedWorker
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from db.session import Database
-from service import staleness
 from service.app import create_app
-from service.context import Context
+from service.best import staleness
+from service.process.context import Context
 from service.settings import Settings
 from service.webhooks import addresses, deliveries
 

@@ -7,9 +7,9 @@ from starlette.responses import Response
 
 from db.listing import Page
 from db.queries.overview import BEST_SORTS
-from service.context import InContext
 from service.pages.rendering import render
 from service.pages.views import best
+from service.process.context import InContext
 
 router = APIRouter()
 

@@ -14,9 +14,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
 from db.queries import overview
-from service.context import Context, InContext
-from service.errors import TooMany
-from service.studies import must_exist
+from service.http.errors import TooMany
+from service.process.context import Context, InContext
+from service.studies.create_and_read import must_exist
 
 log = logging.getLogger(__name__)
 

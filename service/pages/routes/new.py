@@ -7,14 +7,15 @@ from fastapi import APIRouter, Form, Query, Request
 from starlette.responses import Response
 
 from api_schemas.keys import Scope
-from service import studies, workers
-from service.codes import FieldError
-from service.context import Context, InContext
-from service.errors import Invalid
+from service.http.error_codes import FieldError
+from service.http.errors import Invalid
 from service.pages.gate import may
 from service.pages.rendering import Checked, render, see_other
 from service.pages.views.calculator import new_page
 from service.pages.views.form import FormErrors, StudyForm, study_spec
+from service.process.context import Context, InContext
+from service.studies import create_and_read
+from service.workers import registry
 
 router = APIRouter(prefix="/new")
 
@@ -36,8 +37,8 @@ def create(request: Request, context: InContext, form: Annotated[StudyForm, Form
     """Create the study, or say what is wrong beside the form."""
     try:
         with context.db.read() as session:
-            spec = study_spec(form, workers.live(context, session))
-        study = studies.create(context, spec)
+            spec = study_spec(form, registry.live(context, session))
+        study = create_and_read.create(context, spec)
     except FormErrors as error:
         return _show(request, context, form, error.errors, 422)
     except Invalid as error:
@@ -49,5 +50,5 @@ def _show(
     request: Request, context: Context, form: StudyForm, errors: Sequence[FieldError] = (), status: int = 200
 ) -> Response:
     with context.db.read() as session:
-        shown = new_page(form, workers.live(context, session), errors)
+        shown = new_page(form, registry.live(context, session), errors)
     return render(request, "new.html", status=status, p=shown)

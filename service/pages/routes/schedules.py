@@ -8,14 +8,15 @@ from starlette.responses import Response
 
 from api_schemas.keys import Scope
 from db.queries.retunes import Filter
-from service import retune_money, retunes
-from service import schedules as rules
-from service.codes import FieldError
-from service.context import Context, InContext
-from service.errors import Conflict, Invalid, NotFound
+from service.access import retune_budget
+from service.http.error_codes import FieldError
+from service.http.errors import Conflict, Invalid, NotFound
 from service.pages.gate import may
 from service.pages.rendering import Checked, render, see_other
 from service.pages.views.schedules import FormErrors, ScheduleForm, cards, choices, lines, spec_of
+from service.process.context import Context, InContext
+from service.retuning import records
+from service.schedules import manage as rules
 
 router = APIRouter(prefix="/schedules")
 
@@ -59,17 +60,17 @@ def act(context: InContext, schedule_id: str, action: str) -> Response:
 @router.post("/retunes/{retune_id}/cancel", dependencies=[Checked, may(Scope.STUDIES_WRITE)])
 def cancel_retune(context: InContext, retune_id: str) -> Response:
     """End a queued or running retune."""
-    retunes.cancel(context, retune_id)
+    records.cancel(context, retune_id)
     return see_other("/schedules#retunes")
 
 
 def _show(request: Request, context: Context, form: ScheduleForm, errors: Sequence[FieldError] = ()) -> Response:
     found = rules.page(context, None, None, _MOST).schedules
-    newest = retunes.page(context, Filter(), None, _MOST).retunes
+    newest = records.page(context, Filter(), None, _MOST).retunes
     names = {one.schedule_id: one.name for one in found}
     with context.db.read() as session:
         shown, selectable = lines(session, newest, names), choices(session, context.principal.home)
-        accounts = retune_money.accounts(context, session, context.principal.home)
+        accounts = retune_budget.accounts(context, session, context.principal.home)
     return render(
         request,
         "schedules.html",

@@ -7,13 +7,13 @@ from pydantic import ValidationError
 from starlette.responses import Response
 
 from api_schemas.keys import KeySpec, Scope
-from service import keys
-from service.context import InContext
-from service.mistakes import field_error
+from service.access import manage_keys
+from service.http.validation_errors import field_error
 from service.pages.gate import may
 from service.pages.rendering import Checked, see_other
 from service.pages.routes import webhooks
 from service.pages.views.settings import show
+from service.process.context import InContext
 
 router = APIRouter(prefix="/settings", dependencies=[may(Scope.ADMIN)])
 
@@ -39,7 +39,7 @@ def create_key(
         spec = KeySpec.model_validate(values | {"expires_in_days": days.strip() or None})
     except ValidationError as error:
         return show(request, context, errors=[field_error(item) for item in error.errors()])
-    created = keys.create(context, spec)
+    created = manage_keys.create(context, spec)
     assert created.secret is not None, "only a repeated request has none"
     return show(request, context, secret=created.secret.get_secret_value(), made=f"Key {spec.name}")
 
@@ -47,7 +47,7 @@ def create_key(
 @router.post("/keys/{key_id}/revoke", dependencies=[Checked])
 def revoke_key(context: InContext, key_id: str) -> Response:
     """End a key now."""
-    keys.revoke(context, key_id)
+    manage_keys.revoke(context, key_id)
     return see_other("/settings")
 
 

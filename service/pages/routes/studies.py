@@ -14,14 +14,15 @@ from api_schemas.trials import TrialState
 from db.listing import Page
 from db.queries import overview
 from db.queries.trial_points import TRIAL_SORTS, TrialFilter
-from service import decisions, extension, study_actions
-from service import studies as rules
-from service.context import Context, InContext
-from service.errors import NotFound
+from service.http.errors import NotFound
 from service.pages.gate import may
 from service.pages.rendering import Checked, render, see_other
 from service.pages.views import best, recommended, words
 from service.pages.views import study as views
+from service.process.context import Context, InContext
+from service.recommendations import decisions
+from service.studies import actions, extension
+from service.studies import create_and_read as rules
 
 router = APIRouter(prefix="/studies")
 
@@ -110,9 +111,9 @@ def download(context: InContext, study_id: str, name: str, which: str = "best") 
 
 
 _ACTIONS: dict[str, Callable[[Context, str], Study]] = {
-    "pause": lambda context, study_id: study_actions.pause(context, study_id, paused=True),
-    "resume": lambda context, study_id: study_actions.pause(context, study_id, paused=False),
-    "cancel": study_actions.cancel,
+    "pause": lambda context, study_id: actions.pause(context, study_id, paused=True),
+    "resume": lambda context, study_id: actions.pause(context, study_id, paused=False),
+    "cancel": actions.cancel,
 }
 
 

@@ -9,13 +9,13 @@ from starlette.responses import Response
 
 from api_schemas.keys import Scope
 from api_schemas.webhooks import WebhookSpec
-from service.context import Context, InContext
-from service.errors import Invalid, NotFound
-from service.mistakes import field_error
+from service.http.errors import Invalid, NotFound
+from service.http.validation_errors import field_error
 from service.pages.gate import may
 from service.pages.rendering import Checked, render, see_other
 from service.pages.views import settings
-from service.webhooks import rules
+from service.process.context import Context, InContext
+from service.webhooks import manage
 
 router = APIRouter(prefix="/webhooks", dependencies=[may(Scope.ADMIN)])
 
@@ -35,7 +35,7 @@ def create_webhook(
     """Make a webhook and show its secret, this once."""
     typed = {"url": url.strip(), "study_id": study.strip(), "events": event or []}
     try:
-        created = rules.create(context, WebhookSpec.model_validate(typed | {"study_id": study.strip() or None}))
+        created = manage.create(context, WebhookSpec.model_validate(typed | {"study_id": study.strip() or None}))
     except ValidationError as error:
         return settings.show(request, context, [field_error(item) for item in error.errors()], typed=typed)
     except Invalid as error:
@@ -58,24 +58,24 @@ def show_webhook(
 @router.post("/{webhook_id}/rotate", dependencies=[Checked])
 def rotate_secret(request: Request, context: InContext, webhook_id: str) -> Response:
     """Make a new secret and show it, this once."""
-    return _show(request, context, webhook_id, secret=rules.rotate(context, webhook_id).secret)
+    return _show(request, context, webhook_id, secret=manage.rotate(context, webhook_id).secret)
 
 
 @router.post("/{webhook_id}/test", dependencies=[Checked])
 async def test_webhook(context: InContext, webhook_id: str) -> Response:
     """Send a message now; the list says what came of it."""
-    await rules.test(context, webhook_id)
+    await manage.test(context, webhook_id)
     return see_other(f"/settings/webhooks/{webhook_id}")
 
 
 @router.post("/{webhook_id}/delete", dependencies=[Checked])
 def delete_webhook(context: InContext, webhook_id: str) -> Response:
     """Forget it and its messages."""
-    rules.delete(context, webhook_id)
+    manage.delete(context, webhook_id)
     return see_other("/settings")
 
 
-_SWITCHES: dict[str, Callable[[Context, str], Any]] = {"enable": rules.enable, "disable": rules.disable}
+_SWITCHES: dict[str, Callable[[Context, str], Any]] = {"enable": manage.enable, "disable": manage.disable}
 
 
 @router.post("/{webhook_id}/{action}", dependencies=[Checked])
@@ -92,11 +92,11 @@ def switch(context: InContext, webhook_id: str, action: str) -> Response:
 def _show(
     request: Request, context: Context, webhook_id: str, state: str = "", page: int = 1, secret: str = ""
 ) -> Response:
-    deliveries, total = rules.delivery_list(context, webhook_id, state, (page - 1) * _PAGE, _PAGE)
+    deliveries, total = manage.delivery_list(context, webhook_id, state, (page - 1) * _PAGE, _PAGE)
     return render(
         request,
         "webhook.html",
-        hook=rules.read(context, webhook_id),
+        hook=manage.read(context, webhook_id),
         deliveries=deliveries,
         total=total,
         state=state,

@@ -4,12 +4,12 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from api_schemas.keys import Scope
-from service import workers as rules
-from service.context import InContext
-from service.errors import NotFound
+from service.http.errors import NotFound
 from service.pages.gate import may
 from service.pages.rendering import Checked, render, see_other
 from service.pages.views.workers import cards
+from service.process.context import InContext
+from service.workers import registry as rules
 
 router = APIRouter()
 

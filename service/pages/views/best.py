@@ -10,12 +10,12 @@ from api_schemas.studies import Contender, Study, StudyState
 from db.listing import Page
 from db.queries import overview, studies, workers
 from db.tables.studies import StudyRow, WorkerRow
-from service import views as shown
-from service import wording
 from service.pages.views import freshness, purpose, words
 from service.pages.views.freshness import Freshness
 from service.pages.views.purpose import Purpose
 from service.pages.views.recommended import Recommended, of_studies
+from service.studies import views as shown
+from service.wording import study_words
 from tuner.objective import available_gib
 
 PAGE = 25
@@ -128,7 +128,7 @@ def finished(study: Study) -> int:
 
 def _doing(study: Study, fresh: tuple[int, int], now: datetime) -> str:
     elapsed_s = (now - study.created_at).total_seconds()
-    left = wording.remaining(study, finished(study), *fresh, elapsed_s)
+    left = study_words.remaining(study, finished(study), *fresh, elapsed_s)
     return words.phase(study, fresh[0]) + (f" · {left} left" if left else "")
 
 

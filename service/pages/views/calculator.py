@@ -9,8 +9,8 @@ from api_schemas.predictions import Prediction, PredictionTable
 from api_schemas.studies import Objective
 from api_schemas.workload import RECIPES, Recipe
 from db.tables.studies import WorkerRow
-from service.codes import FieldError
-from service.errors import ServiceError
+from service.http.error_codes import FieldError
+from service.http.errors import ServiceError
 from service.pages.charts.stacked import KINDS, Stack, by_kind, stack
 from service.pages.views import form as forms
 from service.pages.views import words

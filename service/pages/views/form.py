@@ -15,10 +15,10 @@ from api_schemas.sizes import memory
 from api_schemas.strategies import TrialConfig
 from api_schemas.studies import StudySpec
 from db.tables.studies import WorkerRow
-from service.codes import FieldError
-from service.mistakes import field_error
+from service.http.error_codes import FieldError
+from service.http.input_guard import check
+from service.http.validation_errors import field_error
 from service.pages.views import words
-from service.readable import check
 from tuner.prediction import catalogue, neighbours
 
 Asked = TypeVar("Asked", bound=Schema)

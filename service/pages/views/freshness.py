@@ -7,7 +7,7 @@ from typing import Literal
 from api_schemas.fingerprints import FieldChange
 from api_schemas.studies import Study
 from db.tables.studies import WorkerRow
-from service import matching
+from service.workers import compatibility
 from tuner.freshness.fingerprints import changes
 
 
@@ -25,7 +25,7 @@ class Freshness:
 
 def of(study: Study, workers: Sequence[WorkerRow], stale_fields: Sequence[str] = ()) -> Freshness:
     """Stale as the service has marked it, by `stale_fields`; else where no registered worker compares any more."""
-    able = [worker for worker in workers if matching.same_shape(worker.inventory.cluster, study.cluster)]
+    able = [worker for worker in workers if compatibility.same_shape(worker.inventory.cluster, study.cluster)]
     if study.fingerprint is None or not able:
         return Freshness("unchecked", "no registered worker has this hardware, so nothing can be compared")
     fingerprint, nodes = study.fingerprint, study.cluster.nodes

@@ -9,7 +9,7 @@ from api_schemas.retunes import RetuneOutcome, RetuneState
 from api_schemas.studies import Study
 from db.queries import retunes
 from db.tables.retunes import RetuneRow
-from service import retune_words
+from service.wording import retune_words
 
 
 @dataclass(frozen=True)

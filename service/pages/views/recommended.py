@@ -13,7 +13,7 @@ from api_schemas.studies import StudyResult
 from db.queries import best, retunes
 from db.tables.best import BestRow, RecommendationRow
 from db.tables.retunes import RetuneRow
-from service import retune_words
+from service.wording import retune_words
 
 _SHOWN = 8
 """Decisions shown, newest first."""

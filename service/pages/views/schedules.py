@@ -13,10 +13,10 @@ from api_schemas.retunes import Retune, RetuneOutcome, RetuneState
 from api_schemas.schedules import Schedule, ScheduleSpec, Trigger
 from db.queries import best, schedules
 from db.tables.best import BestRow
-from service import retune_words
-from service.codes import FieldError
-from service.mistakes import field_error
+from service.http.error_codes import FieldError
+from service.http.validation_errors import field_error
 from service.pages.views import words
+from service.wording import retune_words
 
 _TONES = {
     RetuneOutcome.KEPT: "good",

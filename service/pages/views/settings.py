@@ -8,11 +8,11 @@ from starlette.responses import Response
 
 from api_schemas.events import EVENT_TYPES
 from api_schemas.keys import Scope
-from service import keys
-from service.codes import FieldError
-from service.context import Context
+from service.access import manage_keys
+from service.http.error_codes import FieldError
 from service.pages.rendering import render
-from service.webhooks import rules as webhooks
+from service.process.context import Context
+from service.webhooks import manage as webhooks
 
 _MOST = 200
 """Keys listed; more are read over the API."""
@@ -31,7 +31,7 @@ def show(
         request,
         "settings.html",
         status=422 if errors else 200,
-        keys=keys.page(context, None, _MOST).keys,
+        keys=manage_keys.page(context, None, _MOST).keys,
         scopes=list(Scope),
         webhooks=webhooks.everyone(context),
         event_types=EVENT_TYPES,

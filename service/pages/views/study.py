@@ -14,7 +14,6 @@ from db.listing import Page
 from db.queries import leases, overview, trial_points, trials, workers
 from db.queries.trial_points import TrialFilter, TrialPoint
 from db.tables.studies import StudyRow
-from service import insights, wording
 from service.pages.charts.interval import Interval, interval
 from service.pages.charts.parallel import Parallel, parallel
 from service.pages.charts.plot import Plot
@@ -25,6 +24,8 @@ from service.pages.views.predicted import Predicted, predicted
 from service.pages.views.purpose import Purpose
 from service.pages.views.recommended import Recommended, of_study
 from service.pages.views.trust import Trust, trust
+from service.studies import insights
+from service.wording import study_words
 from tuner.objective import available_gib
 from tuner.search.space.flat import Flat, flatten
 
@@ -151,7 +152,7 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
         lines=_lines(shown, fastest),
         matching=trial_points.count_trials(session, row.id, chosen),
         failures=tuple(_failure(*entry) for entry in trial_points.failure_counts(session, row.id)),
-        refusals=tuple(wording.closest_refusals(rejected)),
+        refusals=tuple(study_words.closest_refusals(rejected)),
         limit_gib=limit,
         best_number=best_number,
         recommended=recommended,
@@ -171,12 +172,12 @@ def _progress(session: Session, row: StudyRow, study: Study, now: datetime) -> P
         done=done,
         cancelled=study.trials.get(TrialState.CANCELLED, 0),
         # A search that ended by itself had no use for the rest of its budget.
-        total=done if study.state is StudyState.COMPLETE else max(budget or wording.DEFAULT_TRIALS, done),
+        total=done if study.state is StudyState.COMPLETE else max(budget or study_words.DEFAULT_TRIALS, done),
         is_open_ended=budget is None,
         confirmed=confirmed,
-        confirmations=wording.most_confirm_runs(study),
+        confirmations=study_words.most_confirm_runs(study),
         activity=_activity(session, study, confirmed) if running else "",
-        remaining=wording.remaining(study, done, confirmed, earlier, elapsed) if running else "",
+        remaining=study_words.remaining(study, done, confirmed, earlier, elapsed) if running else "",
         rivals=overview.count_running(session, row.project_id) - 1 if running else 0,
         elapsed_s=elapsed,
     )
@@ -192,11 +193,11 @@ def _activity(session: Session, study: Study, confirmed: int) -> str:
         return "waiting for a worker"
     run = running[-1]
     assert run.trial is not None
-    where = f"trial {run.trial.number}: {wording.step(run.progress)}"
+    where = f"trial {run.trial.number}: {study_words.step(run.progress)}"
     if run.purpose == "restart":
         return f"restart of the winner from its own checkpoint, {where}"
     if study.phase is StudyPhase.CONFIRM:
-        return f"fresh run {confirmed + 1} of at most {wording.most_confirm_runs(study)}, {where}"
+        return f"fresh run {confirmed + 1} of at most {study_words.most_confirm_runs(study)}, {where}"
     return where
 
 

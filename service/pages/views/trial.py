@@ -12,12 +12,13 @@ from api_schemas.studies import Study
 from api_schemas.trials import Run, Trial, TrialState
 from db.queries import trials
 from db.tables.studies import StudyRow, TrialRow
-from service import crowning, study_view, wording
-from service import views as shown
 from service.pages.charts.plot import Plot
 from service.pages.charts.series import losses, step_times
 from service.pages.views import best, words
 from service.pages.views.conditions import circumstances, conditions_of, surroundings, troubles
+from service.planning import study_snapshot, winner_rules
+from service.studies import views as shown
+from service.wording import study_words
 from tuner.objective import available_gib
 from tuner.prediction import model_shape, predict
 from tuner.search.space.flat import flatten
@@ -108,7 +109,7 @@ def _nearest(trial: Trial, found: dict[int, TrialRow]) -> tuple[int, str, float]
     if trial.failure is None or trial.failure.kind not in (FailureKind.OOM, FailureKind.OVER_LIMIT):
         return None
     fitting = [shown.trial(row) for row in found.values() if row.state is TrialState.COMPLETE]
-    sized = [(size, one) for one in fitting if (size := wording.peak_memory(one)) is not None]
+    sized = [(size, one) for one in fitting if (size := study_words.peak_memory(one)) is not None]
     size, largest = max(sized, key=lambda entry: entry[0], default=(0.0, None))
     return (largest.number, largest.description, size) if largest is not None else None
 
@@ -120,8 +121,8 @@ def _later_troubles(trial: Trial) -> tuple[tuple[str, tuple[tuple[str, str], ...
 
 
 def _reference(session: Session, row: StudyRow) -> int | None:
-    seen = study_view.view(session, row)
-    return crowning.judgement_at_the_end(seen.history, seen.rejected, seen.spec).judgement.reference
+    seen = study_snapshot.view(session, row)
+    return winner_rules.judgement_at_the_end(seen.history, seen.rejected, seen.spec).judgement.reference
 
 
 def _plots(measured: Measurement, found: dict[int, TrialRow], reference: int | None, number: int) -> tuple[Plot, ...]:

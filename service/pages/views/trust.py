@@ -6,10 +6,10 @@ from statistics import fmean, stdev
 
 from api_schemas.studies import Study, StudyResult
 from db.tables.studies import RunRow
-from service import wording
 from service.pages.figures import backend_name
 from service.pages.views.conditions import troubles
 from service.pages.views.freshness import Freshness
+from service.wording import study_words
 from tuner.search.space.flat import Flat
 from tuner.search.stopping import MIN_TRIALS
 
@@ -34,7 +34,7 @@ def trust(study: Study, fresh: Freshness, complete: Sequence[Flat], runs: Sequen
     found = [_pairs(result), *_rivals(result), *_disturbed(result, runs), *_thin(study, complete)]
     found.append(_numerics(result, complete))
     if result.restart is not None:
-        found.append(Trust(_RESTART_TONES[result.restart.outcome], wording.restarted(result.restart)))
+        found.append(Trust(_RESTART_TONES[result.restart.outcome], study_words.restarted(result.restart)))
     tones = {"fresh": "good", "stale": "bad", "unchecked": "quiet"}
     found.append(Trust(tones[fresh.word], fresh.why))
     return (*found, *(Trust("quiet", note) for note in result.notes))

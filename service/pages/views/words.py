@@ -5,8 +5,8 @@ from api_schemas.sizes import memory
 from api_schemas.studies import Study, StudyPhase, StudyResult, StudyState, Verdict
 from api_schemas.trials import TrialState
 from api_schemas.workload import Workload
-from service import wording
 from service.pages.figures import percent
+from service.wording import study_words
 
 STATE_TONES = {
     StudyState.RUNNING: "busy",
@@ -101,7 +101,7 @@ def phase(study: Study, fresh_runs: int) -> str:
         case StudyPhase.PROFILE:
             return "counting the model's parameters"
         case StudyPhase.CONFIRM:
-            return f"confirming, fresh run {fresh_runs + 1} of at most {wording.most_confirm_runs(study)}"
+            return f"confirming, fresh run {fresh_runs + 1} of at most {study_words.most_confirm_runs(study)}"
     return "searching" if study.errand is None else "measuring"
 
 

@@ -12,10 +12,10 @@ from api_schemas.hardware import Fingerprint
 from db.queries import fingerprints, overview, workers
 from db.tables.fingerprints import FingerprintEraRow
 from db.tables.studies import AttemptRow, RunRow, WorkerRow
-from service import wording
-from service.fingerprints import changes_of
 from service.pages.views import words
 from service.pages.views.conditions import conditions_of, troubles
+from service.wording import study_words
+from service.workers.fingerprint_history import changes_of
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def _card(row: WorkerRow, run: RunRow | None, is_live: bool, last: LastRun | Non
 
 
 def _activity(run: RunRow) -> str:
-    return f"{_what(run)}, {wording.step(run.progress)}"
+    return f"{_what(run)}, {study_words.step(run.progress)}"
 
 
 def _what(run: RunRow) -> str:

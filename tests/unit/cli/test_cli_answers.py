@@ -25,9 +25,10 @@ from api_schemas.studies import (
 )
 from api_schemas.trials import Rejection, Run, Trial, TrialState
 from api_schemas.workload import Workload
-from service import wording
-from service.cli import live, summary, tune
+from service.cli import live, summary
+from service.cli.commands import tune
 from service.cli.lines import LineView
+from service.wording import study_words
 
 CPU = Cluster(device="cpu", gpus_per_node=2, memory_gib=4, host_memory_gib=8)
 DDP, ZERO = TrialConfig(strategy=DdpConfig()), TrialConfig(strategy=ZeroConfig(stage=2), micro_batch=4)
@@ -160,7 +161,7 @@ def test_fresh_runs_of_a_former_promotion_are_not_counted_again() -> None:
         "fresh run 1",
     ]
     extended = study(phase=StudyPhase.CONFIRM, promotion=3)
-    assert "run 2 of at most" in wording.activity(extended, fresh(1, 1, 3))
+    assert "run 2 of at most" in study_words.activity(extended, fresh(1, 1, 3))
 
 
 def test_the_table_fits_the_screen_and_keeps_the_best() -> None:
@@ -189,14 +190,14 @@ def test_the_table_fits_the_screen_and_keeps_the_best() -> None:
 def test_the_activity_is_in_words(phase: StudyPhase, progress: Progress | None, words: str) -> None:
     purpose = "confirm" if phase is StudyPhase.CONFIRM else "search"
     run = Run(run_id="r", purpose=purpose, state=TrialState.RUNNING, progress=progress)
-    assert words in wording.activity(study(phase=phase), [trial(1, TrialState.RUNNING, runs=(run,))])
+    assert words in study_words.activity(study(phase=phase), [trial(1, TrialState.RUNNING, runs=(run,))])
 
 
 def test_the_time_left_counts_trials_and_fresh_runs() -> None:
     done = [trial(number, TrialState.COMPLETE) for number in range(4)]
     # 40 GPU seconds on 2 ranks over 4 runs: 5 s each, for 4 trials, 15 screening runs and 7 pairs.
-    assert wording.time_left(study(), done, 100.0) == "about 3 min"
-    assert wording.time_left(study(), [], 100.0) == ""
+    assert study_words.time_left(study(), done, 100.0) == "about 3 min"
+    assert study_words.time_left(study(), [], 100.0) == ""
 
 
 def test_what_the_memory_gate_refused_is_told_with_its_reason() -> None:
@@ -207,15 +208,15 @@ def test_what_the_memory_gate_refused_is_told_with_its_reason() -> None:
     )
     view.show(study(), [], rejections[:1], 1.0)
     view.show(study(), [], rejections, 1.0)
-    assert lines == [f"refused by the memory gate: {wording.refusal(rejection)}" for rejection in rejections]
+    assert lines == [f"refused by the memory gate: {study_words.refusal(rejection)}" for rejection in rejections]
     assert "DDP, micro batch 1: holds at least 6.0 GiB" in lines[0]
     nearest = ["DDP, micro batch 1: holds at least 5.0 GiB", "ZeRO-2, micro batch 4: holds at least 4.5 GiB"]
-    assert wording.closest_refusals(rejections) == nearest
+    assert study_words.closest_refusals(rejections) == nearest
 
 
 def test_the_summary_says_why_a_configuration_did_not_count() -> None:
     too_much = Failure(kind=FailureKind.OVER_LIMIT, message="took 5.1 GiB of 4.0")
-    rows = wording.why_not([trial(0, TrialState.INFEASIBLE, failure=too_much)], [refused(ZERO, 6.0)])
+    rows = study_words.why_not([trial(0, TrialState.INFEASIBLE, failure=too_much)], [refused(ZERO, 6.0)])
     text = summary.as_text(study(), CONFIRMED, rows)
     assert "infeasible  DDP, micro batch 1: over_limit: took 5.1 GiB of 4.0" in text
     assert "refused     ZeRO-2, micro batch 4: holds at least 6.0 GiB" in text
@@ -224,8 +225,8 @@ def test_the_summary_says_why_a_configuration_did_not_count() -> None:
 def test_the_summary_says_when_nothing_but_the_starting_configurations_ran() -> None:
     seed = trial(0, TrialState.COMPLETE)
     sampled = seed.model_copy(update={"origin": "sampler"})
-    assert "nothing was searched" in str(wording.why_not([seed], []))
-    assert "nothing was searched" not in str(wording.why_not([seed, sampled], []))
+    assert "nothing was searched" in str(study_words.why_not([seed], []))
+    assert "nothing was searched" not in str(study_words.why_not([seed, sampled], []))
 
 
 @pytest.mark.parametrize(

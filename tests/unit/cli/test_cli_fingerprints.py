@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from simulated_worker import FINGERPRINT
 
 from api_schemas.fingerprints import Dependent, FieldChange, FingerprintDetail, FingerprintHolder
-from service.cli import fingerprints
+from service.cli.commands import fingerprints
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 HOLDER = FingerprintHolder(

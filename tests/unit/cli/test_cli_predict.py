@@ -10,7 +10,7 @@ from simulated_worker import FINGERPRINT
 
 from api_schemas.hardware import Cluster, CollectiveTime, HardwareReport, MeasuredHardware
 from service.app import create_app
-from service.cli.commands import app as cli
+from service.cli.commands.app import app as cli
 from service.cli.errors import InputError
 from service.settings import Settings
 

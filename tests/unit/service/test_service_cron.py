@@ -8,8 +8,8 @@ from pydantic import ValidationError
 
 from api_schemas import times
 from api_schemas.schedules import ScheduleSpec
-from service import catch_up, cron
-from service.catch_up import Due
+from service.schedules import catch_up, cron
+from service.schedules.catch_up import Due
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

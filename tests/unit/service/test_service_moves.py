@@ -10,8 +10,8 @@ from api_schemas.failures import FailureKind
 from api_schemas.strategies import DdpConfig, TrialConfig
 from api_schemas.trials import ALLOWED_MOVES, TrialState
 from db.tables.studies import RunRow, TrialRow
-from service import moves
-from service.outcomes import Ended, next_state
+from service.lifecycle import transitions
+from service.lifecycle.outcomes import Ended, next_state
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ENDS = {TrialState.INFEASIBLE, TrialState.PRUNED, TrialState.FAILED, TrialState.CANCELLED}
@@ -30,13 +30,13 @@ def test_table_is_the_documented_one():
 def test_rows_move_only_along_the_table(here, there):
     trial = TrialRow(state=here, config=TrialConfig(strategy=DdpConfig()))
     run = RunRow(state=here)
-    for row, move in ((trial, moves.trial), (run, moves.run)):
+    for row, move in ((trial, transitions.trial), (run, transitions.run)):
         if there in ALLOWED_MOVES[here]:
             move(row, there, NOW)
             assert row.state is there
             assert (row.finished_at is None) == (there in (TrialState.WAITING, TrialState.RUNNING))
         else:
-            with pytest.raises(moves.IllegalMove):
+            with pytest.raises(transitions.IllegalMove):
                 move(row, there, NOW)
             assert row.state is here
 

@@ -1,0 +1,153 @@
+"""API keys at the door: who sends a request, and whether the route is for them.
+
+Without any key in the database everything is allowed, to requests from this machine. With the first key the door
+is shut for good: revoked keys count, so that revoking the last one opens nothing.
+"""
+
+import hashlib
+import logging
+from datetime import datetime, timedelta
+from ipaddress import ip_address
+from typing import Annotated, Any
+
+from fastapi import Depends, Request, Security
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer, SecurityScopes
+from sqlalchemy.exc import OperationalError
+
+from api_schemas.keys import Scope
+from db.queries import keys
+from db.tables.access import ApiKeyRow
+from service.http.errors import Forbidden, TooMany, Unauthorized
+from service.process.context import Context, context_of
+from service.process.principal import LOCAL, Principal
+
+log = logging.getLogger(__name__)
+
+_NOTE_USE_EVERY = timedelta(minutes=5)
+_HOW = "send `Authorization: Bearer KEY`; the client and the worker read SHARDTUNE_API_KEY"
+
+_bearer = HTTPBearer(
+    scheme_name="api_key", auto_error=False, description="An API key; `shardtune keys create` makes one."
+)
+
+
+def hash_of(secret: str) -> str:
+    """What is stored of a secret. Secrets are random (256 bits), so that a plain hash cannot be searched."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def is_valid(row: ApiKeyRow, now: datetime) -> bool:
+    """Neither revoked nor expired."""
+    return row.revoked_at is None and (row.expires_at is None or row.expires_at > now)
+
+
+def authenticate(context: Context, secret: str | None) -> Principal | None:
+    """Whom a secret stands for; None: there are no keys at all, and everybody local may do everything.
+
+    Raises:
+        Unauthorized: no key where one is needed, or one that does not count.
+    """
+    with context.db.read() as session:
+        row = keys.by_secret(session, hash_of(secret)) if secret else None
+        if row is None and not context.has_keys(lambda: keys.any_key(session)):
+            return None
+    if not secret:
+        raise Unauthorized("key_required", f"this service needs an API key; {_HOW}")
+    if row is None or not is_valid(row, context.now()):
+        raise Unauthorized("key_invalid", "the API key is unknown, expired or revoked; ask an administrator for one")
+    _note_use(context, row)
+    return principal_of(row)
+
+
+def principal_of(row: ApiKeyRow) -> Principal:
+    """Whom a key stands for."""
+    return Principal(
+        name=row.name,
+        project_id=row.project_id,
+        scopes=frozenset(Scope(scope) for scope in row.scopes),
+        key_id=row.id,
+    )
+
+
+def requires(scope: Scope) -> Any:
+    """The dependency of a route that only holders of a scope may use."""
+    return Security(_authorize, scopes=[scope.value])
+
+
+def _authorize(
+    request: Request,
+    wanted: SecurityScopes,
+    context: Annotated[Context, Depends(context_of)],
+    credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)],
+) -> None:
+    principal = authenticate(context, credentials.credentials if credentials else None)
+    if principal is None:
+        check_local(request)
+        principal = LOCAL
+    for scope in wanted.scopes:
+        if not principal.may(Scope(scope)):
+            raise Forbidden("scope_missing", f"this needs a key with the scope {scope}; key {principal.name} lacks it")
+    if Scope.WORKERS_LEASE.value not in wanted.scopes:
+        _count(context, principal)
+    request.state.principal = principal
+
+
+def _count(context: Context, principal: Principal) -> None:
+    """Against the project's requests per minute. Not what workers ask: a heartbeat refused would cost a run.
+
+    Raises:
+        TooMany: it is one too many for this minute.
+    """
+    if principal.project_id is None:
+        return
+    with context.db.read() as session:
+        project = keys.project(session, principal.project_id)
+        limit = project.quotas.requests_per_minute if project else None
+    if limit is None:
+        return
+    wait_s = context.rates.count(principal.project_id, limit, context.now())
+    if wait_s is not None:
+        raise TooMany(
+            "quota_requests",
+            f"project ({principal.project_id}) may send {limit} requests a minute; wait for the next one, "
+            "or raise the quota",
+            wait_s,
+        )
+
+
+def check_local(request: Request) -> None:
+    """Without keys nobody else is served, and no web page that names this machine by a name of its own (DNS rebinding).
+
+    Raises:
+        Forbidden: the request comes from elsewhere, or is addressed to another name.
+    """
+    peer = request.client.host if request.client else "localhost"
+    for host in (peer, request.url.hostname or ""):
+        if not is_loopback(host):
+            raise Forbidden(
+                "local_only",
+                f"without any API key the service answers this machine only, not {host}; make a key with "
+                "`shardtune keys create` on the service's host",
+            )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address or name means this machine."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _note_use(context: Context, row: ApiKeyRow) -> None:
+    now = context.now()
+    if row.last_used_at is not None and now - row.last_used_at < _NOTE_USE_EVERY:
+        return
+    try:
+        with context.db.write() as session:
+            keys.used(session, row.id, now)
+    except OperationalError:
+        # A busy database is no reason to refuse a good key.
+        log.warning("the use of a key could not be noted", extra={"key": row.id})

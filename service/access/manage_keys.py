@@ -1,0 +1,131 @@
+"""Make, list, rotate and revoke API keys. Who may pass with one is service.access.auth's."""
+
+import logging
+import secrets
+from datetime import timedelta
+
+from sqlalchemy.orm import Session
+
+from api_schemas.keys import ApiKey, ApiKeyPage, KeyCreated, KeySpec, RotateRequest, Scope
+from db.queries import keys
+from db.tables.access import ApiKeyRow
+from service.access import auth
+from service.http import paging
+from service.http.errors import Conflict, Forbidden, NotFound
+from service.http.idempotent_requests import ALWAYS, Once
+from service.process.context import Context
+
+log = logging.getLogger(__name__)
+
+_BYTES = 32
+_PREFIX = "shardtune_"
+_SHOWN = len(_PREFIX) + 6
+
+
+def create(context: Context, spec: KeySpec, once: Once = ALWAYS) -> KeyCreated:
+    """A new key, its project made if there is none of this id.
+
+    Raises:
+        Forbidden: an administrator of one project asks for more than that project.
+    """
+    project_id = spec.project_id
+    if not context.principal.sees(project_id) or (project_id is None and context.principal.project_id is not None):
+        mine = context.principal.project_id
+        raise Forbidden("scope_missing", f"key {context.principal.name} administers project {mine} only; name that one")
+    with once.write(context) as session:
+        if project_id is not None:
+            keys.put_project(session, project_id, context.now())
+        created = _add(context, session, spec.name, project_id, spec.scopes, spec.expires_in_days)
+        log.info("key created", extra={"key": created.key.key_id, "project": project_id})
+        return once.answer(session, created, 201, stored=_without_secret(created))
+
+
+def page(context: Context, token: str | None, limit: int) -> ApiKeyPage:
+    """Keys of the projects the sender sees, newest first."""
+    only = context.principal.project_id
+    after = paging.start(token, [only], paging.moment_and_id)
+    with context.db.read() as session:
+        rows = keys.newest(session, only, after, limit + 1)
+        shown, following = paging.cut(rows, limit, [only], lambda row: [row.created_at.isoformat(), row.id])
+        return ApiKeyPage(keys=tuple(_view(context, row) for row in shown), next_page_token=following)
+
+
+def rotate(context: Context, key_id: str, request: RotateRequest, once: Once = ALWAYS) -> KeyCreated:
+    """A new secret in place of a key; the old one ends now, or after its grace.
+
+    Raises:
+        Conflict: the key is not valid any more.
+    """
+    with once.write(context) as session:
+        old = _get(context, session, key_id)
+        if not auth.is_valid(old, context.now()):
+            raise Conflict("key_revoked", f"key {key_id} was revoked or has expired; create a new one")
+        scopes = tuple(Scope(scope) for scope in old.scopes)
+        created = _add(context, session, old.name, old.project_id, scopes, request.expires_in_days)
+        end = context.now() + timedelta(seconds=request.grace_s)
+        old.expires_at = end if old.expires_at is None else min(end, old.expires_at)
+        log.info("key rotated", extra={"key": key_id, "new_key": created.key.key_id})
+        return once.answer(session, created, 201, stored=_without_secret(created))
+
+
+def revoke(context: Context, key_id: str, once: Once = ALWAYS) -> ApiKey:
+    """End a key now; its row stays, so that the history of decisions can be read."""
+    with once.write(context) as session:
+        row = _get(context, session, key_id)
+        if row.revoked_at is None:
+            row.revoked_at = context.now()
+            log.info("key revoked", extra={"key": key_id})
+        return once.answer(session, _view(context, row))
+
+
+def _add(
+    context: Context,
+    session: Session,
+    name: str,
+    project_id: str | None,
+    scopes: tuple[Scope, ...],
+    expires_in_days: float | None,
+) -> KeyCreated:
+    secret = _PREFIX + secrets.token_urlsafe(_BYTES)
+    now = context.now()
+    row = ApiKeyRow(
+        id=f"key-{secrets.token_hex(6)}",
+        prefix=secret[:_SHOWN],
+        secret_sha256=auth.hash_of(secret),
+        name=name,
+        project_id=project_id,
+        scopes=sorted({scope.value for scope in scopes}),
+        created_at=now,
+        expires_at=now + timedelta(days=expires_in_days) if expires_in_days is not None else None,
+    )
+    session.add(row)
+    session.flush()
+    return KeyCreated(key=_view(context, row), secret=secret)
+
+
+def _without_secret(created: KeyCreated) -> KeyCreated:
+    """What may be stored: a secret in the database would be worth stealing."""
+    return created.model_copy(update={"secret": None})
+
+
+def _get(context: Context, session: Session, key_id: str) -> ApiKeyRow:
+    row = keys.lock(session, key_id)
+    only = context.principal.project_id
+    if row is None or only not in (None, row.project_id):
+        raise NotFound("unknown_key", f"key {key_id} does not exist; GET /v1/keys lists those that do")
+    return row
+
+
+def _view(context: Context, row: ApiKeyRow) -> ApiKey:
+    return ApiKey(
+        key_id=row.id,
+        prefix=row.prefix,
+        name=row.name,
+        project_id=row.project_id,
+        scopes=tuple(Scope(scope) for scope in row.scopes),
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+        last_used_at=row.last_used_at,
+        revoked_at=row.revoked_at,
+        is_valid=auth.is_valid(row, context.now()),
+    )

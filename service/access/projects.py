@@ -1,0 +1,60 @@
+"""Projects and their limits."""
+
+import logging
+
+from api_schemas.keys import Project, ProjectPage, ProjectSpec
+from api_schemas.retunes import RetunePolicy
+from db.queries import keys
+from db.tables.access import ProjectRow
+from service.http import etags, paging
+from service.http.errors import Forbidden, NotFound
+from service.process.context import Context
+
+log = logging.getLogger(__name__)
+
+
+def page(context: Context, token: str | None, limit: int) -> ProjectPage:
+    """Projects the sender sees, by id."""
+    only = context.principal.project_id
+    after = paging.start(token, [only], str)
+    with context.db.read() as session:
+        rows = keys.projects(session, only, after, limit + 1)
+        shown, following = paging.cut(rows, limit, [only], lambda row: row.id)
+        return ProjectPage(projects=tuple(view(row) for row in shown), next_page_token=following)
+
+
+def read(context: Context, project_id: str) -> Project:
+    """One project."""
+    with context.db.read() as session:
+        row = keys.project(session, project_id) if context.principal.sees(project_id) else None
+        if row is None:
+            raise NotFound("unknown_project", f"project {project_id} does not exist; GET /v1/projects lists them")
+        return view(row)
+
+
+def put(context: Context, project_id: str, spec: ProjectSpec, if_match: str | None = None) -> Project:
+    """Set a project's limits, and make it if there is none. Only those who administer all projects may.
+
+    Raises:
+        Forbidden: the sender is bound to one project.
+        PreconditionFailed: it is not what the sender saw.
+    """
+    if context.principal.project_id is not None:
+        raise Forbidden("scope_missing", f"key {context.principal.name} is bound to a project and cannot set limits")
+    with context.db.write() as session:
+        row = keys.put_project(session, project_id, context.now())
+        etags.check(if_match, view(row))
+        row.quotas, row.requires_approval, row.retuning = spec.quotas, spec.requires_approval, spec.retuning
+        log.info("project set", extra={"project": project_id})
+        return view(row)
+
+
+def view(row: ProjectRow) -> Project:
+    """A project as a user reads it."""
+    return Project(
+        project_id=row.id,
+        quotas=row.quotas,
+        requires_approval=row.requires_approval,
+        retuning=row.retuning or RetunePolicy(),
+        created_at=row.created_at,
+    )

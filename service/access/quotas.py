@@ -1,0 +1,48 @@
+"""What a project may use: running studies, GPU-seconds a day."""
+
+from datetime import datetime, timedelta
+
+from sqlalchemy.orm import Session
+
+from api_schemas.keys import Quotas
+from db.queries import keys
+from service.http.errors import NotFound, TooMany
+
+_STUDY_RETRY_S = 60
+"""Nobody knows when a study ends; this is how often asking again is reasonable."""
+
+
+def admit_study(session: Session, project_id: str, now: datetime) -> None:
+    """Whether one more study may run. The project stays locked, so that two requests cannot both be the last one.
+
+    Raises:
+        NotFound: no such project.
+        TooMany: a quota is used up.
+    """
+    row = keys.lock_project(session, project_id)
+    if row is None:
+        raise NotFound("unknown_project", f"project ({project_id}) does not exist; PUT /v1/projects/{project_id} first")
+    limit = row.quotas.running_studies
+    if limit is not None and keys.running_studies(session, project_id) >= limit:
+        raise TooMany(
+            "quota_running_studies",
+            f"project ({project_id}) may run {limit} studies at once; wait for one to end, pause or cancel one",
+            _STUDY_RETRY_S,
+        )
+    if is_exhausted(session, project_id, row.quotas, now):
+        raise TooMany(
+            "quota_gpu_seconds",
+            f"project ({project_id}) has used its {row.quotas.gpu_seconds_per_day:g} GPU-seconds of today (UTC); "
+            "come again tomorrow, or raise the quota",
+            (_midnight(now) + timedelta(days=1) - now).total_seconds(),
+        )
+
+
+def is_exhausted(session: Session, project_id: str, quotas: Quotas, now: datetime) -> bool:
+    """Whether the project's GPU-seconds of the day are spent."""
+    limit = quotas.gpu_seconds_per_day
+    return limit is not None and keys.gpu_seconds_since(session, project_id, _midnight(now)) >= limit
+
+
+def _midnight(now: datetime) -> datetime:
+    return now.replace(hour=0, minute=0, second=0, microsecond=0)

@@ -1,0 +1,203 @@
+"""The best configuration for a case: the exact answer, the nearest one with every difference named, or a study."""
+
+import logging
+from collections.abc import Collection, Mapping
+from datetime import datetime
+
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from api_schemas.best import BestConfig, Confidence, Difference, Resolved, ResolveRequest
+from api_schemas.cases import Subject, differing
+from api_schemas.studies import StudyState, Verdict
+from db.queries import best
+from db.tables.best import BestRow
+from service.http import etags
+from service.http.errors import Conflict, NotFound
+from service.http.idempotent_requests import ALWAYS, Once
+from service.process.context import Context
+from service.recommendations.decisions import tag_of as tag_of_case
+from service.recommendations.record import project_of, unknown_key
+from service.studies import create_and_read
+from service.workers import compatibility, registry
+from tuner import export
+
+log = logging.getLogger(__name__)
+
+_MINOR = ("workload.optimizer", "workload.max_grad_norm")
+"""Fields that hardly change speed and memory."""
+_WEIGHTS = {"model": 100, "cluster": 10, "workload": 1}
+
+
+def by_key(context: Context, study_key: str, project_id: str | None = None) -> BestConfig:
+    """What is served under a key.
+
+    Raises:
+        NotFound: nothing is known, or nothing was approved.
+    """
+    with context.db.read() as session:
+        row = best.current(session, project_of(context, project_id), study_key)
+        if row is None or row.serving is None:
+            raise unknown_key(study_key)
+        return _view(row, (), context.now(), study_key)
+
+
+def by_subject(context: Context, subject: Subject, exact: bool, project_id: str | None = None) -> BestConfig:
+    """What is served for a case on any fingerprint, fresh before stale; else the nearest known one.
+
+    Raises:
+        NotFound: nothing is known that could serve.
+    """
+    with context.db.read() as session:
+        found = _find(context, session, project_of(context, project_id), subject, exact)
+    if found is None:
+        name = subject.model.name
+        raise NotFound("unknown_best", f"nothing is known of {name} here; POST /v1/best:resolve starts a study")
+    return found
+
+
+def tag_of(found: BestConfig) -> str:
+    """The entity tag of an answer, however old."""
+    return etags.of(found.model_copy(update={"age_s": 0.0, "asked_key": None}))
+
+
+def check_unchanged(context: Context, row: BestRow, if_match: str | None) -> None:
+    """Refuse a decision about a case that is not what its sender saw: its answer by key, or its history.
+
+    Raises:
+        PreconditionFailed: it has changed.
+    """
+    served = () if row.serving is None else (tag_of(_view(row, (), context.now())),)
+    etags.check_tags(if_match, *served, tag_of_case(row))
+
+
+def resolve(
+    context: Context, request: ResolveRequest, once: Once = ALWAYS, project_id: str | None = None
+) -> tuple[Resolved, int]:
+    """What is known, with 200; else the study that will know, with 202: one that runs already, or a new one.
+
+    Raises:
+        Invalid: no worker offers the cluster.
+        Conflict: the last study of this case failed, and another would, too.
+    """
+    project_id = project_of(context, project_id)
+    with context.db.read() as session:
+        cluster, _ = compatibility.resolve_cluster(request.study, registry.live(context, session, project_id))
+        subject = Subject(request.study.model, request.study.workload, cluster)
+        found = _find(context, session, project_id, subject, not request.accept_nearest)
+    if found is not None:
+        return _kept(context, once, Resolved(best=found), 200)
+    running = _running(context, project_id, subject)
+    if running is not None:
+        return _kept(context, once, running, 202)
+    try:
+        study = create_and_read.create(context, request.study, once, None, project_id, resolve_key=subject.shape_key)
+    except (Conflict, IntegrityError):
+        running = _running(context, project_id, subject)
+        if running is None:
+            raise
+        return _kept(context, once, running, 202)
+    return Resolved(study=study), 202
+
+
+def _kept(context: Context, once: Once, resolved: Resolved, status: int) -> tuple[Resolved, int]:
+    """The answer, stored where its request has a name."""
+    if once.key is not None:
+        with once.write(context) as session:
+            once.answer(session, resolved, status)
+    return resolved, status
+
+
+def export_files(context: Context, found: BestConfig) -> Mapping[str, str]:
+    """Ready-to-use files of an answer."""
+    with context.db.read() as session:
+        row = create_and_read.must_exist(context, session, found.study_id)
+        return export.files(create_and_read.read_models(session, [row])[0], found.best)
+
+
+def _running(context: Context, project_id: str, subject: Subject) -> Resolved | None:
+    with context.db.read() as session:
+        last = best.last_resolving(session, project_id, subject.shape_key)
+        if last is None:
+            return None
+        if last.state is StudyState.FAILED:
+            raise Conflict(
+                "study_failed",
+                f"study {last.id} of this case failed: {last.reason}; remove the cause and create a study yourself",
+            )
+        if last.state in create_and_read.UNFINISHED or last.state is StudyState.COMPLETE:
+            return Resolved(study=create_and_read.read_models(session, [last])[0])
+    return None
+
+
+def _find(context: Context, session: Session, project_id: str, subject: Subject, exact: bool) -> BestConfig | None:
+    same = best.of_shape(session, project_id, subject.shape_key)
+    if same:
+        return _view(min(same, key=lambda row: row.freshness != "fresh"), (), context.now())
+    if exact:
+        return None
+    near = best.near(session, project_id, subject.model_key, subject.model_type, subject.cluster.device)
+    known = context.cases.of(session, [row.serving_id for row in near if row.serving_id is not None])
+    wanted = subject.flat()
+    compared = [(differing(wanted, known[row.serving_id]), row) for row in near if row.serving_id in known]
+    if not compared:
+        return None
+    names, row = min(compared, key=lambda pair: _distance(pair[0]))
+    found = known[row.serving_id or ""]
+    told = (Difference(field=name, wanted=wanted.get(name), found=found.get(name)) for name in names)
+    return _view(row, tuple(told), context.now())
+
+
+def _distance(names: Collection[str]) -> int:
+    return sum(0 if name.startswith(_MINOR) else _WEIGHTS[name.split(".")[0]] for name in names)
+
+
+def _confidence(row: BestRow, found: tuple[Difference, ...]) -> Confidence:
+    assert row.serving is not None
+    reasons = []
+    is_low = False
+    if row.freshness != "fresh":
+        is_low = True
+        reasons.append(f"measured before a change of {', '.join(row.changed_fields) or 'the fingerprint'}")
+    elif row.changed_fields:
+        reasons.append(f"measured before a change of {', '.join(row.changed_fields)}, which should matter little")
+    if found:
+        is_low = is_low or _distance([item.field for item in found]) >= _WEIGHTS["cluster"]
+        reasons.append("measured for another case: " + ", ".join(item.field for item in found))
+    answer = row.serving.answer
+    if Verdict.CONFIRMED not in (answer.result.verdict, answer.renewed and answer.renewed.verdict):
+        reasons.append("no configuration was confirmed to beat the baseline")
+    return Confidence(level="low" if is_low else "medium" if reasons else "high", reasons=tuple(reasons))
+
+
+def _view(row: BestRow, found: tuple[Difference, ...], now: datetime, asked_key: str | None = None) -> BestConfig:
+    serving = row.serving
+    assert serving is not None
+    answer = serving.answer
+    result = answer.result
+    return BestConfig.model_validate(
+        {
+            "study_key": row.study_key,
+            "asked_key": asked_key if asked_key != row.study_key else None,
+            "match": "nearest" if found else "exact",
+            "differences": found,
+            "freshness": row.freshness,
+            "changed_fields": row.changed_fields,
+            "is_pinned": row.is_pinned,
+            "confidence": _confidence(row, found),
+            "measured_at": serving.created_at,
+            "age_s": max(0.0, (now - serving.created_at).total_seconds()),
+            "recommendation_id": serving.id,
+            "study_id": serving.study_id,
+            "description": result.best.description,
+            "verdict": result.verdict,
+            "speedup": result.speedup,
+            "renewed": answer.renewed,
+            "best": result.best,
+            "baseline": result.baseline,
+            "model": answer.model,
+            "workload": answer.workload,
+            "cluster": answer.cluster,
+            "fingerprint": answer.fingerprint,
+        }
+    )

@@ -1,0 +1,206 @@
+"""Hold what is served against the machines there are: mark what is stale, and announce a change once it has settled.
+
+Safe in any number of replicas: a row is written only while it is as it was read, so one of them writes it.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
+
+from api_schemas.hardware import Cluster
+from api_schemas.retunes import RetuneOutcome, RetuneState
+from db import outbox
+from db.queries import best, fingerprints, retunes
+from db.queries.fingerprints import Case
+from db.tables.best import BestRow
+from db.tables.fingerprints import FingerprintEraRow
+from service.process.context import Context
+from service.recommendations.record import SERVICE, note_decision
+from service.retuning import queue
+from service.retuning.records import finish
+from service.workers import compatibility
+from service.workers.registry import live_since
+from tuner.freshness.staleness import Machine, Marks, Standing, assess, marked
+
+log = logging.getLogger(__name__)
+
+_MOST_BETWEEN_LOOKS_S = 30.0
+"""Where nothing changed: a change counts once it has lasted, so time alone can make something due."""
+
+
+@dataclass(frozen=True)
+class _Move:
+    """What is to become of one row."""
+
+    case: Case
+    was: Marks
+    to: Marks
+    standing: Standing
+
+    @property
+    def is_told(self) -> bool:
+        return self.to.told_at is not None and self.to.told_at != self.was.told_at
+
+
+def watch(context: Context) -> int:
+    """Mark what the fleet of now makes stale or fresh, and announce what has settled; returns how many rows changed."""
+    with context.db.read() as session:
+        moves = list(_moves(context, session))
+    return sum(_make(context, move) for move in moves)
+
+
+async def keep_watching(context: Context) -> None:
+    """Watch until cancelled; with tens of thousands of cases a look is dear, so it is taken where something changed."""
+    state: object = None
+    between_s = min(_MOST_BETWEEN_LOOKS_S, context.settings.fingerprint_debounce_s / 10)
+    looked_s = -between_s
+    while True:
+        await asyncio.sleep(context.settings.fingerprint_check_s)
+        try:
+            now = await run_in_threadpool(_state, context)
+            if now == state and time.monotonic() - looked_s < between_s:
+                continue
+            await run_in_threadpool(watch, context)
+            state, looked_s = now, time.monotonic()
+        except Exception:
+            # What is due stays due.
+            log.exception("recommendations could not be held against the workers; trying again")
+
+
+def _state(context: Context) -> object:
+    with context.db.read() as session:
+        live = live_since(context)
+        return fingerprints.state(session, min(_gone_since(context), live), live)
+
+
+def machines(
+    context: Context, eras: Sequence[FingerprintEraRow], project_id: str, cluster: Cluster
+) -> tuple[Machine, ...]:
+    """The workers that have the hardware of a cluster and run the project's studies."""
+    live = live_since(context)
+    return tuple(
+        Machine(era.fingerprint.value, era.since, era.worker.seen_at >= live and not era.worker.is_draining)
+        for era in eras
+        if era.worker.project_id in (None, project_id)
+        and compatibility.same_shape(era.worker.inventory.cluster, cluster)
+    )
+
+
+def fleet(context: Context, session: Session) -> Sequence[FingerprintEraRow]:
+    """The workers that count: live ones, and silent ones for a while."""
+    return fingerprints.fleet(session, min(_gone_since(context), live_since(context)))
+
+
+def _gone_since(context: Context) -> datetime:
+    return context.now() - timedelta(seconds=context.settings.fingerprint_gone_s)
+
+
+def _moves(context: Context, session: Session) -> Iterator[_Move]:
+    eras, cases = fleet(context, session), fingerprints.cases(session)
+    if not eras:
+        return
+    values = fingerprints.values(session, {case.fingerprint_key for case in cases})
+    known: dict[tuple[str, str, str], Standing | None] = {}
+    debounce = timedelta(seconds=context.settings.fingerprint_debounce_s)
+    standings = []
+    for case in cases:
+        kind = (case.project_id, case.fingerprint_key, case.cluster_json)
+        if kind not in known:
+            cluster = Cluster.model_validate_json(case.cluster_json)
+            able = machines(context, eras, case.project_id, cluster)
+            known[kind] = assess(values[case.fingerprint_key], cluster.nodes, able)
+        standings.append((case, known[kind]))
+    asked = _asked(standings)
+    for case, standing in standings:
+        if standing is None:
+            continue
+        was = _marks(case)
+        to = marked(was, standing, asked[case.project_id, case.shape_key] == case.study_key, context.now(), debounce)
+        if to != was:
+            yield _Move(case, was, to, standing)
+
+
+def _asked(standings: Sequence[tuple[Case, Standing | None]]) -> dict[tuple[str, str], str]:
+    """By project and shape: the key of what whoever asks for the case is given, the newest fresh one before stale ones.
+
+    The cases come newest first.
+    """
+    found: dict[tuple[str, str], tuple[bool, str]] = {}
+    for case, standing in standings:
+        is_fresh = case.freshness == "fresh" if standing is None else standing.changed_at is None
+        shape = (case.project_id, case.shape_key)
+        if shape not in found or (is_fresh and not found[shape][0]):
+            found[shape] = (is_fresh, case.study_key)
+    return {shape: key for shape, (_, key) in found.items()}
+
+
+def _marks(case: Case) -> Marks:
+    return Marks(
+        "fresh" if case.freshness == "fresh" else "stale",
+        tuple(case.changed_fields),
+        case.stale_since,
+        case.stale_told_at,
+        tuple(case.stale_told_for),
+    )
+
+
+def _make(context: Context, move: _Move) -> bool:
+    now, case = context.now(), move.case
+    with context.db.write() as session:
+        row = best.lock(session, case.project_id, case.study_key)
+        if row is None or row.version != case.version or row.serving is None:
+            return False
+        row.freshness, row.changed_fields = move.to.freshness, list(move.to.changed_fields)
+        row.stale_since, row.stale_told_at = move.to.stale_since, move.to.told_at
+        row.stale_told_for = list(move.to.told_for)
+        row.version += 1
+        if move.is_told:
+            _announce(session, row, move.standing, now)
+        elif move.was.told_at is not None and move.to.freshness == "fresh":
+            _take_back(context, session, row, now)
+    extra = {"study_key": case.study_key, "fields": move.to.changed_fields, "is_told": move.is_told}
+    log.info("best configuration is %s", move.to.freshness, extra=extra)
+    return True
+
+
+def _announce(session: Session, row: BestRow, standing: Standing, now: datetime) -> None:
+    """The history, webhooks, and a retune, if schedules and project have it so."""
+    assert row.serving is not None
+    described = "; ".join(change.describe() for change in standing.changes if change.effect == "stale")
+    note_decision(session, row, row.serving, "stale", SERVICE, described, now)
+    data = {
+        "project_id": row.project_id,
+        "study_key": row.study_key,
+        "recommendation_id": row.serving.id,
+        "changed_fields": list(standing.stale_fields),
+        "changes": [change.model_dump(mode="json") for change in standing.changes],
+    }
+    outbox.tell(
+        session, project_id=row.project_id, study_id=row.serving.study_id, kind="best.stale", data=data, now=now
+    )
+    queue.request(
+        session,
+        project_id=row.project_id,
+        study_key=row.study_key,
+        cause="fingerprint",
+        changed_fields=standing.stale_fields,
+        not_before=now,
+        now=now,
+    )
+
+
+def _take_back(context: Context, session: Session, row: BestRow, now: datetime) -> None:
+    """The machines have changed back: a retune that has not begun for that reason is not wanted any more."""
+    assert row.serving is not None
+    note_decision(
+        session, row, row.serving, "fresh", SERVICE, "the hardware and software of the measurement are back", now
+    )
+    waiting = retunes.unfinished(session, row.project_id, row.study_key)
+    if waiting is not None and waiting.state is RetuneState.QUEUED and waiting.cause == "fingerprint":
+        finish(context, session, waiting, RetuneOutcome.SKIPPED, "the machines have changed back")

@@ -1,0 +1,40 @@
+"""Read canaries."""
+
+from api_schemas.canaries import Canary, CanaryPage
+from db.queries import canaries
+from db.tables.canaries import CanaryRow
+from service.http import paging
+from service.process.context import Context
+
+
+def page(context: Context, study_key: str | None, token: str | None, limit: int, project_id: str | None) -> CanaryPage:
+    """Canaries of the sender's projects, newest first."""
+    if not context.principal.sees(project_id):
+        return CanaryPage(canaries=())
+    only = project_id or context.principal.project_id
+    filters = (only, study_key)
+    after = paging.start(token, filters, paging.moment_and_id)
+    with context.db.read() as session:
+        rows = canaries.page(session, only, study_key, after, limit + 1)
+        shown, following = paging.cut(rows, limit, filters, lambda row: [row.created_at.isoformat(), row.id])
+        return CanaryPage(canaries=tuple(map(_view, shown)), next_page_token=following)
+
+
+def _view(row: CanaryRow) -> Canary:
+    return Canary.model_validate(
+        {
+            "canary_id": row.id,
+            "project_id": row.project_id,
+            "study_key": row.study_key,
+            "recommendation_id": row.recommendation_id,
+            "study_id": row.study_id,
+            "worker": row.worker.name,
+            "role": row.role,
+            "verdict": row.verdict,
+            "tokens_per_s_per_gpu": row.tokens_per_s_per_gpu,
+            "change": row.change,
+            "reason": row.reason,
+            "created_at": row.created_at,
+            "ended_at": row.ended_at,
+        }
+    )

@@ -1,0 +1,1 @@
+"""One command of `shardtune` each. What they share stands in `service.cli`."""

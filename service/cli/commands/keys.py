@@ -1,0 +1,199 @@
+"""`shardtune keys` and `shardtune projects`: on the database itself, since the first key cannot ask for itself over HTTP."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import BaseModel, ValidationError
+
+from api_schemas.keys import DEFAULT_PROJECT, ApiKey, KeyCreated, KeySpec, ProjectSpec, Quotas, RotateRequest, Scope
+from api_schemas.retunes import RetunePolicy
+from db.queries import keys as rows
+from db.session import Database
+from service.access import manage_keys, projects
+from service.access.auth import is_loopback
+from service.cli.errors import InputError
+from service.cli.options import AsJson, StateDir
+from service.cli.stack import database_errors, database_url, prepare
+from service.cli.study_file import error_lines
+from service.http.errors import ServiceError
+from service.process.context import Context
+from service.settings import Settings
+
+app = typer.Typer(help="API keys, in the database of SHARDTUNE_DATABASE_URL or --state-dir.", no_args_is_help=True)
+projects_app = typer.Typer(help="Projects and their quotas, in the same database.", no_args_is_help=True)
+
+_MOST_ROWS = 500
+
+KeyId = Annotated[str, typer.Argument(help="A key's id, as `keys list` shows it.")]
+ExpiresInDays = Annotated[float | None, typer.Option(help="Days until it ends; without it, never.")]
+
+
+def check_reach(url: str, address: str) -> None:
+    """Refuse to listen to other machines before there is a key.
+
+    Raises:
+        InputError: says how to make one.
+    """
+    if is_loopback(address):
+        return
+    with _context(url) as context, context.db.read() as session:
+        if rows.any_key(session):
+            return
+    raise InputError(
+        f"--host ({address}) is reachable from other machines, and without any API key whoever reaches it could run "
+        "studies: make one first with `shardtune keys create --name admin --scope admin --all-projects`, "
+        "or listen on 127.0.0.1"
+    )
+
+
+@app.command("create")
+def create(
+    name: Annotated[str, typer.Option(help="What it is for; appears in the history of decisions.")],
+    scope: Annotated[list[Scope], typer.Option(help="What it may do; give the option once per scope.")],
+    project: Annotated[str, typer.Option(help="The only project it sees; made if there is none.")] = DEFAULT_PROJECT,
+    all_projects: Annotated[bool, typer.Option("--all-projects", help="It sees every project instead.")] = False,
+    expires_in_days: ExpiresInDays = None,
+    state_dir: StateDir = Path(".shardtune"),
+    as_json: AsJson = False,
+) -> None:
+    """Make a key and print its secret, which is not stored and cannot be shown again."""
+    try:
+        spec = KeySpec(
+            name=name,
+            scopes=tuple(scope),
+            project_id=None if all_projects else project,
+            expires_in_days=expires_in_days,
+        )
+    except ValidationError as error:
+        raise InputError(*error_lines(error)) from None
+    with _opened(state_dir) as context:
+        _print_secret(manage_keys.create(context, spec), as_json)
+
+
+@app.command("list")
+def list_keys(state_dir: StateDir = Path(".shardtune"), as_json: AsJson = False) -> None:
+    """Print the keys, without their secrets, newest first."""
+    with _opened(state_dir) as context:
+        page = manage_keys.page(context, None, _MOST_ROWS)
+    if as_json:
+        print(page.model_dump_json())
+    else:
+        print("\n".join(map(_line, page.keys)) or "no keys: the service serves this machine only, and asks for none")
+
+
+@app.command("rotate")
+def rotate(
+    key_id: KeyId,
+    grace_s: Annotated[float, typer.Option(min=0, help="Seconds for which the old secret stays valid.")] = 0,
+    expires_in_days: ExpiresInDays = None,
+    state_dir: StateDir = Path(".shardtune"),
+    as_json: AsJson = False,
+) -> None:
+    """Replace a key by a new one of the same name, project and scopes."""
+    try:
+        request = RotateRequest(grace_s=grace_s, expires_in_days=expires_in_days)
+    except ValidationError as error:
+        raise InputError(*error_lines(error)) from None
+    with _opened(state_dir) as context:
+        _print_secret(manage_keys.rotate(context, key_id, request), as_json)
+
+
+@app.command("revoke")
+def revoke(key_id: KeyId, state_dir: StateDir = Path(".shardtune"), as_json: AsJson = False) -> None:
+    """End a key at once."""
+    with _opened(state_dir) as context:
+        key = manage_keys.revoke(context, key_id)
+    _print(key, as_json, _line(key))
+
+
+@projects_app.command("list")
+def list_projects(state_dir: StateDir = Path(".shardtune"), as_json: AsJson = False) -> None:
+    """Print the projects with their quotas."""
+    with _opened(state_dir) as context:
+        page = projects.page(context, None, _MOST_ROWS)
+    lines = [f"{p.project_id}  {json.dumps(p.quotas.model_dump())}" for p in page.projects]
+    _print(page, as_json, "\n".join(lines))
+
+
+@projects_app.command("set")
+def set_project(
+    project: Annotated[str, typer.Argument(help="Its id; made if there is none.")],
+    running_studies: Annotated[int | None, typer.Option(help="Studies at once; without it, any number.")] = None,
+    gpu_seconds_per_day: Annotated[float | None, typer.Option(help="GPU-seconds from midnight UTC.")] = None,
+    requests_per_minute: Annotated[int | None, typer.Option(help="Of all its keys, per service process.")] = None,
+    requires_approval: Annotated[bool, typer.Option(help="Serve a new best only after approval.")] = False,
+    retune_gpu_seconds_per_day: Annotated[float | None, typer.Option(help="What retunes may use a day.")] = None,
+    retune_timezone: Annotated[str, typer.Option(help="IANA name; of that day and of the windows.")] = "UTC",
+    retune_window: Annotated[list[str] | None, typer.Option(help="When retunes may start: 22:00-06:00.")] = None,
+    retune_on_fingerprint: Annotated[
+        bool, typer.Option(help="Measure again what a change of hardware or software made stale.")
+    ] = True,
+    state_dir: StateDir = Path(".shardtune"),
+    as_json: AsJson = False,
+) -> None:
+    """Set a project's quotas, all of them: what is not given is unlimited."""
+    try:
+        KeySpec(name="x", scopes=(Scope.ADMIN,), project_id=project)
+        quotas = Quotas(
+            running_studies=running_studies,
+            gpu_seconds_per_day=gpu_seconds_per_day,
+            requests_per_minute=requests_per_minute,
+        )
+        retuning = RetunePolicy(
+            gpu_seconds_per_day=retune_gpu_seconds_per_day,
+            timezone=retune_timezone,
+            windows=tuple(retune_window or ()),
+            on_fingerprint=retune_on_fingerprint,
+        )
+    except ValidationError as error:
+        raise InputError(*error_lines(error)) from None
+    with _opened(state_dir) as context:
+        spec = ProjectSpec(quotas=quotas, requires_approval=requires_approval, retuning=retuning)
+        stored = projects.put(context, project, spec)
+    _print(stored, as_json, f"{stored.project_id}  {json.dumps(stored.quotas.model_dump())}")
+
+
+@contextmanager
+def _opened(state_dir: Path) -> Iterator[Context]:
+    """The service's rules on the database, without the service."""
+    url = database_url(state_dir)
+    prepare(url)
+    try:
+        with database_errors(), _context(url) as context:
+            yield context
+    except ServiceError as error:
+        raise InputError(error.detail) from None
+
+
+@contextmanager
+def _context(url: str) -> Iterator[Context]:
+    database = Database(url)
+    try:
+        yield Context(database, Settings(database_url=url))
+    finally:
+        database.close()
+
+
+def _print_secret(created: KeyCreated, as_json: bool) -> None:
+    assert created.secret is not None
+    _print(created, as_json, created.secret.get_secret_value())
+    if not as_json:
+        sys.stderr.write(f"{_line(created.key)}\nkeep the secret now: only its hash is stored\n")
+
+
+def _print(value: BaseModel, as_json: bool, text: str) -> None:
+    print(value.model_dump_json() if as_json else text)
+
+
+def _line(key: ApiKey) -> str:
+    state = "valid" if key.is_valid else "revoked" if key.revoked_at else "expired"
+    used = f"last used {key.last_used_at:%Y-%m-%d %H:%M}" if key.last_used_at else "never used"
+    return (
+        f"{key.key_id}  {key.prefix}…  {key.name}  {key.project_id or 'every project'}  "
+        f"{','.join(key.scopes)}  {state}, {used}"
+    )

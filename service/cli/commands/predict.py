@@ -1,0 +1,164 @@
+"""`shardtune predict`: what fits, how fast it should be and why, before a GPU-second is spent."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from rich.console import Console
+from rich.table import Table
+
+from api_schemas.hardware import HardwareReport
+from api_schemas.models import ModelSpec, preset_names
+from api_schemas.predictions import Prediction, PredictionRequest, PredictionTable
+from service.cli import study_file
+from service.cli.errors import InputError
+from service.wording import study_words
+from tuner.prediction.predict import predictions
+
+_WIDTH = 150
+"""Of a table that is not on a terminal."""
+
+
+@dataclass(frozen=True)
+class PredictOptions:
+    """The command line of `predict`."""
+
+    model: str
+    cluster: str
+    sequence_length: int | None
+    micro_batch: int
+    gradient_accumulation: int
+    recipe: str
+    hardware: HardwareReport | None = None
+    """In place of `cluster`."""
+
+
+def hardware_report(cluster: str, file: Path | None, state_dir: Path) -> HardwareReport | None:
+    """What was measured: of a file, or for `local` the newest of the state directory; None for a named cluster.
+
+    Raises:
+        InputError: nothing was measured here, the file is no report, or both a cluster and a file are given.
+    """
+    if cluster != "local":
+        if file is not None:
+            raise InputError(f"--hardware ({file}) says which cluster it is; leave out --cluster ({cluster})")
+        return None
+    if file is None:
+        found = sorted((state_dir / "worker").glob("hardware-*.json"), key=lambda path: path.stat().st_mtime)
+        if not found:
+            raise InputError(
+                "--cluster ('local'): this machine has not been measured; run `shardtune measure-hardware` (a minute), "
+                "or name a cluster such as 8xh100"
+            )
+        file = found[-1]
+    try:
+        return HardwareReport.model_validate(study_file.read_json_object(file))
+    except ValidationError as error:
+        wrong = (f"--hardware ({file}): {'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise InputError(*wrong) from None
+
+
+def predict(options: PredictOptions) -> PredictionTable:
+    """The predictions for one of each strategy.
+
+    Raises:
+        InputError: an unknown model, GPU or recipe, or values that contradict each other.
+    """
+    values: dict[str, Any] = {
+        "model": _model(options.model),
+        "cluster": options.hardware.cluster if options.hardware else options.cluster,
+        "hardware": options.hardware.measured if options.hardware else None,
+        "sequence_length": options.sequence_length,
+        "micro_batch": options.micro_batch,
+        "gradient_accumulation": options.gradient_accumulation,
+        "recipe": options.recipe,
+    }
+    try:
+        return predictions(PredictionRequest.model_validate(values))
+    except ValidationError as error:
+        raise InputError(*(entry["msg"].removeprefix("Value error, ") for entry in error.errors())) from None
+    except ValueError as error:
+        raise InputError(str(error)) from None
+
+
+def show(table: PredictionTable) -> None:
+    """Print the table and, per strategy, where its memory goes."""
+    console = Console(width=None if Console().is_terminal else _WIDTH, highlight=False)
+    cluster = table.cluster
+    console.print(
+        f"{table.model}: {_count(table.parameters)} parameters, sequence {table.sequence_length}, {table.recipe}, "
+        f"{cluster.nodes} × {cluster.gpus_per_node} {cluster.gpu} of {cluster.memory_gib:.1f} GiB"
+    )
+    console.print(
+        "Predicted, not measured. Memory of the fullest rank in GiB; intervals of 90 %; speed as if it fitted."
+    )
+    console.print("longest: tokens per sample that still fit; micro: largest micro batch that still fits.")
+    console.print(_overview(table))
+    for prediction in table.predictions:
+        _explain(console, prediction)
+    for note in table.notes:
+        console.print(f"note: {note}", style="dim")
+
+
+def _count(parameters: int) -> str:
+    return f"{parameters / 1e9:.2f} billion" if parameters >= 1e8 else f"{parameters / 1e6:.2f} million"
+
+
+def _overview(table: PredictionTable) -> Table:
+    shown = Table(box=None, pad_edge=False)
+    for heading in (
+        "configuration",
+        "fits",
+        "GiB",
+        "of",
+        "tokens/s/GPU",
+        "MFU",
+        "exposed comm",
+        "bound by",
+        "longest",
+        "micro",
+    ):
+        shown.add_column(heading, justify="left" if heading in ("configuration", "fits", "bound by") else "right")
+    for one in table.predictions:
+        memory, speed = one.memory, one.speed
+        fits = (
+            memory.verdict if memory.margin_gib >= 0 else f"{memory.verdict} by {study_words.gib(-memory.margin_gib)}"
+        )
+        row = [one.description, fits, study_words.gib(memory.total_gib), study_words.gib(memory.capacity_gib)]
+        if speed is None:
+            row += ["unknown GPU rates", "", "", ""]
+        else:
+            low, high = speed.low_tokens_per_s_per_gpu, speed.high_tokens_per_s_per_gpu
+            row.append(f"{speed.tokens_per_s_per_gpu:,.0f} ({low:,.0f}–{high:,.0f})")
+            row.append("" if speed.mfu is None else f"{speed.mfu:.0%}")
+            row += [f"{speed.exposed_communication_share:.0%}", speed.bound_by]
+        shown.add_row(*row, f"{one.longest_sequence:,}", f"{one.largest_micro_batch:,}")
+    return shown
+
+
+def _explain(console: Console, one: Prediction) -> None:
+    memory = one.memory
+    shown = (term for term in memory.terms if term.gib >= 0.01 * memory.total_gib)
+    terms = ", ".join(f"{term.name} {study_words.gib(term.gib)}" for term in shown)
+    interval = f"{study_words.gib(memory.low_gib)} to {study_words.gib(memory.high_gib)} GiB"
+    console.print(f"\n{one.description} (peak at {memory.moment}; {interval})")
+    console.print(f"  {terms}")
+    if memory.host_gib_per_node:
+        console.print(f"  host memory per node: {memory.host_gib_per_node:.0f} GiB")
+    if one.cheapest_change is not None:
+        change = one.cheapest_change
+        console.print(f"  fits with: {change.description} ({change.total_gib:.1f} GiB)")
+
+
+def _model(name: str) -> Any:
+    """A preset by name, else the content of a config.json."""
+    if name in preset_names():
+        return name
+    path = Path(name)
+    if path.suffix != ".json" and not path.exists():
+        raise InputError(f"model ({name!r}) is not a preset; use one of {', '.join(preset_names())}, or a config.json")
+    try:
+        return ModelSpec.model_validate(study_file.read_json_object(path)).model_dump()
+    except ValidationError as error:
+        raise InputError(*(entry["msg"].removeprefix("Value error, ") for entry in error.errors())) from None

@@ -1,0 +1,233 @@
+"""`shardtune tune`: service, worker and study on this machine, from the question to the files of the answer."""
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from api_schemas.hardware import Cluster
+from api_schemas.studies import Study, StudySpec, StudyState
+from api_schemas.trials import Rejection, Trial
+from service.cli import study_file, summary
+from service.cli.errors import InputError, Interrupted, NothingFeasible, PlatformFailure
+from service.cli.files import write_files
+from service.cli.lines import LineView
+from service.cli.live import LiveView
+from service.cli.processes import detect_inventory
+from service.cli.signals import signals_interrupt
+from service.cli.stack import DATABASE_VARIABLE, LocalWorker, local_service, state_directory
+from service.client import ServiceClient, ServiceRefused, ServiceUnreachable
+from service.wording import study_words
+
+_POLL_S = 0.5
+_UNFINISHED = (StudyState.RUNNING, StudyState.PAUSED)
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """The command line of `tune`."""
+
+    study: Path | None
+    ranks: int | None
+    max_trials: int | None
+    memory_gib: float | None
+    resume: bool
+    state_dir: Path
+    out: Path
+    as_json: bool
+    allowed: tuple[str, ...] = ()
+    """Options of the worker that allow code of the user's own."""
+
+
+def say(line: str) -> None:
+    """One line of progress on stderr."""
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
+def tune(options: TuneOptions) -> None:
+    """Run or resume a study and print its answer.
+
+    Raises:
+        CliError: one of its kinds, for every end but success.
+    """
+    if options.resume:
+        if options.study is not None or options.max_trials is not None:
+            raise InputError("--resume goes on with a stored study as it is; give no file and no --max-trials with it")
+        spec = None
+    else:
+        spec = _read(options)
+    _check_out(options.out)
+    with state_directory(options.state_dir) as state_dir, signals_interrupt():
+        try:
+            with local_service(state_dir) as client:
+                _run(client, state_dir, spec, options)
+        except KeyboardInterrupt:
+            raise Interrupted(
+                f"interrupted; results so far are kept in {options.state_dir}", _how_to_resume(options)
+            ) from None
+
+
+def _read(options: TuneOptions) -> StudySpec:
+    if options.study is None:
+        raise InputError(
+            "STUDY (missing): give a study file or a model's config.json, such as examples/llama-tiny.json"
+        )
+    values = study_file.read_json_object(options.study)
+    if study_file.is_bare_config(values):
+        spec, words = study_file.study_of_config(values, detect_inventory(options.ranks))
+        say(words)
+    else:
+        spec = study_file.study_spec(values, options.study.parent)
+    spec, replaced = study_file.with_options(
+        spec, ranks=options.ranks, max_trials=options.max_trials, memory_gib=options.memory_gib
+    )
+    for line in replaced:
+        say(line)
+    return spec
+
+
+def _check_out(out: Path) -> None:
+    """Now and not after an hour of trials."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        probe = out / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise InputError(f"--out ({out}) cannot be written: {error.strerror}; choose another directory") from None
+
+
+def _run(client: ServiceClient, state_dir: Path, spec: StudySpec | None, options: TuneOptions) -> None:
+    study = _last_unfinished(client, options.state_dir) if spec is None else None
+    ranks, memory_gib = _worker_options(study.cluster if study else spec.cluster if spec else "local", options)
+    asked = study.spec if study else spec
+    assert asked is not None
+    offloads = "zero" in asked.space.backends
+    worker = LocalWorker(client, state_dir, ranks, memory_gib, options.allowed, may_offload=offloads)
+    _only(client, study)
+    try:
+        say("starting a worker on this machine")
+        worker.start(say)
+        if study is None:
+            assert spec is not None
+            study = _create(client, spec)
+        say(f"study {study.study_id}: {study.spec.model.name} on {_cluster_words(study.cluster)}")
+        for line in study.warnings:
+            say(f"warning: {line}")
+        study = _watch(client, worker, study.study_id)
+    finally:
+        worker.stop()
+    _finish(client, study, options)
+
+
+def _only(client: ServiceClient, study: Study | None) -> None:
+    """Let the worker serve this study alone: the service serves older ones first. A shared database is left as it is."""
+    if DATABASE_VARIABLE not in os.environ:
+        for other in client.studies():
+            if other.state is StudyState.RUNNING and (study is None or other.study_id != study.study_id):
+                client.pause(other.study_id, paused=True)
+                say(f"study {other.study_id} is unfinished and was paused; --resume goes on with the newest")
+    if study is not None and study.state is StudyState.PAUSED:
+        client.pause(study.study_id, paused=False)
+
+
+def _create(client: ServiceClient, spec: StudySpec) -> Study:
+    try:
+        return client.create_study(spec)
+    except ServiceRefused as refused:
+        if refused.is_input_error:
+            raise InputError(*refused.lines()) from None
+        raise PlatformFailure(*refused.lines()) from None
+
+
+def _worker_options(cluster: Cluster | str, options: TuneOptions) -> tuple[int | None, float | None]:
+    """What the worker must be told so that it offers the cluster: a GPU says itself what it is."""
+    if isinstance(cluster, Cluster):
+        return (cluster.gpus_per_node, cluster.memory_gib) if cluster.device == "cpu" else (options.ranks, None)
+    return options.ranks, options.memory_gib
+
+
+def _cluster_words(cluster: Cluster) -> str:
+    kind = "CPU ranks" if cluster.device == "cpu" else f"× {cluster.gpu}"
+    nodes = f"{cluster.nodes} nodes of " if cluster.nodes > 1 else ""
+    return f"{nodes}{cluster.gpus_per_node} {kind}, {cluster.memory_gib:g} GiB each"
+
+
+def _last_unfinished(client: ServiceClient, state_dir: Path) -> Study:
+    unfinished = [study for study in client.studies() if study.state in _UNFINISHED]
+    if not unfinished:
+        raise InputError(
+            f"--resume: no unfinished study in --state-dir ({state_dir}); start one with `shardtune tune FILE`"
+        )
+    return max(unfinished, key=lambda study: study.created_at)
+
+
+def _watch(client: ServiceClient, worker: LocalWorker, study_id: str) -> Study:
+    """Show the study until it ends."""
+    console = Console(stderr=True)
+    started = time.monotonic()
+    with LiveView(console) if console.is_terminal else LineView(say) as view:
+        while True:
+            study, trials, rejections = _look(client, study_id)
+            view.show(study, trials, rejections, time.monotonic() - started)
+            if study.state not in _UNFINISHED:
+                return study
+            if (news := worker.news()) is not None:
+                view.say(news)
+            if worker.keep_alive():
+                view.say("the worker ended unexpectedly and was started again; the study goes on")
+            time.sleep(_POLL_S)
+
+
+def _look(client: ServiceClient, study_id: str) -> tuple[Study, list[Trial], list[Rejection]]:
+    try:
+        return client.study(study_id), client.trials(study_id), client.rejections(study_id)
+    except (ServiceUnreachable, ServiceRefused) as error:
+        raise PlatformFailure(
+            f"the service stopped answering: {error}; see logs/service.log in the state directory"
+        ) from None
+
+
+def _finish(client: ServiceClient, study: Study, options: TuneOptions) -> None:
+    if study.result is None:
+        raise without_result(study, client.trials(study.study_id))
+    paths = write_files(options.out, client.export(study.study_id).files)
+    if options.as_json:
+        print(json.dumps(summary.as_json(study, study.result, paths)))
+    else:
+        why_not = study_words.why_not(client.trials(study.study_id), client.rejections(study.study_id))
+        print(summary.as_text(study, study.result, why_not, paths, _how_to_run(options.out, paths)))
+
+
+def _how_to_run(out: Path, paths: Sequence[str]) -> str:
+    """The launch line, with our interpreter where another one would be found first; none for a script of the user's."""
+    if not any(path.endswith("launch.sh") for path in paths):
+        return ""
+    found = shutil.which("python")
+    ours = found is not None and Path(found).parent == Path(sys.executable).parent
+    script = str(Path(os.path.relpath(out)) / "launch.sh")
+    return f"{script} --steps 10" if ours else f"PYTHON={sys.executable} {script} --steps 10"
+
+
+def without_result(study: Study, trials: Sequence[Trial]) -> NothingFeasible | PlatformFailure:
+    """The error of a study that ended without a result: its own end, or the platform's fault."""
+    why = study.reason or f"the study is {study.state.value}"
+    reasons = sorted(
+        {f"  trial {t.number}, {t.description}: {t.failure.kind}: {t.failure.message}" for t in trials if t.failure}
+    )
+    judged = study.trials.get("complete", 0) + study.trials.get("infeasible", 0) + study.rejected
+    if judged and not study.trials.get("failed", 0) and study.state is not StudyState.CANCELLED:
+        return NothingFeasible(why, *reasons)
+    return PlatformFailure(f"the study ended without a result: {why}", *reasons)
+
+
+def _how_to_resume(options: TuneOptions) -> str:
+    flags = "" if options.state_dir == Path(".shardtune") else f" --state-dir {options.state_dir}"
+    return f"go on with: shardtune tune --resume{flags}"

@@ -1,0 +1,249 @@
+"""A synchronous client of the service's REST API, for the command line and for scripts; its requests are service.client.transport."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Self
+from urllib.parse import quote
+
+import httpx
+from pydantic import TypeAdapter
+
+from api_schemas.best import BestConfig, Recommendation, Resolved
+from api_schemas.credentials import KeySource
+from api_schemas.events import EventPage
+from api_schemas.exports import Export
+from api_schemas.fingerprints import FingerprintDetail, FingerprintRecord
+from api_schemas.insights import Importance, ParetoFront
+from api_schemas.leases import Worker
+from api_schemas.retunes import Retune
+from api_schemas.schedules import Schedule, ScheduleSpec
+from api_schemas.studies import Study, StudyResult, StudySpec, StudyState
+from api_schemas.study_changes import CloneRequest, Extension
+from api_schemas.trials import Rejection, Trial
+from service.client.transport import Calls, ServiceError, ServiceRefused, ServiceUnreachable
+
+__all__ = ["ServiceClient", "ServiceError", "ServiceRefused", "ServiceUnreachable"]
+
+_TRIALS = TypeAdapter(list[Trial])
+_REJECTIONS = TypeAdapter(list[Rejection])
+_STUDIES = TypeAdapter(list[Study])
+_WORKERS = TypeAdapter(list[Worker])
+_SCHEDULES = TypeAdapter(list[Schedule])
+_RETUNES = TypeAdapter(list[Retune])
+_UNFINISHED = (StudyState.RUNNING, StudyState.PAUSED)
+_EVENTS = 1000
+"""Read at once."""
+
+
+class ServiceClient:
+    """Calls of one service. Every method raises `ServiceError`."""
+
+    def __init__(
+        self,
+        base_url: str,
+        transport: httpx.BaseTransport | None = None,
+        api_key: str | KeySource | None = None,
+        patience_s: float = 60.0,
+    ) -> None:
+        """Without `api_key` the environment's is sent (`SHARDTUNE_API_KEY`, or the file that `SHARDTUNE_API_KEY_FILE` names).
+
+        `patience_s`: in all, how long a call waits for a service that is busy or restarting (429, 503) before it raises.
+
+        Raises:
+            ValueError: the key's file cannot be read.
+        """
+        keys = api_key if isinstance(api_key, KeySource) else KeySource(api_key) if api_key else KeySource.of()
+        self._calls = Calls(base_url, keys, transport, patience_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._calls.close()
+
+    @property
+    def base_url(self) -> str:
+        """Where the service is."""
+        return self._calls.base_url
+
+    def ready(self) -> bool:
+        """True when the database is reachable and migrated."""
+        return self._calls.ready()
+
+    def workers(self) -> list[Worker]:
+        """Workers ever registered, by name."""
+        return _WORKERS.validate_python(self._calls.pages("/v1/workers", "workers"))
+
+    def drain(self, worker_id: str, draining: bool = True) -> Worker:
+        """Give a worker no more work, or give it work again."""
+        action = "drain" if draining else "resume"
+        return Worker.model_validate(self._calls.send("POST", f"/v1/workers/{worker_id}:{action}"))
+
+    def fingerprints(self, worker: str | None = None, current_only: bool = False) -> list[FingerprintRecord]:
+        """Hardware and software that workers have reported, newest first."""
+        wanted = {"current": str(current_only).lower()} | ({"worker": worker} if worker else {})
+        return [
+            FingerprintRecord.model_validate(row)
+            for row in self._calls.pages("/v1/fingerprints", "fingerprints", wanted)
+        ]
+
+    def fingerprint(self, fingerprint_id: str) -> FingerprintDetail:
+        """One fingerprint with what depends on it."""
+        return FingerprintDetail.model_validate(
+            self._calls.send("GET", f"/v1/fingerprints/{quote(fingerprint_id, safe='')}")
+        )
+
+    def create_study(self, spec: StudySpec, study_id: str | None = None) -> Study:
+        """Create a study; the service checks it against the registered workers first."""
+        params = {"study_id": study_id} if study_id else None
+        return Study.model_validate(self._calls.send("POST", "/v1/studies", spec.model_dump(mode="json"), params))
+
+    def best_config(self, study_key: str) -> BestConfig:
+        """What is served under a key of an earlier answer."""
+        return BestConfig.model_validate(self._calls.send("GET", "/v1/best", params={"study_key": study_key}))
+
+    def resolve(self, spec: StudySpec, accept_nearest: bool = False) -> Resolved:
+        """The best configuration for a study's case, or the study that will know it: started now, or running already."""
+        body = {"study": spec.model_dump(mode="json"), "accept_nearest": accept_nearest}
+        return Resolved.model_validate(self._calls.send("POST", "/v1/best:resolve", body))
+
+    def decide(
+        self, study_key: str, action: str, note: str | None = None, recommendation_id: str | None = None
+    ) -> Recommendation:
+        """`pin`, `unpin`, `approve`, `reject` or `rollback` what is served under a key."""
+        body = {"note": note, "recommendation_id": recommendation_id}
+        answer = self._calls.send("POST", f"/v1/best:{action}", body, {"study_key": study_key})
+        return Recommendation.model_validate(answer)
+
+    def study(self, study_id: str) -> Study:
+        """One study as it stands."""
+        return Study.model_validate(self._calls.send("GET", f"/v1/studies/{study_id}"))
+
+    def studies(self, states: Sequence[StudyState] = (), at_most: int | None = None) -> list[Study]:
+        """Studies in these states (none: in any), newest first."""
+        params = {"state": [state.value for state in states]}
+        return _STUDIES.validate_python(self._calls.pages("/v1/studies", "studies", params, at_most))
+
+    def events(self, study_id: str, after: int = 0) -> EventPage:
+        """What happened to a study after an event."""
+        params = {"after": after, "limit": _EVENTS}
+        return EventPage.model_validate(self._calls.send("GET", f"/v1/studies/{study_id}/events", params=params))
+
+    def wait(
+        self,
+        study_id: str,
+        seen: Callable[[Study], None] = lambda _: None,
+        timeout_s: float | None = None,
+        poll_s: float = 2.0,
+    ) -> Study:
+        """Follow a study until it ends; `seen` gets it now and whenever something has happened to it.
+
+        A service that does not answer is waited for, for the client's patience.
+
+        Raises:
+            TimeoutError: it had not ended after `timeout_s`.
+        """
+        until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        after, away_since_s = 0, None
+        while True:
+            try:
+                page = self.events(study_id, after)
+                if page.events or page.is_last:
+                    after, study = page.next_after, self.study(study_id)
+                    seen(study)
+                    if study.state not in _UNFINISHED:
+                        return study
+                away_since_s = None
+            except ServiceUnreachable:
+                away_since_s = away_since_s or time.monotonic()
+                if time.monotonic() - away_since_s > self._calls.patience_s:
+                    raise
+            if until_s is not None and time.monotonic() >= until_s:
+                raise TimeoutError(f"study {study_id} had not ended after {timeout_s:g} s")
+            time.sleep(poll_s)
+
+    @contextmanager
+    def owning(self, study_id: str) -> Iterator[None]:
+        """Cancel the study when the block is interrupted (Ctrl-C): nobody waits for it any more."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.cancel(study_id)
+            raise
+
+    def pause(self, study_id: str, paused: bool) -> Study:
+        """Pause a study, or go on with it."""
+        action = "pause" if paused else "resume"
+        return Study.model_validate(self._calls.send("POST", f"/v1/studies/{study_id}:{action}"))
+
+    def cancel(self, study_id: str) -> Study:
+        """End a study; what was measured is kept."""
+        return Study.model_validate(self._calls.send("POST", f"/v1/studies/{study_id}:cancel"))
+
+    def extend(self, study_id: str, more: Extension) -> Study:
+        """Raise a study's budget, also when it has ended."""
+        body = more.model_dump(mode="json", exclude_none=True)
+        return Study.model_validate(self._calls.send("POST", f"/v1/studies/{study_id}:extend", body))
+
+    def clone(self, study_id: str, changes: CloneRequest = CloneRequest(), new_id: str | None = None) -> Study:
+        """Create a study from another one's spec, with some of its fields replaced."""
+        params = {"new_id": new_id} if new_id else None
+        body = changes.model_dump(mode="json", exclude_unset=True)
+        return Study.model_validate(self._calls.send("POST", f"/v1/studies/{study_id}:clone", body, params))
+
+    def trials(self, study_id: str) -> list[Trial]:
+        """The study's trials by number."""
+        return _TRIALS.validate_python(self._calls.pages(f"/v1/studies/{study_id}/trials", "trials"))
+
+    def rejections(self, study_id: str) -> list[Rejection]:
+        """Configurations the memory gate refused, with the reason of each."""
+        return _REJECTIONS.validate_python(self._calls.pages(f"/v1/studies/{study_id}/rejections", "rejections"))
+
+    def best(self, study_id: str) -> StudyResult:
+        """The answer of a finished study; refused with 409 before."""
+        return StudyResult.model_validate(self._calls.send("GET", f"/v1/studies/{study_id}/best"))
+
+    def pareto(self, study_id: str) -> ParetoFront:
+        """The fastest trial for each amount of memory."""
+        return ParetoFront.model_validate(self._calls.send("GET", f"/v1/studies/{study_id}/pareto"))
+
+    def importance(self, study_id: str) -> Importance:
+        """Which knobs mattered for speed."""
+        return Importance.model_validate(self._calls.send("GET", f"/v1/studies/{study_id}/importance"))
+
+    def export(self, study_id: str, which: str = "best", form: str = "standard") -> Export:
+        """Files of a contender."""
+        params = {"which": which, "format": form}
+        return Export.model_validate(self._calls.send("GET", f"/v1/studies/{study_id}/export", params=params))
+
+    def schedules(self) -> list[Schedule]:
+        """Schedules, newest first."""
+        return _SCHEDULES.validate_python(self._calls.pages("/v1/schedules", "schedules"))
+
+    def schedule(self, schedule_id: str, action: str | None = None) -> Schedule:
+        """One schedule and its last ticks; after `pause`, `resume` or `run`, where given."""
+        return Schedule.model_validate(self._one("schedules", schedule_id, action))
+
+    def create_schedule(self, spec: ScheduleSpec, project: str | None = None) -> Schedule:
+        """Have recommendations measured again."""
+        params = {"project": project} if project else None
+        return Schedule.model_validate(self._calls.send("POST", "/v1/schedules", spec.model_dump(mode="json"), params))
+
+    def delete_schedule(self, schedule_id: str) -> None:
+        """Forget a schedule."""
+        self._calls.send("DELETE", f"/v1/schedules/{quote(schedule_id, safe='')}")
+
+    def retunes(self, **wanted: str | None) -> list[Retune]:
+        """Retunes, newest first; `study_key`, `schedule_id`, `state` choose."""
+        chosen = {name: value for name, value in wanted.items() if value is not None}
+        return _RETUNES.validate_python(self._calls.pages("/v1/retunes", "retunes", chosen))
+
+    def retune(self, retune_id: str, action: str | None = None) -> Retune:
+        """One retune; after `cancel`, where given."""
+        return Retune.model_validate(self._one("retunes", retune_id, action))
+
+    def _one(self, kind: str, name: str, action: str | None) -> object:
+        path = f"/v1/{kind}/{quote(name, safe='')}"
+        return self._calls.send("POST", f"{path}:{action}") if action else self._calls.send("GET", path)

@@ -1,0 +1,1 @@
+"""Everything HTTP that belongs to no noun: errors, paging, ETags, idempotent requests, input at the border."""

@@ -1,0 +1,112 @@
+"""Refuse what no database stores and no JSON says, once for every route: NUL characters and half surrogates in text,
+NaN and infinities, whole numbers beyond 64 bits.
+
+Bodies are first searched as bytes, so that only one with a suspicious sequence is walked.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from fastapi import Depends, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+
+from service.http.errors import invalid
+
+_SUSPICIOUS = re.compile(rb"\x00|\\u0000|\\u[dD][89a-fA-F]|NaN|Infinity|[0-9]{19}|[eE]\+?[0-9]{3}")
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+_WHOLE = 2**63
+_LONGEST = 80
+"""Characters of a wrong value that an error repeats."""
+_MOST_VALUES = 100_000
+"""Values of one body: each may be a mistake, and what is said of a mistake takes a kilobyte."""
+_WITH_BODY = ("POST", "PUT", "PATCH")
+_FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
+
+
+async def _check(request: Request) -> None:
+    check(request.scope["path"], "path")
+    for name, value in request.query_params.multi_items():
+        check(name, "query")
+        check(value, name)
+    if request.method not in _WITH_BODY:
+        return
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind in _FORMS:
+        await _check_form(request)
+    elif kind.endswith("json"):
+        await _check_json(request)
+
+
+READABLE = Depends(_check)
+"""For the whole application; what FastAPI has read of the request is not read again."""
+
+
+async def _check_form(request: Request) -> None:
+    try:
+        form = await request.form()
+    except HTTPException:
+        # FastAPI's to refuse, or nobody's: the route takes no form.
+        return
+    for name, entry in form.multi_items():
+        check(name, "form")
+        check(entry, name)
+
+
+async def _check_json(request: Request) -> None:
+    body = await request.body()
+    if body.count(b",") > _MOST_VALUES:
+        raise invalid("body", None, f"the body has more than {_MOST_VALUES} values, which no request needs; send less")
+    try:
+        # json would take any UTF, and half surrogates in UTF-8.
+        body.decode()
+    except UnicodeDecodeError:
+        raise invalid("body", None, "the body is not UTF-8; send JSON in UTF-8") from None
+    if _SUSPICIOUS.search(body):
+        try:
+            value = await request.json()
+        except (ValueError, RecursionError):
+            # As above.
+            return
+        await run_in_threadpool(check, value, "body")
+
+
+def check(value: object, field: str) -> None:
+    """Refuse a value that cannot be stored or said.
+
+    Raises:
+        Invalid: names the place within `field`.
+    """
+    for path, leaf in _leaves(value):
+        reason = _reason(leaf)
+        if reason is not None:
+            where = _UNSTORABLE.sub("\ufffd", ".".join(map(str, path)))[:_LONGEST] or field
+            shown = _UNSTORABLE.sub("\ufffd", str(leaf))[:_LONGEST]
+            raise invalid(where, shown, f"{where} ({shown}) {reason}; correct it")
+
+
+def _leaves(value: Any) -> Iterator[tuple[tuple[object, ...], object]]:
+    """Every name, text and number with its place; no recursion, since the nesting is the sender's."""
+    stack: list[tuple[tuple[object, ...], Any]] = [((), value)]
+    while stack:
+        place, item = stack.pop()
+        if isinstance(item, dict):
+            for name, child in item.items():
+                yield (*place, name), name
+                stack.append(((*place, name), child))
+        elif isinstance(item, list):
+            stack.extend(((*place, index), child) for index, child in enumerate(item))
+        else:
+            yield place, item
+
+
+def _reason(leaf: object) -> str | None:
+    if isinstance(leaf, str) and _UNSTORABLE.search(leaf):
+        return "has a NUL character or half of a surrogate pair, which no database stores"
+    if isinstance(leaf, float) and not math.isfinite(leaf):
+        return "is no number that JSON has"
+    if isinstance(leaf, int) and not -_WHOLE <= leaf < _WHOLE:
+        return "is beyond 64 bits"
+    return None

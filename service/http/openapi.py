@@ -1,0 +1,65 @@
+"""The OpenAPI document: every route with every error it can answer, as application/problem+json."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from service.http.error_codes import problems
+
+_METHODS = ("get", "post", "put", "patch", "delete")
+_ANYWHERE = ("invalid_request", "internal_error", "database_unreachable")
+_WITH_BODY = ("bad_request", "content_too_large")
+_WITH_NAME = ("invalid_idempotency_key", "idempotency_key_reused", "content_too_large")
+_WITH_KEY = ("key_required", "key_invalid", "scope_missing", "local_only", "quota_requests")
+_PROBLEM = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+
+
+def install(app: FastAPI) -> None:
+    """Replace the app's document by one that has the errors, too."""
+
+    def document() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            schema = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
+            for path in schema["paths"].values():
+                for method in _METHODS:
+                    if method in path:
+                        _complete(path[method])
+            # FastAPI's own error bodies, which no route answers with.
+            for unused in ("HTTPValidationError", "ValidationError"):
+                schema["components"]["schemas"].pop(unused, None)
+            app.openapi_schema = schema
+        return app.openapi_schema
+
+    app.openapi = document  # type: ignore[method-assign]
+
+
+def _complete(operation: dict[str, Any]) -> None:
+    responses = operation["responses"]
+    declared = {status: answer for status, answer in responses.items() if int(status) >= 400}
+    declared.pop("422", None) if _is_frameworks(declared.get("422")) else None
+    general = problems(*_codes(operation))
+    for status in sorted({*declared, *map(str, general)}):
+        texts = [declared.get(status, {}).get("description"), general.get(int(status), {}).get("description")]
+        answer: dict[str, Any] = {"description": "\n\n".join(text for text in texts if text), "content": _PROBLEM}
+        if status == "429":
+            answer["headers"] = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds."}}
+        responses[status] = answer
+
+
+def _codes(operation: Mapping[str, Any]) -> list[str]:
+    codes = list(_ANYWHERE)
+    parameters = operation.get("parameters", [])
+    if "requestBody" in operation:
+        codes += _WITH_BODY
+    if any(parameter["name"] == "Idempotency-Key" for parameter in parameters):
+        codes += _WITH_NAME
+    if "security" in operation:
+        codes += _WITH_KEY
+    return codes
+
+
+def _is_frameworks(answer: Mapping[str, Any] | None) -> bool:
+    """Whether an answer is the one FastAPI adds to every route with input."""
+    return answer is not None and answer.get("description") == "Validation Error"

@@ -1,0 +1,70 @@
+"""Keyset pages: a token names the last row of a page and the list it belongs to; rows added meanwhile shift nothing."""
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, TypeVar
+
+from fastapi import Query
+
+from service.http.errors import Invalid, invalid
+from service.http.input_guard import check
+
+InLimit = Annotated[int, Query(ge=1, le=500, description="Rows per page.")]
+InPageToken = Annotated[
+    str | None, Query(max_length=500, description="`next_page_token` of the page before, with the same filters.")
+]
+
+R = TypeVar("R")
+
+
+def moment_and_id(value: object) -> tuple[datetime, str]:
+    """The place of a row in a list by time."""
+    if not isinstance(value, list) or len(value) != 2:
+        raise ValueError(value)
+    moment = datetime.fromisoformat(str(value[0]))
+    if moment.tzinfo is None:
+        raise ValueError(value)
+    return moment.astimezone(UTC), str(value[1])
+
+
+def whole_number(value: object) -> int:
+    """The place of a row in a list by number."""
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) >= 2**31:
+        raise ValueError(value)
+    return value
+
+
+def start(token: str | None, filters: Sequence[object], place: Callable[[object], R]) -> R | None:
+    """Where a page begins: behind this place; None: at the start.
+
+    Raises:
+        Invalid: the token is not one of this list's.
+    """
+    if token is None:
+        return None
+    try:
+        stored = json.loads(base64.urlsafe_b64decode(token.encode("ascii", "strict")))
+        check(stored, "page_token")
+        if not isinstance(stored, dict) or stored.get("f") != _key(filters):
+            raise ValueError("other filters")
+        return place(stored.get("at"))
+    except (ValueError, ArithmeticError, RecursionError, Invalid):
+        message = "is not a token of this list with these filters; start again without one"
+        raise invalid("page_token", token, message, code="invalid_page_token") from None
+
+
+def cut(
+    rows: Sequence[R], limit: int, filters: Sequence[object], place: Callable[[R], object]
+) -> tuple[Sequence[R], str | None]:
+    """A page of `limit` rows out of `limit` + 1, and the token of the next one, if there is one."""
+    if len(rows) <= limit:
+        return rows, None
+    content = {"at": place(rows[limit - 1]), "f": _key(filters)}
+    return rows[:limit], base64.urlsafe_b64encode(json.dumps(content, default=str).encode()).decode()
+
+
+def _key(filters: Sequence[object]) -> str:
+    return hashlib.sha256(repr([str(value) for value in filters]).encode()).hexdigest()[:12]

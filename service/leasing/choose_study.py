@@ -1,0 +1,165 @@
+"""Give work to a worker that asks: its live lease, else a run of the first study that has one for it.
+
+How one study gives a run stands in service.leasing.lease_run; what becomes of the lease in service.leasing.renew_and_report.
+"""
+
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from api_schemas.leases import Lease, LeaseRequest
+from api_schemas.studies import StudyPhase, StudyState
+from api_schemas.trials import TrialState
+from db.queries import keys, leases, studies
+from db.tables.studies import StudyRow, WorkerRow
+from service.access import quotas
+from service.leasing.lease_run import NOBODY, ask, live_lease, take_waiting
+from service.process.context import Context
+from service.workers import compatibility
+from service.workers.registry import check_protocol, of_session, reservations
+
+log = logging.getLogger(__name__)
+
+_TOUCH_S = 15.0
+"""A waiting worker's last-seen time is written this often."""
+_AT_ONCE_S, _PATIENCE_S = 0.001, 10.0
+"""For a study's turn: replicas rather ask in different studies than wait for each other."""
+
+
+@dataclass(frozen=True)
+class Idle:
+    """A worker that holds nothing and gets nothing now."""
+
+    worker_id: str
+    kind: str
+    """Equal for workers that can run the same: their hardware, software and project, and whether they are drained."""
+    reserved: frozenset[str] = NOBODY
+    """Ids of workers for which something waits that is theirs alone; what this one was told is no answer to them."""
+
+
+def grant(context: Context, request: LeaseRequest) -> Lease | None:
+    """Work for a session: its live lease, else a run that waits, else a new trial; None when there is none now."""
+    entry = check_in(context, request)
+    found = entry if isinstance(entry, Lease) else claim(context, request.session)
+    return found if isinstance(found, Lease) else None
+
+
+def check_in(context: Context, request: LeaseRequest) -> Lease | Idle:
+    """Note that a worker asks; its live lease, if it holds one."""
+    check_protocol(request.protocol_version)
+    with context.db.read() as session:
+        worker = of_session(context, session, request.session)
+        held = leases.held_by(session, request.session) is not None
+        due = (context.now() - worker.seen_at).total_seconds() >= _TOUCH_S
+        idle = _idle(worker)
+    if held or due:
+        with context.db.write() as session:
+            lease = live_lease(context, session, request.session)
+            of_session(context, session, request.session).seen_at = context.now()
+        if lease is not None:
+            return lease
+    return idle
+
+
+def claim(context: Context, worker_session: str) -> Lease | Idle:
+    """A run that waits, else a new trial, of the first study that has one for this worker; users' studies come first."""
+    with context.db.read() as session:
+        worker = of_session(context, session, worker_session)
+        idle = _idle(worker)
+        if worker.is_draining:
+            return idle
+        running = studies.running(session)
+        spent = _spent_projects(context, session, {study.project_id for study in running})
+        running = [study for study in running if study.project_id not in spent]
+        # Idle ones first: what a study is about is read and checked only where there may be work.
+        asked = [study for study in running if not context.askers.is_idle(study.id, study.version)]
+        opened = leases.open_states(session, [study.id for study in asked])
+        asked = [study for study in asked if not _waits_for_an_end(study, opened.get(study.id, set()))]
+        studies.read_specs(session, asked)
+        served = [study for study in asked if compatibility.may_run(worker, study)]
+        waiting = {study_id for study_id, states in opened.items() if TrialState.WAITING in states}
+        kept = reservations(context, session, [study for study in served if study.id in waiting], worker)
+        served = [study for study in served if study.id not in kept]
+        users = [study for study in served if study.purpose == "user"]
+        others = [study for study in served if study.purpose != "user"]
+        refused = [study.id for study in running if compatibility.fingerprint_differs(worker, study)]
+        wanted = (study.errand.worker_id for study in asked if study.errand is not None)
+        reserved = {worker_id for worker_id in wanted if worker_id is not None}.union(*kept.values())
+    for study_id in refused:
+        _note_refusal(context, study_id, worker_session)
+    try:
+        for group in (users, others):
+            found = _first_with_work(context, group, waiting, worker_session)
+            if isinstance(found, Lease):
+                return found
+            reserved |= found
+    except IntegrityError as error:
+        # Two requests of one session claimed in two studies; the index let one through, and that is the answer.
+        log.warning("claim collided: %s", error.orig, extra={"session": worker_session})
+        with context.db.write() as session:
+            return live_lease(context, session, worker_session) or idle
+    return replace(idle, reserved=frozenset(reserved - {idle.worker_id}))
+
+
+def _first_with_work(
+    context: Context, served: Sequence[StudyRow], waiting: Collection[str], worker_session: str
+) -> Lease | frozenset[str]:
+    """A run of the first of these studies that has one, else who alone may take what waits; in `waiting` a run does."""
+    reserved, busy = NOBODY, []
+    for study in served:
+        is_background = study.purpose != "user"
+        found = take_waiting(context, study.id, worker_session, is_background) if study.id in waiting else None
+        if found is None:
+            found = ask(context, study.id, worker_session, is_background, _AT_ONCE_S)
+        if isinstance(found, Lease):
+            return found
+        if found is None:
+            busy.append(study)
+        else:
+            reserved |= found
+    for study in busy:
+        # Another replica asks there; what it leaves is known when it is done.
+        found = ask(context, study.id, worker_session, study.purpose != "user", _PATIENCE_S)
+        if isinstance(found, Lease):
+            return found
+        reserved |= found or NOBODY
+    return reserved
+
+
+def _waits_for_an_end(study: StudyRow, opened: set[TrialState]) -> bool:
+    """Whether a look at the whole study would find nothing: its next step follows from the end of what runs now.
+
+    Only a search goes on beside its running trials; and a run that waits may be taken.
+    """
+    is_searching = study.phase is StudyPhase.SEARCH and (study.errand is None or study.errand.kind == "search")
+    return opened == {TrialState.RUNNING} and not is_searching
+
+
+def _idle(worker: WorkerRow) -> Idle:
+    hardware = worker.inventory.cluster.content_key()
+    kinds = worker.inventory.task_kinds
+    return Idle(worker.id, f"{hardware} {worker.fingerprint_key} {worker.is_draining} {worker.project_id} {kinds}")
+
+
+def _spent_projects(context: Context, session: Session, project_ids: set[str]) -> set[str]:
+    """Those of the projects that get no run today: their GPU-seconds are used up."""
+    rows = [row for row in (keys.project(session, project_id) for project_id in project_ids) if row is not None]
+    return {row.id for row in rows if quotas.is_exhausted(session, row.id, row.quotas, context.now())}
+
+
+def _note_refusal(context: Context, study_id: str, worker_session: str) -> None:
+    """Say on the study why a worker that has the hardware gets none of its runs."""
+    with context.db.read() as session:
+        study, worker = studies.get(session, study_id), of_session(context, session, worker_session)
+        assert study is not None
+        reason = compatibility.refusal(worker, study)
+        if study.reason is not None:
+            return
+    with context.db.write() as session:
+        study = studies.lock(session, study_id)
+        if study.state is StudyState.RUNNING and study.reason is None:
+            study.reason = reason
+            log.warning(reason, extra={"study": study_id})

@@ -1,0 +1,43 @@
+"""The lease as its worker gets it: the task, and the limits as seconds from now."""
+
+from api_schemas.leases import Lease, ProfileTask, RestartTask, Task, TrialTask
+from api_schemas.trials import TrialState
+from db.tables.studies import RunRow, StudyRow
+from service.process.context import Context
+from tuner.objective import available_gib
+
+
+def lease(context: Context, study: StudyRow, run: RunRow) -> Lease:
+    """The live attempt of a run."""
+    assert run.state is TrialState.RUNNING and run.started_at is not None
+    settings = context.settings
+    elapsed_s = (context.now() - run.started_at).total_seconds()
+    return Lease(
+        run_id=run.id,
+        attempt=run.attempt,
+        study_id=study.id,
+        trial_number=run.trial.number if run.trial else None,
+        task=_task(context, study, run),
+        lease_s=settings.lease_s,
+        heartbeat_s=settings.heartbeat_s,
+        deadline_s=max(1.0, settings.run_deadline_s - elapsed_s),
+        no_progress_s=settings.no_progress_s,
+    )
+
+
+def _task(context: Context, study: StudyRow, run: RunRow) -> Task:
+    spec = study.spec
+    if run.trial is None:
+        return ProfileTask(model=spec.model, workload=spec.workload)
+    assert study.profile is not None
+    on_cpu = study.cluster.device == "cpu"
+    trial = TrialTask(
+        model=spec.model,
+        workload=spec.workload,
+        cluster=study.cluster,
+        config=run.trial.config,
+        plan=context.settings.measure,
+        memory_limit_gib=available_gib(study.cluster, spec.objective) if on_cpu else None,
+        forward_flops_per_token=study.profile.forward_flops_per_token,
+    )
+    return RestartTask(trial=trial, plan=context.settings.restart) if run.purpose == "restart" else trial

@@ -1,0 +1,156 @@
+"""Give a worker a run of one study: one that waits, or a new one.
+
+Queries live in db.queries.leases; what to run next in service.planning.study_plan; in which study to look in service.leasing.choose_study.
+"""
+
+import logging
+from dataclasses import replace
+from datetime import timedelta
+
+from sqlalchemy.orm import Session
+
+from api_schemas.leases import Lease
+from api_schemas.studies import StudyPhase, StudyState
+from api_schemas.trials import TrialState
+from db.queries import leases, studies
+from db.tables.studies import RunRow, StudyRow, WorkerRow
+from service.access import retune_budget
+from service.leasing import lease_message
+from service.lifecycle import advance, transitions
+from service.planning import calibrations
+from service.planning.study_plan import Wait
+from service.planning.study_snapshot import StudyView
+from service.process.context import Context
+from service.workers import compatibility
+from service.workers.registry import has_restart_worker, knows, of_session, reservations
+
+log = logging.getLogger(__name__)
+
+NOBODY: frozenset[str] = frozenset()
+_MOST_RACES = 16
+"""Plans that may be overtaken by other processes before the worker is told to ask again."""
+
+
+def take_waiting(
+    context: Context, study_id: str, worker_session: str, is_background: bool
+) -> Lease | frozenset[str] | None:
+    """The first run that waits, or who alone may have it: nothing of the study's history decides about that.
+
+    None: there is none (any longer), or the worker does not know its kind, and the study may have to do without it.
+    """
+    with context.db.write() as session:
+        study = _held(context, session, study_id, is_background)
+        if study is None:
+            return NOBODY
+        live = live_lease(context, session, worker_session)
+        if live is not None:
+            return live
+        run = leases.next_waiting(session, study_id)
+        worker = of_session(context, session, worker_session)
+        return None if run is None or not knows(worker, run) else _take(context, session, study, run, worker)
+
+
+def ask(
+    context: Context, study_id: str, worker_session: str, is_background: bool, patience_s: float
+) -> Lease | frozenset[str] | None:
+    """A run of one study: sample outside the transaction, commit if the study is still as it was.
+
+    `is_background`: nobody waits for it, and it may spend only what the day has left. Without a run: the ids of the
+    workers that alone may take the one which waits. None: somebody else asks there, for longer than `patience_s`.
+    """
+    with context.askers.turn(study_id, context.db, patience_s) as mine:
+        if not mine:
+            return None
+        for _ in range(_MOST_RACES):
+            seen = _look(context, study_id, is_background)
+            if seen is None:
+                return NOBODY
+            planned = Wait() if seen.has_work else advance.plan(context, seen, may_ask=True)
+            if planned == Wait() and not seen.has_work:
+                # Whatever changes this changes the version, which wakes those who wait.
+                context.askers.note_idle(study_id, seen.version)
+                return NOBODY
+            with context.db.write() as session:
+                study = _held(context, session, study_id, is_background)
+                if study is None:
+                    return NOBODY
+                live = live_lease(context, session, worker_session)
+                if live is not None:
+                    return live
+                if study.version == seen.version:
+                    advance.apply(context, session, study, planned)
+                run = leases.next_waiting(session, study_id)
+                if run is not None:
+                    worker = of_session(context, session, worker_session)
+                    return _take(context, session, study, run, worker) if knows(worker, run) else NOBODY
+                if isinstance(planned, Wait) and study.version == seen.version:
+                    return NOBODY
+    return NOBODY
+
+
+def _look(context: Context, study_id: str, is_background: bool) -> StudyView | None:
+    """What a study knows and has learnt; None where it may spend no more today."""
+    with context.db.read() as session:
+        study = studies.get(session, study_id)
+        assert study is not None
+        if is_background and not retune_budget.admits_run(context, session, study):
+            return None
+        # Only a search asks the predictor.
+        key = study.fingerprint_key if study.phase is StudyPhase.SEARCH else None
+        known = calibrations.of(context.askers, session, key)
+        return replace(
+            advance.look(context, session, study),
+            calibrations=known.calibrations,
+            hardware=known.hardware,
+            has_restart_worker=has_restart_worker(context, session, study),
+        )
+
+
+def _held(context: Context, session: Session, study_id: str, is_background: bool) -> StudyRow | None:
+    """The study, held until the transaction ends, if it may get a run."""
+    if is_background:
+        # Held before the study: who spends waits here, so that two replicas do not both spend what is left.
+        retune_budget.hold(session)
+    study = studies.lock(session, study_id)
+    if is_background and not retune_budget.admits_run(context, session, study):
+        return None
+    return study if study.state is StudyState.RUNNING else None
+
+
+def _take(
+    context: Context, session: Session, study: StudyRow, run: RunRow, worker: WorkerRow
+) -> Lease | frozenset[str]:
+    """The lease of a waiting run, or who alone may have it."""
+    reserved = reservations(context, session, [study], worker) if run.block is not None else {}
+    return reserved.get(study.id) or _start(context, session, study, run, worker)
+
+
+def _start(context: Context, session: Session, study: StudyRow, run: RunRow, worker: WorkerRow) -> Lease:
+    now = context.now()
+    transitions.run(run, TrialState.RUNNING, now)
+    if run.trial is not None and run.purpose == "search":
+        transitions.trial(run.trial, TrialState.RUNNING, now)
+    leases.start(session, run, worker, now, now + timedelta(seconds=context.settings.lease_s))
+    worker.seen_at = now
+    if study.fingerprint_key is None:
+        study.fingerprint_key = worker.fingerprint_key
+    if compatibility.is_refusal(study.reason):
+        study.reason = None
+    session.flush()
+    extra = {"study": study.id, "run": run.id, "attempt": run.attempt, "worker": worker.name, "purpose": run.purpose}
+    context.metrics.granted(run.purpose)
+    log.info("lease granted", extra=extra | {"trial": run.trial.number if run.trial else None})
+    return lease_message.lease(context, study, run)
+
+
+def live_lease(context: Context, session: Session, worker_session: str) -> Lease | None:
+    """The lease the session holds already, renewed."""
+    run = leases.held_by(session, worker_session)
+    if run is None:
+        return None
+    until = context.now() + timedelta(seconds=context.settings.lease_s)
+    if not leases.write_guarded(session, run.id, run.attempt, worker_session, lease_until=until):
+        return None
+    study = studies.get(session, run.study_id)
+    assert study is not None
+    return lease_message.lease(context, study, run)

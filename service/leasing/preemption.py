@@ -1,0 +1,36 @@
+"""A retune's run gives its worker up at once to a study that somebody waits for, where the operator wants that."""
+
+from sqlalchemy.orm import Session
+
+from db.queries import leases, studies, workers
+from db.tables.studies import RunRow, WorkerRow
+from service.lifecycle.expiry import close_lost
+from service.process.context import Context
+from service.workers import compatibility
+
+
+def give_up(context: Context, run_id: str, worker_session: str) -> None:
+    """End a run of the service's own if its worker is wanted; it is repeated later, and nobody's try is used up."""
+    with context.db.read() as session:
+        run, worker = leases.get(session, run_id), workers.by_session(session, worker_session)
+        if run is None or worker is None or run.worker_session != worker_session:
+            return
+        study = studies.get(session, run.study_id)
+        if study is None or study.purpose == "user" or not _is_wanted(session, worker):
+            return
+    close_lost(context, run_id, lambda row: _is_held(row, worker_session), "a study wants its worker", is_release=True)
+
+
+def _is_held(run: RunRow, worker_session: str) -> bool:
+    return run.worker_session == worker_session
+
+
+def _is_wanted(session: Session, worker: WorkerRow) -> bool:
+    """A user's study that the worker can run has nothing running: its next run has been waiting for a worker."""
+    if worker.is_draining:
+        return False
+    busy = studies.with_running_runs(session)
+    return any(
+        study.purpose == "user" and study.id not in busy and compatibility.may_run(worker, study)
+        for study in studies.running(session)
+    )

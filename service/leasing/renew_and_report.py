@@ -1,0 +1,130 @@
+"""Renew and finish leases.
+
+Queries live in db.queries.leases; what an end means lives in service.lifecycle.outcomes; who is given what in service.leasing.choose_study.
+"""
+
+from datetime import timedelta
+
+from api_schemas.failures import FailureKind
+from api_schemas.leases import Heartbeat, HeartbeatAnswer, Report, ReportAnswer
+from api_schemas.trials import TrialState
+from db.queries import leases, studies, trials, workers
+from db.tables.studies import AttemptRow, RunRow
+from service.http.errors import Conflict, NotFound, invalid
+from service.leasing import preemption
+from service.lifecycle import advance, outcomes
+from service.lifecycle.outcomes import Ended
+from service.planning import study_snapshot
+from service.process.context import Context
+from service.workers.registry import check_protocol, of_session
+
+
+def renew(context: Context, run_id: str, heartbeat: Heartbeat) -> HeartbeatAnswer:
+    """Extend a lease and store progress; tells the worker to stop when the run is no longer its own."""
+    check_protocol(heartbeat.protocol_version)
+    now, lease_s = context.now(), context.settings.lease_s
+    if context.settings.retune_yields == "at_once":
+        preemption.give_up(context, run_id, heartbeat.session)
+    values: dict[str, object] = {"lease_until": now + timedelta(seconds=lease_s)}
+    if heartbeat.progress is not None:
+        values["progress"] = heartbeat.progress
+    with context.db.write() as session:
+        if context.principal.project_id is not None:
+            of_session(context, session, heartbeat.session)
+        if leases.write_guarded(session, run_id, heartbeat.attempt, heartbeat.session, **values):
+            worker = workers.by_session(session, heartbeat.session)
+            if worker is not None:
+                worker.seen_at = now
+            return HeartbeatAnswer(
+                action="continue", lease_s=lease_s, is_draining=worker is not None and worker.is_draining
+            )
+        if leases.get(session, run_id) is None:
+            raise NotFound("unknown_run", f"run {run_id} does not exist; stop its ranks and ask for a lease")
+        attempt = leases.attempt_of(session, run_id, heartbeat.attempt)
+    return HeartbeatAnswer(action="stop", reason=_why_lost(attempt, heartbeat.session), lease_s=lease_s)
+
+
+def finish(context: Context, run_id: str, report: Report) -> ReportAnswer:
+    """Store the end of an attempt. The same report again is no news; from anyone but the lease's holder, a 409."""
+    check_protocol(report.protocol_version)
+    with context.db.read() as session:
+        if context.principal.project_id is not None:
+            of_session(context, session, report.session)
+        found = leases.get(session, run_id)
+        if found is None:
+            raise NotFound("unknown_run", f"run {run_id} does not exist; drop the report and ask for a lease")
+        study_id = found.study_id
+    with context.db.write() as session:
+        study = studies.lock(session, study_id)
+        run = leases.lock(session, run_id)
+        attempt = leases.attempt_of(session, run_id, report.attempt)
+        key = report.content_key()
+        if _is_repeated(attempt, report, key):
+            return ReportAnswer(applied=False)
+        _check_live(run, attempt, report)
+        _check_outcome(run, report)
+        rows = trials.of_study(session, study_id)
+        applied = outcomes.settle(session, study, run, rows, _ended(report, key), context.now())
+        assert applied, "checked under the run's lock"
+        seen = study_snapshot.view(session, study, rows)
+        worker = workers.by_session(session, report.session)
+        if worker is not None:
+            worker.seen_at = context.now()
+        purpose, end = run.purpose, (attempt.end if attempt is not None else None) or "unknown"
+    context.metrics.ended(purpose, end, report.gpu_seconds)
+    context.askers.keep_view(seen)
+    advance.advance(context, study_id)
+    return ReportAnswer(applied=True)
+
+
+def _is_repeated(attempt: AttemptRow | None, report: Report, key: str) -> bool:
+    if attempt is None or attempt.worker_session != report.session or attempt.report_key is None:
+        return False
+    if attempt.report_key != key:
+        raise Conflict(
+            "report_differs",
+            f"attempt ({report.attempt}) was reported before with another content; the first report stands",
+        )
+    return True
+
+
+def _check_live(run: RunRow, attempt: AttemptRow | None, report: Report) -> None:
+    is_live = run.state is TrialState.RUNNING and run.attempt == report.attempt and run.worker_session == report.session
+    if not is_live:
+        reason = _why_lost(attempt, report.session)
+        raise Conflict("lease_lost", f"attempt ({report.attempt}) of {run.id}: {reason}; nothing was changed")
+
+
+def _check_outcome(run: RunRow, report: Report) -> None:
+    """A report carries one end, of the kind the run can have."""
+    right = run.purpose if run.purpose in ("profile", "restart") else "measurement"
+    given = [name for name in ("measurement", "profile", "restart", "failure") if getattr(report, name) is not None]
+    if len(given) != 1 or given[0] not in (right, "failure"):
+        raise invalid(
+            "measurement, profile, restart, failure",
+            ", ".join(given) or None,
+            f"a report of a {run.purpose} run carries either {right} or failure, but this has "
+            f"({', '.join(given) or 'neither'}); send exactly one",
+        )
+
+
+def _ended(report: Report, key: str) -> Ended:
+    return Ended(
+        gpu_seconds=report.gpu_seconds,
+        measurement=report.measurement,
+        profile=report.profile,
+        restart=report.restart,
+        failure=report.failure,
+        # A worker that itself says so is leaving in good order and hands the run back.
+        is_release=report.failure is not None and report.failure.kind is FailureKind.WORKER_LOST,
+        log_tail=report.log_tail,
+        report_key=key,
+    )
+
+
+def _why_lost(attempt: AttemptRow | None, worker_session: str) -> str:
+    if attempt is None or attempt.worker_session != worker_session:
+        return "the lease belongs to another session"
+    if attempt.end == TrialState.CANCELLED.value:
+        return "cancelled"
+    return f"lease lost: the attempt has ended ({attempt.end})"

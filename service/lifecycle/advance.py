@@ -1,0 +1,111 @@
+"""Apply the steps `service.planning.study_plan` planned, each in a transaction that holds the study and checks its version."""
+
+import logging
+from dataclasses import asdict
+
+from sqlalchemy.orm import Session
+
+from api_schemas.studies import StudyPhase, StudyState
+from db.queries import leases, studies, trials
+from db.tables.studies import StudyRow
+from service.lifecycle import transitions
+from service.planning import study_plan, study_snapshot, system_study_plan
+from service.planning.study_plan import Complete, Confirm, Fail, NewConfirmation, NewRestart, NewTrial, Step, Wait
+from service.planning.study_snapshot import StudyView
+from service.process.context import Context
+from service.recommendations import record
+
+log = logging.getLogger(__name__)
+
+_MOST_STEPS = 8
+"""Without a worker a study takes at most two steps in a row; more means that other processes race us."""
+
+
+def advance(context: Context, study_id: str) -> None:
+    """Take every step that needs no worker: end the search, choose whom to promote, store the result."""
+    for _ in range(_MOST_STEPS):
+        with context.db.read() as session:
+            study = studies.get(session, study_id)
+            assert study is not None
+            seen = look(context, session, study)
+        step = plan(context, seen, may_ask=False)
+        if isinstance(step, Wait | NewTrial | NewConfirmation | NewRestart):
+            return
+        with context.db.write() as session:
+            study = studies.lock(session, study_id)
+            if study.version == seen.version and study.state is StudyState.RUNNING:
+                apply(context, session, study, step)
+
+
+def look(context: Context, session: Session, study: StudyRow) -> StudyView:
+    """The study as the transaction sees it; its history is read only where it has changed since it was last."""
+    known = context.askers.view(study.id, study.version)
+    if known is not None:
+        return study_snapshot.with_present_runs(session, known)
+    seen = study_snapshot.view(session, study)
+    context.askers.keep_view(seen)
+    return seen
+
+
+def catch_up(context: Context) -> None:
+    """Take the steps that a killed service owes: a report is stored first, and what follows from it after that.
+
+    The next question for work would take them, too, but there may be no worker left to ask.
+    """
+    with context.db.read() as session:
+        running = studies.running_versions(session)
+    for study_id in running:
+        advance(context, study_id)
+
+
+def plan(context: Context, seen: StudyView, may_ask: bool) -> Step:
+    """The study's next step; a planner that breaks fails its study.
+
+    Planning is pure, so it would break again at every request, and no study behind this one would get a worker.
+    """
+    try:
+        if seen.errand is not None and seen.errand.kind != "search":
+            return system_study_plan.plan(seen, seen.errand, may_ask)
+        return study_plan.plan(seen, context.askers, context.now(), may_ask)
+    except Exception as error:
+        log.exception("planning failed", extra={"study": seen.study_id})
+        return Fail(f"the search broke with {type(error).__name__}: {error}; the service's log has the traceback")
+
+
+def apply(context: Context, session: Session, study: StudyRow, step: Step) -> None:
+    """Do one step. The caller holds the study, at the version the step was planned for."""
+    now, extra = context.now(), {"study": study.id}
+    if not isinstance(step, NewConfirmation | NewRestart) and step.rejections:
+        trials.reject(session, study.id, step.rejections, now)
+        study.version += 1
+    match step:
+        case Wait():
+            return
+        case NewTrial():
+            trial = trials.add(session, study.id, step.config, step.origin, now, step.prediction)
+            leases.add_run(session, study, trial, "search", now)
+        case NewConfirmation():
+            again = trials.by_number(session, study.id, step.trial_number)
+            assert again is not None
+            leases.add_run(session, study, again, "confirm", now, step.block)
+        case NewRestart():
+            winner = trials.by_number(session, study.id, step.trial_number)
+            assert winner is not None
+            leases.add_run(session, study, winner, "restart", now)
+        case Confirm():
+            study.match = asdict(step.match)
+            study.match_round += 1
+            study.phase = StudyPhase.CONFIRM
+            study.reason = step.reason or study.reason
+            log.info("search ended, promoting: %s", step.match, extra=extra)
+        case Complete():
+            study.result = step.result
+            transitions.end_study(session, study, StudyState.COMPLETE, step.reason, now)
+            record.propose(context, session, study, now)
+            log.info("study complete: %s", step.result.verdict.value, extra=extra)
+        case Fail():
+            # Of a study that was extended: what it found since contradicts it.
+            study.result = None
+            transitions.end_study(session, study, StudyState.FAILED, step.reason, now)
+            log.warning("study failed: %s", step.reason, extra=extra)
+    study.version += 1

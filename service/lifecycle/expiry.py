@@ -1,0 +1,79 @@
+"""End attempts whose worker is gone: the lease ran out, or a new session of the worker took its place."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from starlette.concurrency import run_in_threadpool
+
+from api_schemas.failures import Failure, FailureKind
+from api_schemas.trials import TrialState
+from db.queries import leases, studies, trials
+from db.tables.studies import RunRow, StudyRow
+from service.lifecycle import advance, outcomes
+from service.lifecycle.outcomes import Ended
+from service.process.context import Context
+
+log = logging.getLogger(__name__)
+
+
+def sweep(context: Context) -> int:
+    """End every expired attempt; returns how many there were."""
+    with context.db.read() as session:
+        expired = [run.id for run in leases.expired(session, context.now())]
+    lease_s = context.settings.lease_s
+    for run_id in expired:
+        why = f"its worker was silent for {lease_s:g} s"
+        if close_lost(context, run_id, lambda run: _is_expired(context, run), why):
+            context.metrics.expired()
+    return len(expired)
+
+
+def close_lost(
+    context: Context, run_id: str, still: Callable[[RunRow], bool], why: str, is_release: bool = False
+) -> bool:
+    """End the live attempt of a run as `worker_lost` if, seen under the lock, `still` holds; whether it was ended.
+
+    `is_release`: as one its worker handed back, which is nobody's fault.
+    """
+    with context.db.read() as session:
+        run = leases.get(session, run_id)
+        assert run is not None
+        study_id = run.study_id
+    with context.db.write() as session:
+        study = studies.lock(session, study_id)
+        run = leases.lock(session, run_id)
+        if run.state is not TrialState.RUNNING or not still(run):
+            return False
+        failure = Failure(kind=FailureKind.WORKER_LOST, message=f"the attempt ended because {why}")
+        ended = Ended(gpu_seconds=_spent(context, study, run), failure=failure, is_release=is_release)
+        outcomes.settle(session, study, run, trials.of_study(session, study_id), ended, context.now())
+        purpose = run.purpose
+    context.metrics.ended(purpose, ended.word, ended.gpu_seconds)
+    advance.advance(context, study_id)
+    return True
+
+
+async def keep_sweeping(context: Context) -> None:
+    """Catch up with what a killed service left, then sweep until cancelled."""
+    due: Callable[[Context], object] = advance.catch_up
+    while True:
+        try:
+            await run_in_threadpool(due, context)
+            due = sweep
+        except Exception:
+            # Without this loop no lost run is ever retried: it outlives whatever a single sweep meets.
+            log.exception("expired leases could not be looked for; trying again")
+        await asyncio.sleep(context.settings.sweep_s)
+
+
+def _is_expired(context: Context, run: RunRow) -> bool:
+    return run.lease_until is not None and run.lease_until < context.now()
+
+
+def _spent(context: Context, study: StudyRow, run: RunRow) -> float:
+    """GPU-seconds up to the last sign of life, which is one lease before the end of the lease."""
+    if run.started_at is None or run.lease_until is None:
+        return 0.0
+    alive_s = (run.lease_until - run.started_at).total_seconds() - context.settings.lease_s
+    return max(0.0, alive_s) * (1 if run.purpose == "profile" else study.cluster.world_size)

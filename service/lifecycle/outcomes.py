@@ -1,0 +1,199 @@
+"""What the end of an attempt means for its run, its trial and its study."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from sqlalchemy.orm import Session
+
+from api_schemas.failures import Failure, FailureKind
+from api_schemas.measurements import Measurement
+from api_schemas.models import ModelProfile
+from api_schemas.restart import RestartMeasurement
+from api_schemas.studies import StudyPhase, StudyState
+from api_schemas.trials import TrialState
+from db.queries import leases
+from db.tables.studies import RunRow, StudyRow, TrialRow
+from service.lifecycle import transitions
+from service.planning import study_plan, study_snapshot
+from tuner import objective
+from tuner.prediction import memory_gate
+from tuner.verdict import ranking, restart
+
+log = logging.getLogger(__name__)
+
+RELEASED = "released"
+"""End of an attempt its worker handed back: nobody's fault, and no try used up."""
+
+_SAME_END = 2
+"""A platform fault is retried once; the same end twice is final."""
+_SAME_END_OF_STUDY = 3
+"""For the profile and fresh runs a lost worker counts less: the study (or a measured trial) hangs on them."""
+_MOST_TRIES = 4
+"""Whatever the ends: a run that never ends the same way twice is not retried forever."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How an attempt ended: exactly one of measurement, profile, restart and failure."""
+
+    gpu_seconds: float
+    measurement: Measurement | None = None
+    profile: ModelProfile | None = None
+    restart: RestartMeasurement | None = None
+    failure: Failure | None = None
+    is_release: bool = False
+    log_tail: str | None = None
+    report_key: str | None = None
+
+    @property
+    def word(self) -> str:
+        """For the attempt's row."""
+        if self.is_release:
+            return RELEASED
+        return self.failure.kind.value if self.failure else TrialState.COMPLETE.value
+
+
+def next_state(purpose: str, ended: Ended, earlier: Sequence[str], might_fit: bool = False) -> TrialState:
+    """State of a run after an attempt; `earlier` are the ends of the attempts before it.
+
+    `might_fit`: it ran out of memory near the edge, which has to happen twice before it counts.
+    """
+    failure = ended.failure
+    if failure is None:
+        return TrialState.COMPLETE
+    if failure.is_infeasible:
+        is_first = failure.kind.value not in earlier
+        return TrialState.WAITING if might_fit and is_first else TrialState.INFEASIBLE
+    if ended.is_release:
+        return TrialState.WAITING
+    if purpose == "profile" and failure.kind is FailureKind.CRASH:
+        # Building on the meta device is deterministic: a second attempt would crash alike.
+        return TrialState.FAILED
+    lenient = purpose != "search" and failure.kind is FailureKind.WORKER_LOST
+    allowed = _SAME_END_OF_STUDY if lenient else _SAME_END
+    tries = [end for end in earlier if end != RELEASED]
+    final = tries.count(failure.kind.value) + 1 >= allowed or len(tries) + 1 >= _MOST_TRIES
+    return TrialState.FAILED if final else TrialState.WAITING
+
+
+def settle(
+    session: Session, study: StudyRow, run: RunRow, rows: Sequence[TrialRow], ended: Ended, now: datetime
+) -> bool:
+    """End the live attempt of a run and everything that follows from it; False when the attempt was live no more.
+
+    The caller holds the study and the run, and has read its trials (`rows`) since. A measurement over the memory limit, or of another training, is a
+    failure from here on.
+    """
+    failure = ended.failure or _fault_found(session, study, run, rows, ended)
+    judged = replace(ended, measurement=None if failure else ended.measurement, failure=failure)
+    state = next_state(run.purpose, judged, leases.ends(session, run.id), _might_fit(study, run, failure))
+    transitions.check(run.state, state)
+    written = leases.write_guarded(
+        session,
+        run.id,
+        run.attempt,
+        run.worker_session or "",
+        state=state,
+        finished_at=None if state is TrialState.WAITING else now,
+        lease_until=None,
+        measurement=None if state is TrialState.WAITING else ended.measurement,
+        restart=None if state is TrialState.WAITING else ended.restart,
+        failure=None if state is TrialState.WAITING else failure,
+        log_tail=ended.log_tail,
+    )
+    if not written:
+        return False
+    session.refresh(run)
+    _close_attempt(session, study, run, ended, judged, now)
+    _follow(session, study, run, rows, judged, now)
+    return True
+
+
+def _fault_found(
+    session: Session, study: StudyRow, run: RunRow, rows: Sequence[TrialRow], ended: Ended
+) -> Failure | None:
+    if ended.restart is not None:
+        return restart.fault(ended.restart, study.spec.workload.recipe)
+    if ended.measurement is None:
+        return None
+    if ended.measurement.suspect is not None:
+        message = f"the numbers cannot be true: {ended.measurement.suspect}"[:4000]
+        return Failure(kind=FailureKind.SUSPECT, message=message, conditions=ended.measurement.conditions)
+    over = objective.over_limit(ended.measurement, study.cluster, study.spec.objective)
+    if over is not None or run.purpose != "confirm" or run.trial is None:
+        return over
+    return study_plan.confirm_failure(study_snapshot.view(session, study, rows), run.trial.number, ended.measurement)
+
+
+def _might_fit(study: StudyRow, run: RunRow, failure: Failure | None) -> bool:
+    """A confirmation run needs no second try here: its trial has been measured before."""
+    if failure is None or run.trial is None or run.purpose != "search":
+        return False
+    return memory_gate.near_the_edge(failure, run.trial.prediction, study.cluster, study.spec.objective)
+
+
+def _close_attempt(session: Session, study: StudyRow, run: RunRow, ended: Ended, judged: Ended, now: datetime) -> None:
+    attempt = leases.attempt_of(session, run.id, run.attempt)
+    assert attempt is not None
+    attempt.end, attempt.failure, attempt.finished_at = judged.word, judged.failure, now
+    attempt.gpu_seconds, attempt.report_key = ended.gpu_seconds, ended.report_key
+    study.gpu_seconds += ended.gpu_seconds
+    study.version += 1
+    extra = {"study": study.id, "run": run.id, "attempt": run.attempt, "end": judged.word, "state": run.state.value}
+    log.info("attempt ended", extra=extra | {"trial": run.trial.number if run.trial else None})
+
+
+def _follow(
+    session: Session, study: StudyRow, run: RunRow, rows: Sequence[TrialRow], judged: Ended, now: datetime
+) -> None:
+    """What the run's new state does to its trial and study."""
+    if run.purpose == "profile":
+        _follow_profile(session, study, run, judged, now)
+        return
+    assert run.trial is not None
+    if run.purpose == "search":
+        transitions.trial(run.trial, run.state, now, None if run.state is TrialState.WAITING else judged.failure)
+    elif run.state in (TrialState.INFEASIBLE, TrialState.FAILED) and not _stays(study, run, judged):
+        # A trial that cannot be repeated is no answer, whoever's fault it is.
+        assert judged.failure is not None
+        if run.trial.state is TrialState.COMPLETE:
+            transitions.trial(run.trial, TrialState.INFEASIBLE, now, judged.failure)
+        study.match = None
+    session.flush()
+    _judge(study, rows, now)
+
+
+def _stays(study: StudyRow, run: RunRow, judged: Ended) -> bool:
+    """A restart check that failed is told, and takes nothing away, where the platform failed or the baseline had won."""
+    if run.purpose != "restart":
+        return False
+    assert run.trial is not None and judged.failure is not None
+    is_baseline = study.match is not None and run.trial.number == study.match["baseline"]
+    return is_baseline or not restart.refuses(judged.failure)
+
+
+def _follow_profile(session: Session, study: StudyRow, run: RunRow, judged: Ended, now: datetime) -> None:
+    if run.state is TrialState.COMPLETE:
+        study.profile = judged.profile
+        study.phase = StudyPhase.SEARCH
+    elif run.state is not TrialState.WAITING:
+        assert judged.failure is not None
+        reason = f"the model could not be profiled ({judged.failure.kind.value}): {judged.failure.message}"
+        transitions.end_study(session, study, StudyState.FAILED, reason, now)
+
+
+def _judge(study: StudyRow, trials: Sequence[TrialRow], now: datetime) -> None:
+    """Compare all trajectories again, and turn out the trials that train something else."""
+    rows = {row.number: row for row in trials}
+    history = [study_snapshot.observation(row, study.match_round) for row in rows.values()]
+    judgement = study_plan.judge(history, study.spec)
+    for number, reason in judgement.infeasible.items():
+        if rows[number].state is TrialState.COMPLETE:
+            failure = Failure(kind=FailureKind.NUMERICS, message=reason)
+            transitions.trial(rows[number], TrialState.INFEASIBLE, now, failure)
+            log.warning("trial trains something else: %s", reason, extra={"study": study.id, "trial": number})
+            if study.match is not None and number in (study.match["baseline"], *study.match["candidates"]):
+                study.match = None
+    study.best_so_far = ranking.best_so_far(history, judgement)

@@ -1,0 +1,95 @@
+"""One asker per study, among the threads of a process and among replicas: sampling twice from the same history would
+only be thrown away.
+
+The study's version decides what counts; these locks save work, they do not protect anything.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from db.session import Database
+from service.planning.study_snapshot import StudyView
+from tuner.prediction.calibration import Calibrations
+from tuner.search.space import Space
+
+_IDLE_S = 5.0
+"""A plan to wait is believed for this long: a budget in seconds may run out without a change of the study."""
+_MOST_SPACES = 64
+_MOST_VIEWS = 64
+_MOST_IDLE = 1024
+
+
+class Askers:
+    """A lock per study, and what is dear to make: the spaces, which never change once the profile is known, the
+    calibrations, which change with every measured run, and the views of studies, each good for one version."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._locks: dict[str, threading.Lock] = {}
+        self._spaces: dict[str, Space] = {}
+        self._idle: dict[str, tuple[int, float]] = {}
+        self._calibrations: dict[str, tuple[str, Calibrations]] = {}
+        self._views: dict[str, StudyView] = {}
+
+    @contextmanager
+    def turn(self, study_id: str, database: Database, patience_s: float) -> Iterator[bool]:
+        """Wait so long for the study's turn; False when it did not come."""
+        with self._guard:
+            lock = self._locks.setdefault(study_id, threading.Lock())
+        if not lock.acquire(timeout=patience_s):
+            yield False
+            return
+        try:
+            with database.sole(f"ask {study_id}", patience_s) as sole:
+                yield sole
+        finally:
+            lock.release()
+
+    def note_idle(self, study_id: str, version: int) -> None:
+        """At this version the study has nothing for anybody."""
+        with self._guard:
+            while len(self._idle) >= _MOST_IDLE:
+                self._idle.pop(next(iter(self._idle)))
+            self._idle[study_id] = (version, time.monotonic())
+
+    def is_idle(self, study_id: str, version: int) -> bool:
+        """Whether looking again would find nothing: 200 workers cost one look at a study, not 200."""
+        known, at_s = self._idle.get(study_id, (-1, 0.0))
+        return known == version and time.monotonic() - at_s < _IDLE_S
+
+    def space(self, study_id: str, build: Callable[[], Space]) -> Space:
+        """The study's space, built on first use."""
+        space = self._spaces.get(study_id)
+        if space is None:
+            space = build()
+            with self._guard:
+                while len(self._spaces) >= _MOST_SPACES:
+                    self._spaces.pop(next(iter(self._spaces)))
+                self._spaces[study_id] = space
+        return space
+
+    def view(self, study_id: str, version: int) -> StudyView | None:
+        """What is known of the study at this version; which of its runs wait and run may have changed since."""
+        known = self._views.get(study_id)
+        return known if known is not None and known.version == version else None
+
+    def keep_view(self, seen: StudyView) -> None:
+        """For whoever takes the study's next step in this process."""
+        with self._guard:
+            self._views.pop(seen.study_id, None)
+            while len(self._views) >= _MOST_VIEWS:
+                self._views.pop(next(iter(self._views)))
+            self._views[seen.study_id] = seen
+
+    def calibrations(self, fingerprint_key: str, state: str, learn: Callable[[], Calibrations]) -> Calibrations:
+        """Of a fingerprint, learnt anew whenever what is stored about it has changed."""
+        known = self._calibrations.get(fingerprint_key)
+        if known is None or known[0] != state:
+            known = (state, learn())
+            with self._guard:
+                while len(self._calibrations) >= _MOST_SPACES:
+                    self._calibrations.pop(next(iter(self._calibrations)))
+                self._calibrations[fingerprint_key] = known
+        return known[1]

@@ -1,0 +1,181 @@
+"""What a study does next, decided by the tuner from one consistent view of it. Nothing here reads, writes or waits.
+
+`plan` runs outside any transaction; `service.lifecycle.advance` applies its answer only if the study's version is unchanged.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from api_schemas.failures import Failure, FailureKind
+from api_schemas.measurements import Measurement
+from api_schemas.models import ModelProfile
+from api_schemas.predictions import TrialPrediction
+from api_schemas.strategies import TrialConfig
+from api_schemas.studies import StudyPhase, StudyResult, StudySpec, StudyState
+from api_schemas.trials import Rejection
+from service.planning import winner_rules
+from service.planning.planner_cache import Askers
+from service.planning.study_snapshot import StudyView
+from tuner.history import Observation, Origin
+from tuner.prediction import learning, memory_gate, traced_shape
+from tuner.search import seeds, space, stopping, suggest, warm_start
+from tuner.verdict import numerics, promotion, ranking, restart
+from tuner.verdict.promotion import Match
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Nothing to do until a run ends (or a worker asks)."""
+
+    rejections: tuple[Rejection, ...] = ()
+
+
+@dataclass(frozen=True)
+class NewTrial:
+    """Try this configuration."""
+
+    config: TrialConfig
+    origin: Origin
+    rejections: tuple[Rejection, ...]
+    prediction: TrialPrediction | None
+
+
+@dataclass(frozen=True)
+class NewConfirmation:
+    """Run this trial again, in this block of the promotion."""
+
+    trial_number: int
+    block: int
+
+
+@dataclass(frozen=True)
+class NewRestart:
+    """The verdict stands; have this trial go on from its own checkpoint."""
+
+    trial_number: int
+
+
+@dataclass(frozen=True)
+class Confirm:
+    """The search is over; promote these, or check the only one there is."""
+
+    match: Match
+    reason: str | None
+    rejections: tuple[Rejection, ...] = ()
+
+
+@dataclass(frozen=True)
+class Complete:
+    """The study has its answer."""
+
+    result: StudyResult
+    reason: str | None = None
+    rejections: tuple[Rejection, ...] = ()
+
+
+@dataclass(frozen=True)
+class Fail:
+    """The study cannot have an answer."""
+
+    reason: str
+    rejections: tuple[Rejection, ...] = ()
+
+
+Step = Wait | NewTrial | NewConfirmation | NewRestart | Confirm | Complete | Fail
+
+
+def judge(history: Sequence[Observation], spec: StudySpec) -> numerics.Judgement:
+    """Who trains the same thing, as far as is known while the search runs."""
+    return numerics.judge(history, spec.workload.recipe, single_backend=len(spec.space.backends) == 1)
+
+
+def confirm_failure(seen: StudyView, number: int, measurement: Measurement) -> Failure | None:
+    """Why a fresh run is no repetition of its trial: it left the study's reference."""
+    reference = winner_rules.judgement_at_the_end(seen.history, seen.rejected, seen.spec).judgement.reference
+    trial_of = {obs.number: obs for obs in seen.history}
+    if reference is None or number not in trial_of:
+        return None
+    again = replace(trial_of[number], measurement=measurement)
+    bounds = numerics.tolerance(seen.spec.workload.recipe)
+    reason = numerics.difference(trial_of[reference], again, bounds)
+    return Failure(kind=FailureKind.NUMERICS, message=reason) if reason else None
+
+
+def plan(seen: StudyView, askers: Askers, now: datetime, may_ask: bool) -> Step:
+    """The next step. `may_ask` False: only what needs no worker; a study that could ask waits."""
+    if seen.state is not StudyState.RUNNING or seen.profile is None:
+        return Wait()
+    if seen.phase is StudyPhase.CONFIRM and seen.match is not None:
+        return _next_confirmation(seen, seen.match)
+    if seen.phase is StudyPhase.CONFIRM:
+        return _end_of_search(seen, None, ())
+    elapsed_s = (now - seen.created_at).total_seconds()
+    reason = stopping.end_of_search(seen.history, seen.spec.budget, seen.gpu_seconds, elapsed_s)
+    if reason is not None:
+        return _end_of_search(seen, reason, ())
+    return _ask(seen, seen.profile, askers) if may_ask else Wait()
+
+
+def _ask(seen: StudyView, profile: ModelProfile, askers: Askers) -> Step:
+    spec = seen.spec
+    try:
+        built = askers.space(
+            seen.study_id, lambda: space.build(spec.workload, seen.cluster, profile, spec.space, nvme=seen.has_nvme)
+        )
+    except ValueError as error:
+        return Fail(str(error))
+    shape, known = traced_shape.of_study(spec.model, profile), seen.calibrations
+    memory = learning.memory_of(known, shape)
+    challengers = seen.errand.challengers if seen.errand is not None else ()
+    suggestion = suggest.next_config(
+        built,
+        seeds.seed_configs(built, spec.workload, seen.cluster, seen.baseline, challengers),
+        seen.history,
+        {rejection.config.content_key() for rejection in seen.rejected},
+        lambda config: memory_gate.gate(config, shape, spec.workload, seen.cluster, spec.objective, memory),
+        spec.seed,
+        warm_start.levelled(seen.warm, seen.history),
+    )
+    if suggestion.config is not None:
+        assert suggestion.origin is not None
+        prediction = learning.predict_trial(shape, spec.workload, seen.cluster, suggestion.config, known, seen.hardware)
+        return NewTrial(suggestion.config, suggestion.origin, suggestion.rejections, prediction)
+    return _end_of_search(seen, stopping.EXHAUSTED, suggestion.rejections)
+
+
+def _end_of_search(seen: StudyView, reason: str | None, rejections: tuple[Rejection, ...]) -> Step:
+    """Wait for what still runs, then pick who is promoted, or say why there is nobody."""
+    if seen.has_open_run:
+        return Wait(rejections)
+    rejected = (*seen.rejected, *rejections)
+    settled = winner_rules.judgement_at_the_end(seen.history, rejected, seen.spec)
+    failure = winner_rules.why_nobody(seen.history, rejected, seen.spec, settled.judgement)
+    if failure is not None:
+        # Where nothing ran, the failure has said why.
+        return Fail(
+            failure if reason is None or not seen.history else f"{failure} (search ended: {reason})", rejections
+        )
+    match = ranking.pick(seen.history, seen.baseline is not None, settled.judgement)
+    match = replace(match, notes=(*seen.notes, *settled.notes, *match.notes, *restart.notes(seen.restarts)))
+    return Confirm(match, reason, rejections)
+
+
+def _next_confirmation(seen: StudyView, match: Match) -> Step:
+    if seen.has_open_run and not seen.is_stranded:
+        return Wait()
+    if not match.candidates:
+        return _checked(seen, ranking.unbeaten(seen.history, match))
+    searched = ranking.search_speeds(seen.history)
+    standing = promotion.standing(match, searched, seen.fresh, seen.spec.budget.max_pairs, seen.study_id)
+    if standing.next is not None:
+        return NewConfirmation(standing.next.trial, standing.next.block)
+    return _checked(seen, ranking.result(seen.history, match, standing, seen.promotion_cost))
+
+
+def _checked(seen: StudyView, result: StudyResult) -> Step:
+    """Before it is given as the answer, the best goes on from its own checkpoint."""
+    check = restart.next_step(result, seen.spec, seen.restarts, seen.has_restart_worker)
+    if check == "run":
+        return NewRestart(result.best.trial_number)
+    return Complete(result.model_copy(update={"restart": check}))

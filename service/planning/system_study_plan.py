@@ -1,0 +1,137 @@
+"""What a challenge or a canary does next, decided by the tuner from one consistent view of it. Nothing here writes.
+
+Their trials are given; a retune's wide search is a search like any other (service.planning.study_plan).
+"""
+
+from dataclasses import replace
+from functools import partial
+
+from api_schemas.errands import Errand
+from api_schemas.strategies import TrialConfig
+from api_schemas.studies import StudyPhase, StudyState
+from api_schemas.trials import Rejection, TrialState
+from service.planning import winner_rules
+from service.planning.study_plan import Complete, Confirm, Fail, NewConfirmation, NewTrial, Step, Wait
+from service.planning.study_snapshot import StudyView
+from tuner.history import Observation, Origin
+from tuner.prediction import learning, memory_gate, traced_shape
+from tuner.search import suggest
+from tuner.verdict import challenge, promotion, ranking
+from tuner.verdict.promotion import Match
+
+INCUMBENT_FELL = "the incumbent cannot be run any longer"
+_ALL_RAN = "the incumbent and its challengers have run"
+_GAVE_UP = "the challenge ended before an interval could be given: going on would not have made the challenger a winner"
+
+
+def plan(seen: StudyView, errand: Errand, may_ask: bool) -> Step:
+    """The next step. `may_ask` False: only what needs no worker."""
+    if seen.state is not StudyState.RUNNING or seen.profile is None or seen.has_open_run:
+        return Wait()
+    if errand.kind == "canary":
+        return _canary(seen, errand)
+    if seen.phase is StudyPhase.CONFIRM:
+        return _next_pair(seen, seen.match) if seen.match is not None else _end(seen, ())
+    suggestion = suggest.next_given(
+        _given(seen, errand), seen.history, {rejection.config.content_key() for rejection in seen.rejected}, _gate(seen)
+    )
+    if suggestion.config is None:
+        return _end(seen, suggestion.rejections)
+    if not may_ask:
+        return Wait()
+    assert suggestion.origin is not None
+    shape = traced_shape.of_study(seen.spec.model, seen.profile)
+    known, hardware = seen.calibrations, seen.hardware
+    prediction = learning.predict_trial(shape, seen.spec.workload, seen.cluster, suggestion.config, known, hardware)
+    return NewTrial(suggestion.config, suggestion.origin, suggestion.rejections, prediction)
+
+
+def _given(seen: StudyView, errand: Errand) -> list[tuple[TrialConfig, Origin]]:
+    assert seen.baseline is not None
+    incumbent: list[tuple[TrialConfig, Origin]] = [(seen.baseline, "baseline")]
+    return [*incumbent, *((config, "challenger") for config in errand.challengers)]
+
+
+def _gate(seen: StudyView) -> suggest.Gate:
+    """Challengers only: the incumbent has run, and whether it still does is the question."""
+    assert seen.profile is not None
+    shape = traced_shape.of_study(seen.spec.model, seen.profile)
+    memory = learning.memory_of(seen.calibrations, shape)
+
+    def gate(config: TrialConfig) -> Rejection | None:
+        if config == seen.baseline:
+            return None
+        return memory_gate.gate(config, shape, seen.spec.workload, seen.cluster, seen.spec.objective, memory)
+
+    return gate
+
+
+def _end(seen: StudyView, rejections: tuple[Rejection, ...]) -> Step:
+    """All have run once: who is paired with the incumbent?"""
+    rejected = (*seen.rejected, *rejections)
+    settled = winner_rules.judgement_at_the_end(seen.history, rejected, seen.spec)
+    incumbent = next((obs for obs in seen.history if obs.origin == "baseline"), None)
+    if incumbent is None or incumbent.state is not TrialState.COMPLETE:
+        return Fail(_why_fallen(incumbent), rejections)
+    failure = winner_rules.why_nobody(seen.history, rejected, seen.spec, settled.judgement)
+    if failure is not None:
+        return Fail(failure, rejections)
+    match = ranking.pick(seen.history, True, settled.judgement)
+    if match.baseline != incumbent.number:
+        return Fail(f"{INCUMBENT_FELL}: it trains something else than its challengers", rejections)
+    match = challenge.rival(match, seen.history)
+    match = replace(match, notes=(*seen.notes, *settled.notes, *match.notes))
+    if not match.candidates:
+        return Complete(ranking.unbeaten(seen.history, match), _ALL_RAN, rejections)
+    return Confirm(match, _ALL_RAN, rejections)
+
+
+def _why_fallen(incumbent: Observation | None) -> str:
+    if not has_fallen(incumbent):
+        # The platform's fault, or nobody's: nothing is known of the configuration.
+        return "the incumbent could not be measured" + (
+            f": {incumbent.failure.message}" if incumbent is not None and incumbent.failure is not None else ""
+        )
+    assert incumbent is not None and incumbent.failure is not None
+    return f"{INCUMBENT_FELL} ({incumbent.failure.kind.value}): {incumbent.failure.message}"
+
+
+def has_fallen(incumbent: Observation | None) -> bool:
+    """The configuration itself does not run any longer; a failure of the platform says nothing about it."""
+    return incumbent is not None and incumbent.failure is not None and incumbent.failure.is_infeasible
+
+
+def _next_pair(seen: StudyView, match: Match) -> Step:
+    most = seen.spec.budget.max_pairs
+    assert match.baseline is not None
+    first = challenge.first_ratio(seen.history, match.baseline, match.candidates[0])
+    decide = partial(challenge.decide, first=first)
+    searched = ranking.search_speeds(seen.history)
+    standing = promotion.standing(match, searched, seen.fresh, most, seen.study_id, decide)
+    if standing.next is not None:
+        return NewConfirmation(standing.next.trial, standing.next.block)
+    return Complete(ranking.result(seen.history, match, standing, seen.promotion_cost, _GAVE_UP))
+
+
+def _canary(seen: StudyView, errand: Errand) -> Step:
+    """One run of the incumbent; while all were slow, or there is nothing to hold them against, another."""
+    assert seen.baseline is not None
+    if not seen.history:
+        return NewTrial(seen.baseline, "baseline", (), None)
+    trial = seen.history[0]
+    if trial.state is not TrialState.COMPLETE or trial.measurement is None:
+        return Fail(_why_fallen(trial))
+    alone = Match(trial.number, (), seen.notes)
+    if seen.phase is StudyPhase.SEARCH and _needs_another(trial, errand):
+        return Confirm(alone, None)
+    if seen.match is not None and _needs_another(trial, errand):
+        return NewConfirmation(trial.number, len(trial.confirmations))
+    return Complete(ranking.unbeaten(seen.history, alone))
+
+
+def _needs_another(trial: Observation, errand: Errand) -> bool:
+    """There may be more runs, and every one so far was slow or is to be part of what is normal."""
+    assert trial.measurement is not None
+    runs = (trial.measurement, *trial.confirmations)
+    least = errand.repeat_below
+    return len(runs) < errand.most_runs and (least is None or all(run.tokens_per_s_per_gpu < least for run in runs))

@@ -1,0 +1,90 @@
+"""What every rule of the service needs: the database, the settings, the time, and who asks."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from db.session import Database
+from service.observability.metrics import Metrics
+from service.planning.planner_cache import Askers
+from service.process.case_cache import KnownCases
+from service.process.event_feed import Feed, Seats
+from service.process.principal import LOCAL, Principal
+from service.process.request_rates import RequestRates
+from service.process.usage_counts import Uses
+from service.process.work_board import Board
+from service.settings import Settings
+
+
+def utc_now() -> datetime:
+    """The present moment."""
+    return datetime.now(UTC)
+
+
+class Stopping:
+    """A flag, once set for good."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+
+    def set(self) -> None:
+        """The process is to end."""
+        self._is_set = True
+
+    def __bool__(self) -> bool:
+        return self._is_set
+
+
+@dataclass
+class _Seen:
+    """What never becomes false again."""
+
+    keys: bool = False
+
+
+@dataclass(frozen=True)
+class Context:
+    """One service process; for the length of a request, with its sender."""
+
+    db: Database
+    settings: Settings
+    now: Callable[[], datetime] = utc_now
+    """Tests turn this clock."""
+    askers: Askers = field(default_factory=Askers)
+    cases: KnownCases = field(default_factory=KnownCases)
+    board: Board = field(default_factory=Board)
+    feed: Feed = field(default_factory=Feed)
+    seats: Seats = field(default_factory=Seats)
+    metrics: Metrics = field(default_factory=Metrics)
+    stopping: Stopping = field(default_factory=Stopping)
+    """Set by the signal to end: whatever waits is answered now."""
+    uses: Uses = field(default_factory=Uses)
+    rates: RequestRates = field(default_factory=RequestRates)
+    principal: Principal = LOCAL
+    _seen: _Seen = field(default_factory=_Seen)
+
+    def has_keys(self, look: Callable[[], bool]) -> bool:
+        """Whether a key was ever made; once seen, not looked for again."""
+        self._seen.keys = self._seen.keys or look()
+        return self._seen.keys
+
+
+def context_of(request: Request) -> Context:
+    """The process's context, whoever asks: for routes that need no key."""
+    context = request.app.state.context
+    assert isinstance(context, Context)
+    return context
+
+
+def _of_sender(request: Request) -> Context:
+    """The context with the sender of the request. Fails where the route forgot `dependencies=[requires(…)]`."""
+    principal = getattr(request.state, "principal", None)
+    assert isinstance(principal, Principal), "the route names no scope: add dependencies=[requires(Scope.…)]"
+    return replace(context_of(request), principal=principal)
+
+
+InContext = Annotated[Context, Depends(_of_sender)]
+InOpenContext = Annotated[Context, Depends(context_of)]

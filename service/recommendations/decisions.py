@@ -1,0 +1,159 @@
+"""What people decide about recommendations: pin, unpin, approve, reject, roll back; and what was recommended and decided."""
+
+import logging
+from collections.abc import Callable
+
+from sqlalchemy.orm import Session
+
+from api_schemas.best import (
+    Decision,
+    DecisionPage,
+    DecisionRequest,
+    Recommendation,
+    RecommendationPage,
+    RecommendationState,
+)
+from db.queries import best
+from db.tables.best import BestRow, DecisionRow, RecommendationRow
+from service.http import paging
+from service.http.errors import Conflict, NotFound
+from service.http.idempotent_requests import ALWAYS, Once
+from service.process.context import Context
+from service.recommendations.record import note_decision, project_of, serve, told, unknown_key
+
+log = logging.getLogger(__name__)
+
+
+def decide(
+    context: Context,
+    study_key: str,
+    action: str,
+    request: DecisionRequest,
+    once: Once = ALWAYS,
+    project_id: str | None = None,
+    check: Callable[[BestRow], None] = lambda _: None,
+) -> Recommendation:
+    """Pin, unpin, approve, reject or roll back; returns the recommendation it is about.
+
+    `check` sees the case under its lock and may raise.
+
+    Raises:
+        NotFound: nothing is known under the key, or no such recommendation.
+        Conflict: the state of things leaves nothing to decide.
+    """
+    now, by = context.now(), context.principal.name
+    with once.write(context) as session:
+        known = best.current(session, project_of(context, project_id), study_key)
+        row = best.lock(session, known.project_id, known.study_key) if known is not None else None
+        if row is None:
+            raise unknown_key(study_key)
+        check(row)
+        chosen = _chosen(session, row, action, request)
+        match action:
+            case "unpin":
+                row.is_pinned = False
+                done = "unpinned"
+            case "reject":
+                if chosen.state is not RecommendationState.PROPOSED:
+                    raise Conflict(
+                        "nothing_to_decide", f"{chosen.id} is {chosen.state.value}; only proposals can be rejected"
+                    )
+                chosen.state = RecommendationState.REJECTED
+                done = "rejected"
+            case _:
+                serve(session, row, chosen, now, is_new=False)
+                # Whoever rolls back does not want the next study to undo it.
+                row.is_pinned = row.is_pinned or action in ("pin", "rollback")
+                done = {"pin": "pinned", "approve": "approved", "rollback": "rolled_back"}[action]
+        row.version += 1
+        note_decision(session, row, chosen, done, by, request.note, now)
+        if done == "approved":
+            told(session, "best.replaced", chosen, now)
+        session.flush()
+        log.info("best configuration %s", done, extra={"study_key": study_key, "recommendation": chosen.id, "by": by})
+        return once.answer(session, view(chosen))
+
+
+def page(
+    context: Context,
+    study_key: str | None,
+    states: tuple[RecommendationState, ...],
+    token: str | None,
+    limit: int,
+) -> RecommendationPage:
+    """Recommendations of the sender's projects, newest first."""
+    only = context.principal.project_id
+    filters = (only, study_key, *states)
+    after = paging.start(token, filters, paging.moment_and_id)
+    with context.db.read() as session:
+        rows = best.recommendations(session, only, study_key, states, after, limit + 1)
+        shown, following = paging.cut(rows, limit, filters, lambda row: [row.created_at.isoformat(), row.id])
+        return RecommendationPage(recommendations=tuple(map(view, shown)), next_page_token=following)
+
+
+def history(
+    context: Context, study_key: str, token: str | None, limit: int, project_id: str | None
+) -> tuple[DecisionPage, str]:
+    """Every decision about a case, newest first, and the case's tag."""
+    project_id = project_of(context, project_id)
+    filters = (project_id, study_key)
+    after = paging.start(token, filters, paging.whole_number)
+    with context.db.read() as session:
+        case = best.served(session, project_id, study_key)
+        if case is None:
+            raise unknown_key(study_key)
+        rows = best.decisions(session, project_id, study_key, after, limit + 1)
+        shown, following = paging.cut(rows, limit, filters, lambda row: row.id)
+        # What is decided by an old key is decided about the case that superseded it.
+        current = best.current(session, project_id, study_key) or case
+        return DecisionPage(decisions=tuple(map(_decision, shown)), next_page_token=following), tag_of(current)
+
+
+def tag_of(row: BestRow) -> str:
+    """An entity tag that changes with everything that is decided about a case."""
+    return f'"{row.study_key}-{row.version}"'
+
+
+def view(row: RecommendationRow) -> Recommendation:
+    """A recommendation as users read it."""
+    return Recommendation(
+        recommendation_id=row.id,
+        project_id=row.project_id,
+        study_key=row.study_key,
+        study_id=row.study_id,
+        state=row.state,
+        answer=row.answer,
+        created_at=row.created_at,
+    )
+
+
+def _chosen(session: Session, row: BestRow, action: str, request: DecisionRequest) -> RecommendationRow:
+    """The recommendation a decision is about."""
+    found: RecommendationRow | None
+    if request.recommendation_id is not None:
+        found = best.recommendation(session, request.recommendation_id)
+        if found is None or (found.project_id, found.study_key) != (row.project_id, row.study_key):
+            message = f"recommendation_id ({request.recommendation_id}) is not one of this study_key"
+            raise NotFound("unknown_recommendation", f"{message}; GET /v1/recommendations lists them")
+        return found
+    if action in ("approve", "reject"):
+        found = best.newest_proposal(session, row.project_id, row.study_key)
+    elif action == "rollback":
+        found = best.served_before(session, row)
+    else:
+        found = row.serving
+    if found is None:
+        raise Conflict("nothing_to_decide", f"there is nothing to {action} under {row.study_key}; see its history")
+    return found
+
+
+def _decision(row: DecisionRow) -> Decision:
+    return Decision.model_validate(
+        {
+            "at": row.created_at,
+            "action": row.action,
+            "recommendation_id": row.recommendation_id,
+            "by": row.by,
+            "note": row.note,
+        }
+    )

@@ -1,0 +1,95 @@
+"""Whether a queued retune may start now: windows, the day's money, how many run, and what it is worth."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy.orm import Session
+
+from api_schemas import times
+from api_schemas.schedules import ScheduleSpec
+from db.queries import retunes, schedules
+from db.tables.retunes import RetuneRow
+from service.access import retune_budget
+from service.process.context import Context
+from service.retuning import worth
+from service.retuning.case_selection import spec_of
+from service.workers import registry
+
+
+@dataclass(frozen=True)
+class Later:
+    """It waits."""
+
+    reason: str
+    holds_up: str = ""
+    """Nothing less used starts before it: `fleet`, a project's id, or nothing."""
+
+
+@dataclass(frozen=True)
+class Never:
+    """It is skipped."""
+
+    reason: str
+
+
+Admission = Later | Never | None
+"""None: it may start."""
+
+
+def decide(context: Context, session: Session, row: RetuneRow) -> Admission:
+    """Whether a retune may start. The caller holds the money (`retune_money.hold`)."""
+    spec = schedule_of(session, row)
+    if row.cause != "manual":
+        reason = worth.why_not(
+            retune_budget.likely_cost(session, row), row.planned_gpu_seconds, spec.likely_gain if spec else None
+        )
+        if reason is not None:
+            return Never(reason)
+    return _closed(context, session, row, spec, context.now()) or _unaffordable(context, session, row)
+
+
+def schedule_of(session: Session, row: RetuneRow) -> ScheduleSpec | None:
+    """What the schedule says that asked for a retune."""
+    found = schedules.get(session, row.schedule_id) if row.schedule_id is not None else None
+    return None if found is None else spec_of(found)
+
+
+def _closed(
+    context: Context, session: Session, row: RetuneRow, spec: ScheduleSpec | None, now: datetime
+) -> Later | None:
+    policy, settings = retune_budget.policy_of(session, row.project_id), context.settings
+    rules = [
+        ("the fleet", settings.retune_windows, settings.retune_timezone, "fleet"),
+        (f"project {row.project_id}", policy.windows, policy.timezone, row.project_id),
+    ]
+    if spec is not None:
+        rules.append(("its schedule", spec.windows, spec.timezone, ""))
+    for whose, windows, zone, holds_up in rules:
+        if not times.is_open(windows, zone, now):
+            return Later(f"waits for a window of {whose}: {', '.join(windows)} ({zone})", holds_up)
+    return None
+
+
+def _unaffordable(context: Context, session: Session, row: RetuneRow) -> Admission:
+    running = retunes.running(session)
+    if len(running) >= max(1, len(registry.live(context, session, row.project_id))):
+        return Later(f"waits for {len(running)} running retunes: one at a time for each live worker", "fleet")
+    cost, run = retune_budget.likely_cost(session, row), retune_budget.dearest_run(session, row)
+    for account in retune_budget.accounts(context, session, row.project_id):
+        limit = account.limit
+        if run > limit.gpu_seconds:
+            return Never(f"one run takes about {run:.0f} GPU-seconds, but {account.words}; raise the limit")
+        promised = _promised(session, [other for other in running if limit.project_id in (None, other.project_id)])
+        left = account.left - promised
+        # What is dearer than a whole day goes on over several: it needs a run's worth, and the limit for itself.
+        is_long = cost > limit.gpu_seconds
+        if left <= 0 or left < (run if is_long else cost) or (is_long and promised > 0):
+            more = f", {promised:.0f} of them promised to running retunes" if promised else ""
+            return Later(f"waits for the next day: {account.words}{more}", limit.project_id or "fleet")
+    return None
+
+
+def _promised(session: Session, running: Sequence[RetuneRow]) -> float:
+    """GPU-seconds running retunes are likely to use yet."""
+    return sum(max(0.0, retune_budget.likely_cost(session, row) - retunes.spent(session, row)) for row in running)

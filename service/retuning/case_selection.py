@@ -1,0 +1,48 @@
+"""Which recommendations a schedule is about.
+
+A case named by its `study_key` stays the same case when the fingerprint, and with it the key, changes.
+"""
+
+from collections.abc import Sequence
+
+from sqlalchemy.orm import Session
+
+from api_schemas.schedules import Cases, ScheduleSpec
+from db.queries import best, schedules
+from db.tables.best import BestRow
+from db.tables.retunes import ScheduleRow
+from service.process.context import Context
+from service.workers import registry
+
+
+def spec_of(row: ScheduleRow) -> ScheduleSpec:
+    """What a schedule's user asked for."""
+    return ScheduleSpec.model_validate(row.spec)
+
+
+def selected(context: Context, session: Session, project_id: str, cases: Cases) -> list[str]:
+    """Keys of the cases a schedule selects now, in order: one per model, workload and cluster.
+
+    Of answers that differ in their fingerprint only, those of machines that are there count; where none is, the newest.
+    """
+    live = {worker.fingerprint_key for worker in registry.live(context, session, project_id)}
+    by_shape: dict[str, list[BestRow]] = {}
+    for row in schedules.serving_cases(session, project_id):
+        if covers(session, row, cases):
+            by_shape.setdefault(row.shape_key, []).append(row)
+    return sorted(row.study_key for rows in by_shape.values() for row in _present(rows, live))
+
+
+def covers(session: Session, row: BestRow, cases: Cases) -> bool:
+    """Whether a selection is about a case."""
+    if cases.study_keys:
+        named = (best.served(session, row.project_id, key) for key in cases.study_keys)
+        return any(other is not None and other.shape_key == row.shape_key for other in named)
+    if cases.model is None:
+        return True
+    return row.model_type == cases.model or (row.serving is not None and row.serving.answer.model.name == cases.model)
+
+
+def _present(rows: Sequence[BestRow], live: set[str]) -> Sequence[BestRow]:
+    there = [row for row in rows if row.fingerprint_key in live]
+    return there or rows[:1]

@@ -1,0 +1,222 @@
+"""Retunes from their start to their outcome: challenge the incumbent first, search wide only if the ranking moved.
+
+Every step is one transaction that holds the study, the case and the retune, in this order, and looks again before it
+writes: any number of replicas may take it at once, and a service killed in between takes it again.
+"""
+
+import hashlib
+import logging
+from datetime import timedelta
+from typing import cast
+
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from api_schemas.errands import Errand
+from api_schemas.retunes import Cause, Gain, RetuneOutcome, RetuneState
+from api_schemas.studies import Budget, StudyState, Verdict
+from api_schemas.trials import TrialState
+from db.queries import best, retunes, studies, workers
+from db.tables.best import BestRow
+from db.tables.retunes import RetuneRow
+from db.tables.studies import StudyRow
+from service.http.errors import Conflict
+from service.lifecycle import transitions
+from service.process.context import Context
+from service.recommendations import renewals
+from service.retuning import challenge_findings, challengers, queue, system_studies
+from service.retuning.records import finish
+from service.workers import compatibility
+from tuner.verdict import challenge
+
+log = logging.getLogger(__name__)
+
+_PATIENCE = timedelta(days=1)
+"""A retune waits this long for a worker of its fingerprint that has gone away."""
+_UNFINISHED = (StudyState.RUNNING, StudyState.PAUSED)
+
+
+def start(context: Context, retune: RetuneRow) -> str:
+    """Create the challenge of a retune and return the study's id; called again, it returns the same.
+
+    Raises:
+        Conflict: nobody could run it now, or there is nothing to challenge.
+    """
+    study_id = _study_id(retune, "challenge")
+    with context.db.read() as session:
+        if studies.get(session, study_id) is not None:
+            return study_id
+        row = best.current(session, retune.project_id, retune.study_key)
+        if row is None or row.serving is None:
+            raise Conflict("nothing_to_decide", f"nothing is served under {retune.study_key}; there is no incumbent")
+        origin = system_studies.origin(session, row.serving)
+        worker = system_studies.worker_for(context, session, row, retune.cause)
+        chosen, notes = challengers.choose(context.askers, session, row, origin, worker.fingerprint_key)
+        errand = Errand(kind="challenge", retune_id=retune.id, challengers=chosen, warm_study_id=origin.id)
+        incumbent = row.serving.answer.result.best.config
+    budget = Budget(max_trials=1 + len(chosen), max_pairs=challenge.PAIRS)
+    try:
+        with context.db.write() as session:
+            earlier, has_nvme = studies.get(session, origin.id), worker.inventory.nvme_path is not None
+            assert earlier is not None
+            key = worker.fingerprint_key
+            system_studies.add(
+                session, study_id, earlier, key, has_nvme, incumbent, errand, budget, notes, context.now()
+            )
+    except IntegrityError:
+        log.info("another replica began the challenge", extra={"retune": retune.id, "study": study_id})
+    return study_id
+
+
+def advance(context: Context, retune: RetuneRow) -> None:
+    """Take the next step of a running retune: judge what has ended, begin the search, or see that nobody can go on."""
+    with context.db.write() as session:
+        ids = [name for name in (retune.challenge_study_id, retune.search_study_id) if name is not None]
+        held = [studies.lock(session, name) for name in ids]
+        if not held:
+            return
+        known = best.current(session, retune.project_id, retune.study_key)
+        old = best.lock(session, known.project_id, known.study_key) if known is not None else None
+        row = retunes.lock(session, retune.id)
+        if row.state is not RetuneState.RUNNING or row.search_study_id != retune.search_study_id:
+            return
+        step = _Step(context, session, row, old, held)
+        if held[-1].state in _UNFINISHED:
+            step.watch()
+        elif len(held) == 1:
+            step.judge_challenge()
+        else:
+            step.judge_search()
+
+
+class _Step:
+    """One step of a retune, under its locks."""
+
+    def __init__(
+        self, context: Context, session: Session, retune: RetuneRow, old: BestRow | None, held: list[StudyRow]
+    ) -> None:
+        self.context, self.session, self.retune, self.old = context, session, retune, old
+        self.challenge, self.study = held[0], held[-1]
+        self.now = context.now()
+
+    def judge_challenge(self) -> None:
+        """The challenge has ended: keep the incumbent, search wide, or leave it."""
+        if not self._is_about_what_is_served():
+            return
+        if self.study.state is StudyState.COMPLETE:
+            ratios = challenge_findings.log_ratios(self.study)
+            match challenge_findings.of(self.session, self.study):
+                case "kept":
+                    self._keep()
+                case "faster":
+                    self._search(self.study.baseline is not None)
+                case "inconclusive":
+                    self._leave(
+                        RetuneOutcome.INCONCLUSIVE, f"{challenge_findings.seen(ratios)}, which could not be shown"
+                    )
+        elif self.study.state is StudyState.FAILED and challenge_findings.has_fallen(self.session, self.study):
+            self._search(with_incumbent=False)
+        else:
+            self._leave_failed()
+
+    def judge_search(self) -> None:
+        """The wide search has ended: its answer, else the challenge's, replaces the incumbent."""
+        if not self._is_about_what_is_served():
+            return
+        result = self.study.result
+        fell = self.challenge.state is StudyState.FAILED
+        if result is not None and (fell or result.verdict is Verdict.CONFIRMED):
+            self._replace(self.study, f"{self.challenge.reason}; searched again" if fell else "")
+        elif not fell:
+            why = self.study.reason if result is None else "the search found nothing faster"
+            self._replace(self.challenge, f"by the challenge; {why}")
+        else:
+            self._leave_failed()
+
+    def watch(self) -> None:
+        """Give up a study whose fingerprint no worker has any longer, and begin anew where another one could run it."""
+        known = workers.seen_since(self.session, self.now - _PATIENCE)
+        if any(compatibility.may_run(worker, self.study) for worker in known):
+            return
+        reason = "no worker has the fingerprint any longer that it was measured on"
+        transitions.end_study(self.session, self.study, StudyState.CANCELLED, reason, self.now)
+        cause, fields = cast(Cause, self.retune.cause), tuple(self.retune.changed_fields)
+        finish(self.context, self.session, self.retune, RetuneOutcome.INCONCLUSIVE, reason)
+        queue.request(
+            self.session,
+            project_id=self.retune.project_id,
+            study_key=self.retune.study_key,
+            cause=cause,
+            changed_fields=fields,
+            schedule_id=self.retune.schedule_id,
+            not_before=self.now,
+            now=self.now,
+        )
+
+    def _keep(self) -> None:
+        assert self.old is not None
+        ratios = challenge_findings.log_ratios(self.study)
+        why = f"kept: {challenge_findings.seen(ratios) if ratios else challengers.unpaired(self.session, self.study)}"
+        renewals.keep(self.session, self.old, self.study, why, self.now)
+        finish(self.context, self.session, self.retune, RetuneOutcome.KEPT, why)
+
+    def _replace(self, study: StudyRow, note: str) -> None:
+        assert self.old is not None and study.result is not None
+        speedup = study.result.speedup
+        is_gain = speedup is not None and study.result.baseline.config == study.baseline
+        gain = Gain(value=speedup.value, ci95=speedup.ci95) if is_gain and speedup is not None else None
+        words = (
+            f"replaced {challenge_findings.percent(speedup)}"
+            if gain is not None and speedup is not None
+            else "replaced"
+        )
+        why = f"{words}: {note}" if note else words
+        outcome = renewals.replace(self.context, self.session, self.old, study, why)
+        finish(self.context, self.session, self.retune, RetuneOutcome.REPLACED, f"{why}; it {outcome}", gain)
+
+    def _search(self, with_incumbent: bool) -> None:
+        """Search wide, with what the challenge ran at the front and the old search's trials as a guide."""
+        assert self.old is not None and self.old.serving is not None and self.study.errand is not None
+        origin = system_studies.origin(self.session, self.old.serving)
+        ran = [obs for obs in challengers.observed(self.session, self.study) if obs.state is TrialState.COMPLETE]
+        first = tuple(obs.config for obs in ran if obs.config != self.study.baseline)
+        errand = Errand(kind="search", retune_id=self.retune.id, challengers=first, warm_study_id=origin.id)
+        assert self.study.fingerprint_key is not None
+        notes = [f"guided by the trials of {origin.id}, which were measured earlier; their figures are not compared"]
+        study = system_studies.add(
+            self.session,
+            _study_id(self.retune, "search"),
+            origin,
+            self.study.fingerprint_key,
+            self.study.has_nvme,
+            self.study.baseline if with_incumbent else None,
+            errand,
+            origin.spec.budget,
+            notes,
+            self.now,
+        )
+        self.retune.search_study_id = study.id
+        self.retune.reason = "the ranking moved: searching"
+        log.info("the ranking moved, searching", extra={"retune": self.retune.id, "study": study.id})
+
+    def _leave(self, outcome: RetuneOutcome, why: str) -> None:
+        assert self.old is not None
+        renewals.leave(self.session, self.old, f"{outcome.value}: {why}", self.now)
+        finish(self.context, self.session, self.retune, outcome, f"{outcome.value}: {why}")
+
+    def _leave_failed(self) -> None:
+        is_cancelled = self.study.state is StudyState.CANCELLED
+        outcome = RetuneOutcome.SKIPPED if is_cancelled else RetuneOutcome.FAILED
+        self._leave(outcome, f"study {self.study.id} was {self.study.state.value}: {self.study.reason}")
+
+    def _is_about_what_is_served(self) -> bool:
+        if self.old is not None and renewals.is_incumbent(self.old, self.challenge):
+            return True
+        why = "what is served was changed while it ran"
+        finish(self.context, self.session, self.retune, RetuneOutcome.INCONCLUSIVE, why)
+        return False
+
+
+def _study_id(retune: RetuneRow, kind: str) -> str:
+    """The same for each try of the same retune."""
+    return f"study-{hashlib.sha256(f'{retune.id}:{kind}'.encode()).hexdigest()[:12]}"

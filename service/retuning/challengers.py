@@ -1,0 +1,113 @@
+"""Whom a retune runs beside the incumbent: what else is served, the old search's runner-ups, the predictor's favourites."""
+
+import random
+from collections.abc import Iterable, Sequence
+
+from numpy import float64
+from numpy.typing import NDArray
+from sqlalchemy.orm import Session
+
+from api_schemas.cases import Subject
+from api_schemas.strategies import TrialConfig
+from db.queries import best, trials
+from db.tables.best import BestRow
+from db.tables.studies import FingerprintRow, StudyRow
+from service.planning import calibrations, study_snapshot
+from service.planning.calibrations import Experience
+from service.planning.planner_cache import Askers
+from tuner.history import Observation
+from tuner.prediction import learning, traced_shape
+from tuner.prediction.model_shape import ModelShape
+from tuner.search import space
+from tuner.search.space import Space
+from tuner.verdict import challenge
+
+_MOST_PREDICTED = 1500
+
+
+def choose(
+    askers: Askers, session: Session, row: BestRow, origin: StudyRow, fingerprint_key: str
+) -> tuple[tuple[TrialConfig, ...], tuple[str, ...]]:
+    """At most three configurations, and in words where each comes from."""
+    assert row.serving is not None
+    incumbent = row.serving.answer.result.best.config
+    history = tuple(observed(session, origin))
+    runner_ups = challenge.runner_ups(history, incumbent)
+    known = _known_there(session, row, origin, fingerprint_key)
+    favourites = _favourites(askers, session, origin, history, incumbent, fingerprint_key)
+    chosen = challenge.challengers(known, runner_ups, favourites, incumbent)
+    return chosen, tuple(f"{config.describe()}: {_whence(config, known, runner_ups)}" for config in chosen)
+
+
+def observed(session: Session, study: StudyRow) -> Iterable[Observation]:
+    """A study's trials as the tuner sees them."""
+    return (study_snapshot.observation(row, study.match_round) for row in trials.of_study(session, study.id))
+
+
+def unpaired(session: Session, study: StudyRow) -> str:
+    """How far the challengers of a study came of whom none was paired with the incumbent."""
+    assert study.result is not None
+    stands = study.result.best
+    rivals = [obs for obs in observed(session, study) if obs.number != stands.trial_number]
+    speeds = [obs.measurement.tokens_per_s_per_gpu for obs in rivals if obs.measurement is not None]
+    if not rivals or not speeds:
+        return f"none of {len(rivals)} challengers could be measured" if rivals else "there was no challenger"
+    share = max(speeds) / stands.tokens_per_s_per_gpu
+    return f"{len(speeds)} of {len(rivals)} challengers were measured, the nearest reached {share:.0%} of its speed"
+
+
+def _whence(config: TrialConfig, known: TrialConfig | None, runner_ups: tuple[TrialConfig, ...]) -> str:
+    if config == known:
+        return "served for this case on the present fingerprint"
+    return "a runner-up of the last search" if config in runner_ups else "predicted to be faster here"
+
+
+def _known_there(session: Session, row: BestRow, origin: StudyRow, fingerprint_key: str) -> TrialConfig | None:
+    """What a study of its own has found for the case on the present fingerprint."""
+    fingerprint = session.get(FingerprintRow, fingerprint_key)
+    assert fingerprint is not None
+    key = Subject(origin.spec.model, origin.spec.workload, origin.cluster).study_key(fingerprint.value)
+    there = best.served(session, row.project_id, key)
+    if there is None or there.serving is None:
+        return None
+    return there.serving.answer.result.best.config
+
+
+def _favourites(
+    askers: Askers,
+    session: Session,
+    origin: StudyRow,
+    history: tuple[Observation, ...],
+    incumbent: TrialConfig,
+    fingerprint_key: str,
+) -> tuple[TrialConfig, ...]:
+    profile = origin.profile
+    shape = traced_shape.of_study(origin.spec.model, profile) if profile is not None else None
+    if shape is None or profile is None:
+        return ()
+    spec = origin.spec
+    built = space.build(spec.workload, origin.cluster, profile, spec.space, nvme=origin.has_nvme)
+    past = calibrations.of(askers, session, origin.fingerprint_key)
+    present = calibrations.of(askers, session, fingerprint_key)
+    # Before anything ran there, what its software and hardware teach is what the old ones taught.
+    factors = present.calibrations if present.calibrations.speed.rows else past.calibrations
+    now = Experience(factors, present.hardware or past.hardware)
+
+    def predict(known: Experience, shape: ModelShape) -> challenge.Predict:
+        def speeds(configs: Sequence[TrialConfig]) -> NDArray[float64] | None:
+            return learning.predict_speeds(
+                shape, spec.workload, origin.cluster, configs, known.calibrations, known.hardware
+            )
+
+        return speeds
+
+    return challenge.favourites(_some(built, origin.id), history, incumbent, predict(past, shape), predict(now, shape))
+
+
+def _some(built: Space, salt: str) -> Iterable[TrialConfig]:
+    """The whole space where it is small, else a sample of it."""
+    if built.size(_MOST_PREDICTED + 1) <= _MOST_PREDICTED:
+        return built.enumerate()
+    rng = random.Random(salt)
+    draws = (built.sample(lambda _, values: rng.choice(values)) for _ in range(_MOST_PREDICTED))
+    return (config for config in draws if config is not None)

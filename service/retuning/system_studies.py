@@ -1,0 +1,124 @@
+"""Make the studies that the service itself wants. They run where and what they are told, and under no user's quota."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from api_schemas.errands import Errand
+from api_schemas.hardware import Cluster
+from api_schemas.models import ModelProfile, ModelSpec
+from api_schemas.strategies import TrialConfig
+from api_schemas.studies import Budget, StudyPhase, StudySpec, StudyState
+from db.queries import leases, studies
+from db.tables.best import BestRow, RecommendationRow
+from db.tables.studies import FingerprintRow, StudyRow, WorkerRow
+from service.http.errors import Conflict
+from service.process.context import Context
+from service.workers import compatibility, registry
+
+
+def add(
+    session: Session,
+    study_id: str,
+    earlier: StudyRow,
+    fingerprint_key: str,
+    has_nvme: bool,
+    incumbent: TrialConfig | None,
+    errand: Errand,
+    budget: Budget,
+    notes: Sequence[str],
+    now: datetime,
+) -> StudyRow:
+    """A study of an earlier one's case for workers of a fingerprint, with the incumbent as its baseline.
+
+    The study of that name where there is one already: asking again, after a crash or from another replica, adds none.
+    """
+    known = studies.get(session, study_id)
+    if known is not None:
+        return known
+    profile = _profile(session, earlier, fingerprint_key)
+    study = StudyRow(
+        id=study_id,
+        project_id=earlier.project_id,
+        purpose="canary" if errand.kind == "canary" else "retune",
+        state=StudyState.RUNNING,
+        phase=StudyPhase.PROFILE if profile is None else StudyPhase.SEARCH,
+        spec=_spec(earlier, incumbent, errand, budget),
+        cluster=earlier.cluster,
+        baseline=incumbent,
+        profile=profile,
+        fingerprint_key=fingerprint_key,
+        notes=list(notes),
+        has_nvme=has_nvme,
+        errand=errand,
+        created_at=now,
+    )
+    session.add(study)
+    session.flush()
+    if profile is None:
+        leases.add_run(session, study, None, "profile", now)
+    return study
+
+
+def origin(session: Session, found: RecommendationRow) -> StudyRow:
+    """The search behind a recommendation: challenges only measured again what it had found."""
+    renewed = found.answer.renewed
+    study = studies.get(session, renewed.study_id if renewed is not None else found.study_id)
+    while study is not None and study.errand is not None and study.errand.warm_study_id is not None:
+        if study.errand.kind == "search":
+            break
+        study = studies.get(session, study.errand.warm_study_id)
+    assert study is not None
+    return study
+
+
+def able(context: Context, session: Session, project_id: str, model: ModelSpec, cluster: Cluster) -> list[WorkerRow]:
+    """Live workers that could measure a case, by name."""
+    return [
+        worker
+        for worker in registry.live(context, session, project_id)
+        if not worker.is_draining
+        and compatibility.offers(worker.inventory, cluster)
+        and compatibility.has_model(worker.inventory, model)
+    ]
+
+
+def worker_for(context: Context, session: Session, row: BestRow, cause: str) -> WorkerRow:
+    """Whose fingerprint the incumbent is challenged on: after a change, that of the worker which changed last.
+
+    Raises:
+        Conflict: no live worker could run it.
+    """
+    assert row.serving is not None
+    answer, measured = row.serving.answer, row.serving.study
+    found = able(context, session, row.project_id, answer.model, answer.cluster)
+    if not found:
+        raise Conflict("no_worker", "no live worker could measure it")
+    has_changed = cause == "fingerprint"
+    wanted = [worker for worker in found if bool(compatibility.changed_fields(worker, measured)) == has_changed]
+    return max(wanted or found, key=lambda worker: (worker.registered_at, worker.name))
+
+
+def _spec(earlier: StudyRow, incumbent: TrialConfig | None, errand: Errand, budget: Budget) -> StudySpec:
+    changes: dict[str, Any] = {"cluster": earlier.cluster, "baseline": incumbent, "budget": budget}
+    if errand.kind != "search" and incumbent is not None:
+        # Only what runs can be asked to confirm what the others train.
+        backends = {config.backend for config in (incumbent, *errand.challengers)}
+        ordered = tuple(sorted(backends))
+        changes["space"] = earlier.spec.space.model_copy(update={"backends": ordered})
+    return earlier.spec.model_copy(update=changes)
+
+
+def _profile(session: Session, earlier: StudyRow, fingerprint_key: str) -> ModelProfile | None:
+    """The model is counted again only where something that counts it has changed."""
+    if earlier.fingerprint is None:
+        return None
+    if earlier.fingerprint_key == fingerprint_key:
+        return earlier.profile
+    now = session.get(FingerprintRow, fingerprint_key)
+    assert now is not None
+    was = earlier.fingerprint.value
+    is_same = (was.torch, was.transformers) == (now.value.torch, now.value.transformers)
+    return earlier.profile if is_same else None

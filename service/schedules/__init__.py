@@ -1,0 +1,1 @@
+"""Cron, ticks, and the loop that drives retuning. Leaves what a retune does to `retuning`."""

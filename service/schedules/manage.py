@@ -1,0 +1,196 @@
+"""Create, read, change and run schedules. Their ticks are service.schedules.ticks."""
+
+import logging
+import secrets
+
+from sqlalchemy.orm import Session
+
+from api_schemas.schedules import Schedule, SchedulePage, ScheduleSpec, Tick, TickPage
+from db.queries import best, keys, schedules
+from db.tables.retunes import ScheduleRow, ScheduleTickRow
+from service.http import etags, paging
+from service.http.errors import Conflict, NotFound, from_value_error, invalid
+from service.http.idempotent_requests import ALWAYS, Once
+from service.process.context import Context
+from service.recommendations.record import project_of
+from service.retuning.case_selection import spec_of
+from service.schedules import cron, ticks
+
+log = logging.getLogger(__name__)
+
+_SHOWN_TICKS = 5
+
+
+def create(context: Context, spec: ScheduleSpec, once: Once = ALWAYS, project_id: str | None = None) -> Schedule:
+    """Store a schedule; its first tick is the next one after now.
+
+    Raises:
+        Invalid: the cron expression cannot be run, or a case is unknown.
+        Conflict: the project has as many as it may.
+    """
+    project_id, now = project_of(context, project_id), context.now()
+    _check_cron(context, spec)
+    with once.write(context) as session:
+        if keys.lock_project(session, project_id) is None:
+            raise NotFound(
+                "unknown_project", f"project ({project_id}) does not exist; PUT /v1/projects/{project_id} first"
+            )
+        most = context.settings.max_schedules
+        if schedules.count(session, project_id) >= most:
+            raise Conflict(
+                "too_many_schedules", f"project ({project_id}) has {most} schedules already; delete one first"
+            )
+        _check_cases(session, project_id, spec)
+        row = ScheduleRow(
+            id=f"schedule-{secrets.token_hex(6)}",
+            project_id=project_id,
+            spec=spec.model_dump(mode="json"),
+            trigger=spec.trigger.value,
+            is_paused=False,
+            next_tick_at=ticks.following(spec, now),
+            version=0,
+            created_at=now,
+            updated_at=now,
+        )
+        session.add(row)
+        session.flush()
+        log.info("schedule created", extra={"schedule": row.id})
+        return once.answer(session, view(session, row), 201)
+
+
+def read(context: Context, schedule_id: str) -> Schedule:
+    """One schedule."""
+    with context.db.read() as session:
+        return view(session, _seen(context, schedules.get(session, schedule_id), schedule_id))
+
+
+def page(context: Context, project_id: str | None, token: str | None, limit: int) -> SchedulePage:
+    """Schedules of the sender's projects, newest first."""
+    if not context.principal.sees(project_id):
+        return SchedulePage(schedules=())
+    only = project_id or context.principal.project_id
+    after = paging.start(token, [only], paging.moment_and_id)
+    with context.db.read() as session:
+        rows = schedules.page(session, only, after, limit + 1)
+        shown, following = paging.cut(rows, limit, [only], lambda row: [row.created_at.isoformat(), row.id])
+        return SchedulePage(schedules=tuple(view(session, row) for row in shown), next_page_token=following)
+
+
+def tick_page(context: Context, schedule_id: str, token: str | None, limit: int) -> TickPage:
+    """What became of a schedule's ticks, newest first."""
+    after = paging.start(token, [schedule_id], paging.whole_number)
+    with context.db.read() as session:
+        _seen(context, schedules.get(session, schedule_id), schedule_id)
+        rows = schedules.ticks(session, schedule_id, after, limit + 1)
+        shown, following = paging.cut(rows, limit, [schedule_id], lambda row: row.id)
+        return TickPage(ticks=tuple(map(_tick, shown)), next_page_token=following)
+
+
+def put(context: Context, schedule_id: str, spec: ScheduleSpec, if_match: str | None = None) -> Schedule:
+    """Replace what a schedule says; its next tick is the next one after now.
+
+    Raises:
+        PreconditionFailed: it is not what the sender saw.
+    """
+    _check_cron(context, spec)
+    now = context.now()
+    with context.db.write() as session:
+        row = _held(context, session, schedule_id, if_match)
+        _check_cases(session, row.project_id, spec)
+        row.spec, row.trigger = spec.model_dump(mode="json"), spec.trigger.value
+        row.next_tick_at = None if row.is_paused else ticks.following(spec, now)
+        row.updated_at = now
+        row.version += 1
+        session.flush()
+        return view(session, row)
+
+
+def delete(context: Context, schedule_id: str, if_match: str | None = None) -> None:
+    """Forget a schedule and its ticks. Its queued retunes are skipped; those that run go on."""
+    with context.db.write() as session:
+        row = _held(context, session, schedule_id, if_match)
+        schedules.unqueue(session, schedule_id, context.now(), "its schedule was deleted")
+        session.delete(row)
+
+
+def pause(
+    context: Context, schedule_id: str, paused: bool, once: Once = ALWAYS, if_match: str | None = None
+) -> Schedule:
+    """Let a schedule rest, or go on with it. Ticks in between are neither run nor made up for."""
+    now = context.now()
+    with once.write(context) as session:
+        row = _held(context, session, schedule_id, if_match)
+        if row.is_paused is not paused:
+            row.is_paused, row.updated_at = paused, now
+            row.next_tick_at = None if paused else ticks.following(spec_of(row), now)
+            row.version += 1
+        if paused:
+            schedules.unqueue(session, schedule_id, now, "its schedule was paused")
+        session.flush()
+        return once.answer(session, view(session, row))
+
+
+def run(context: Context, schedule_id: str, once: Once = ALWAYS) -> Schedule:
+    """Have its cases measured now, whatever its trigger, also while it is paused."""
+    with once.write(context) as session:
+        row = _held(context, session, schedule_id, None)
+        ticks.run_now(context, session, row)
+        session.flush()
+        return once.answer(session, view(session, row))
+
+
+def view(session: Session, row: ScheduleRow) -> Schedule:
+    """A schedule as users read it."""
+    return Schedule(
+        **dict(spec_of(row)),
+        schedule_id=row.id,
+        project_id=row.project_id,
+        is_paused=row.is_paused,
+        next_tick_at=row.next_tick_at,
+        last_ticks=tuple(map(_tick, schedules.ticks(session, row.id, None, _SHOWN_TICKS))),
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+    )
+
+
+def _held(context: Context, session: Session, schedule_id: str, if_match: str | None) -> ScheduleRow:
+    row = _seen(context, schedules.lock(session, schedule_id), schedule_id)
+    etags.check(if_match, view(session, row))
+    return row
+
+
+def _seen(context: Context, row: ScheduleRow | None, schedule_id: str) -> ScheduleRow:
+    if row is None or not context.principal.sees(row.project_id):
+        message = f"schedule {schedule_id} does not exist; GET /v1/schedules lists those that do"
+        raise NotFound("unknown_schedule", message)
+    return row
+
+
+def _check_cron(context: Context, spec: ScheduleSpec) -> None:
+    if spec.cron is None:
+        return
+    try:
+        cron.check(spec.cron, spec.timezone, context.now(), context.settings.schedule_least_gap_s)
+    except ValueError as error:
+        raise from_value_error("", error) from None
+
+
+def _check_cases(session: Session, project_id: str, spec: ScheduleSpec) -> None:
+    for key in spec.cases.study_keys:
+        row = best.served(session, project_id, key)
+        if row is None or row.serving is None:
+            message = f"study_keys ({key}) has no recommendation in project {project_id}; GET /v1/recommendations"
+            raise invalid("cases.study_keys", key, message)
+
+
+def _tick(row: ScheduleTickRow) -> Tick:
+    return Tick.model_validate(
+        {
+            "at": row.at,
+            "kind": row.kind,
+            "state": row.state,
+            "stands_for": row.stands_for,
+            "cases": row.cases,
+            "reason": row.reason,
+        }
+    )

@@ -1,0 +1,212 @@
+"""Create, read and list studies. Changing one is service.studies.actions; what it does while it runs, service.planning.study_plan."""
+
+import logging
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, replace
+
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from api_schemas.best import Resolved
+from api_schemas.exports import Export, ExportFormat
+from api_schemas.studies import Contender, Study, StudyPage, StudyPhase, StudyResult, StudySpec, StudyState
+from api_schemas.trials import RejectionPage, TrialPage, TrialState
+from db.queries import leases, studies, trials
+from db.queries.studies import Filter
+from db.tables.studies import StudyRow
+from service.access import quotas
+from service.http import paging
+from service.http.errors import Conflict, NotFound, invalid
+from service.http.idempotent_requests import ALWAYS, Once
+from service.planning import study_snapshot
+from service.process.context import Context
+from service.studies import validation, views
+from service.workers import compatibility, registry
+from tuner import export
+from tuner.verdict import ranking
+
+log = logging.getLogger(__name__)
+
+UNFINISHED = (StudyState.RUNNING, StudyState.PAUSED)
+
+
+def create(
+    context: Context,
+    spec: StudySpec,
+    once: Once = ALWAYS,
+    study_id: str | None = None,
+    project_id: str | None = None,
+    resolve_key: str | None = None,
+) -> Study:
+    """Store a study and its profile run.
+
+    Raises:
+        Invalid: nobody could run it, or nothing in it could be searched; nothing is stored then.
+        Conflict: the id is taken.
+        TooMany: a quota of the project is used up.
+    """
+    project_id = _project(context, project_id)
+    with context.db.read() as session:
+        cluster, worker = compatibility.resolve_cluster(spec, registry.live(context, session, project_id))
+        compatibility.check_model(spec.model, worker)
+        has_nvme = worker.inventory.nvme_path is not None
+        baseline = validation.check(spec, cluster, has_nvme)
+    with once.write(context) as session:
+        now = context.now()
+        quotas.admit_study(session, project_id, now)
+        study = StudyRow(
+            id=study_id or f"study-{secrets.token_hex(6)}",
+            project_id=project_id,
+            resolve_key=resolve_key,
+            state=StudyState.RUNNING,
+            phase=StudyPhase.PROFILE,
+            spec=spec,
+            cluster=cluster,
+            baseline=baseline.config,
+            notes=list(baseline.notes),
+            has_nvme=has_nvme,
+            created_at=now,
+        )
+        session.add(study)
+        try:
+            session.flush()
+        except IntegrityError:
+            message = f"study_id ({study_id}) is taken; choose another, or leave it out"
+            raise Conflict("study_exists", message) from None
+        leases.add_run(session, study, None, "profile", now)
+        log.info("study created", extra={"study": study.id, "model": spec.model.name})
+        created = views.study(study, {}, 0)
+        if resolve_key is None:
+            return once.answer(session, created, 201)
+        once.answer(session, Resolved(study=created), 202)
+        return created
+
+
+def _project(context: Context, named: str | None) -> str:
+    """The project a new study belongs to."""
+    project_id = named or context.principal.home
+    if not context.principal.sees(project_id):
+        raise NotFound("unknown_project", f"project ({project_id}) is not the key's; leave it out")
+    return project_id
+
+
+def read(context: Context, study_id: str) -> Study:
+    """One study."""
+    with context.db.read() as session:
+        return read_models(session, [must_exist(context, session, study_id)])[0]
+
+
+def page(context: Context, wanted: Filter, oldest_first: bool, token: str | None, limit: int) -> StudyPage:
+    """Studies the sender sees, by time of creation."""
+    if not context.principal.sees(wanted.project_id):
+        return StudyPage(studies=())
+    wanted = replace(wanted, project_id=wanted.project_id or context.principal.project_id)
+    filters = (*astuple(wanted), oldest_first)
+    after = paging.start(token, filters, paging.moment_and_id)
+    with context.db.read() as session:
+        rows = studies.page(session, wanted, oldest_first, after, limit + 1)
+        shown, following = paging.cut(rows, limit, filters, lambda row: [row.created_at.isoformat(), row.id])
+        return StudyPage(studies=tuple(read_models(session, shown)), next_page_token=following)
+
+
+def trial_page(
+    context: Context, study_id: str, states: Sequence[TrialState], token: str | None, limit: int
+) -> TrialPage:
+    """The study's trials by number, with their runs and attempts."""
+    filters = (study_id, *states)
+    after = paging.start(token, filters, paging.whole_number)
+    with context.db.read() as session:
+        must_exist(context, session, study_id)
+        rows = trials.page(session, study_id, states, after, limit + 1)
+        shown, following = paging.cut(rows, limit, filters, lambda row: row.number)
+        return TrialPage(trials=tuple(views.trial(row) for row in shown), next_page_token=following)
+
+
+def rejection_page(context: Context, study_id: str, token: str | None, limit: int) -> RejectionPage:
+    """Configurations the memory gate refused."""
+    after = paging.start(token, [study_id], paging.whole_number)
+    with context.db.read() as session:
+        must_exist(context, session, study_id)
+        rows = trials.rejections(session, study_id, after, limit + 1)
+        shown, following = paging.cut(rows, limit, [study_id], lambda row: row.id)
+        return RejectionPage(rejections=tuple(row.value for row in shown), next_page_token=following)
+
+
+def best(context: Context, study_id: str) -> StudyResult:
+    """The answer of a complete study.
+
+    Raises:
+        Conflict: it has none (yet).
+    """
+    with context.db.read() as session:
+        return _result(must_exist(context, session, study_id))
+
+
+def export_files(context: Context, study_id: str, which: str) -> Mapping[str, str]:
+    """Ready-to-use files of the best, of the baseline, or of a trial by its number.
+
+    Raises:
+        Conflict: it has not been measured (yet).
+    """
+    with context.db.read() as session:
+        row = must_exist(context, session, study_id)
+        contender = _contender(session, row, which)
+        study = read_models(session, [row])[0]
+    return export.files(study, contender)
+
+
+def export_as(context: Context, study_id: str, which: str, form: ExportFormat) -> Export:
+    """The same in the form of one consumer, with what that cannot say.
+
+    Raises:
+        Conflict: it has not been measured (yet).
+        Invalid: the consumer has no such backend.
+    """
+    with context.db.read() as session:
+        row = must_exist(context, session, study_id)
+        contender = _contender(session, row, which)
+        study = read_models(session, [row])[0]
+    try:
+        return export.export(study, contender, form)
+    except ValueError as error:
+        raise invalid("format", form, f"format ({form!r}): {error}") from error
+
+
+def _contender(session: Session, row: StudyRow, which: str) -> Contender:
+    if which == "best":
+        return _result(row).best
+    if which == "baseline":
+        return _result(row).baseline
+    trial = trials.by_number(session, row.id, int(which)) if which.isdecimal() and len(which) < 10 else None
+    if trial is None:
+        raise NotFound("unknown_trial", f"which ({which!r}) is not best, baseline or the number of a trial of {row.id}")
+    seen = study_snapshot.observation(trial, row.match_round)
+    if seen.measurement is None:
+        raise Conflict(
+            "trial_unmeasured", f"trial {which} is {trial.state.value} and has no measurement; choose another"
+        )
+    return ranking.contender(seen)
+
+
+def _result(row: StudyRow) -> StudyResult:
+    if row.result is None:
+        reason = f": {row.reason}" if row.reason else ""
+        wait = "; wait until it is complete" if row.state in UNFINISHED else ""
+        raise Conflict("study_unfinished", f"study {row.id} is {row.state.value} ({row.phase.value}){reason}{wait}")
+    return row.result
+
+
+def must_exist(context: Context, session: Session, study_id: str) -> StudyRow:
+    """A study of the sender's projects; others do not exist for it."""
+    row = studies.get(session, study_id)
+    if row is None or not context.principal.sees(row.project_id):
+        raise NotFound("unknown_study", f"study {study_id} does not exist; GET /v1/studies lists those that do")
+    return row
+
+
+def read_models(session: Session, rows: Sequence[StudyRow]) -> list[Study]:
+    """Studies as users read them."""
+    ids = [row.id for row in rows]
+    counts, rejected = studies.trial_counts(session, ids), studies.rejection_counts(session, ids)
+    return [views.study(row, counts.get(row.id, {}), rejected.get(row.id, 0)) for row in rows]

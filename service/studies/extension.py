@@ -1,0 +1,136 @@
+"""More budget for a study: its search goes on from the stored trials, or its promotion with more pairs.
+
+The answer it has stands until the renewed one takes its place.
+"""
+
+import logging
+from datetime import datetime
+
+from sqlalchemy.orm import Session
+
+from api_schemas.studies import Study, StudyPhase, StudyState, Verdict
+from api_schemas.study_changes import Extension
+from api_schemas.trials import TrialState
+from db.queries import leases, studies
+from db.tables.studies import StudyRow
+from service.access import quotas
+from service.http import etags
+from service.http.errors import Conflict, from_value_error, invalid
+from service.http.idempotent_requests import ALWAYS, Once
+from service.lifecycle import advance, transitions
+from service.planning import study_snapshot
+from service.process.context import Context
+from service.studies.create_and_read import must_exist, read_models
+from service.workers import compatibility, registry
+from tuner.search import stopping
+
+log = logging.getLogger(__name__)
+
+_ENDED = (StudyState.COMPLETE, StudyState.FAILED)
+
+
+def extend(context: Context, study_id: str, more: Extension, once: Once = ALWAYS, if_match: str | None = None) -> Study:
+    """Raise a study's budget; one that has ended runs again.
+
+    Raises:
+        Conflict: it was cancelled or never profiled, or the larger budget changes nothing for it, or the service made it.
+        Invalid: the budget has no such limit, or no live worker could go on with it.
+        TooMany: running again would break a quota of its project.
+        PreconditionFailed: it is not what the sender saw.
+    """
+    now = context.now()
+    with once.write(context) as session:
+        found = must_exist(context, session, study_id)
+        has_ended = found.state in _ENDED
+        if has_ended:
+            quotas.admit_study(session, found.project_id, now)
+        row = studies.lock(session, study_id)
+        etags.check(if_match, read_models(session, [row])[0])
+        _check_may_go_on(row, has_ended)
+        if has_ended:
+            _check_worker(context, session, row)
+        _grow(session, row, more, now)
+        if has_ended:
+            row.phase = StudyPhase.CONFIRM if row.phase is StudyPhase.DONE else row.phase
+            transitions.reopen_study(row)
+        log.info("study extended: %s", row.spec.budget, extra={"study": study_id})
+        session.flush()
+        study = once.answer(session, read_models(session, [row])[0])
+    advance.advance(context, study_id)
+    return study
+
+
+def _check_may_go_on(row: StudyRow, had_ended: bool) -> None:
+    if row.errand is not None:
+        # Its retune has been judged by it, or will be: a later answer would be nobody's.
+        whose = f"retune {row.errand.retune_id}" if row.errand.retune_id is not None else f"a {row.errand.kind}"
+        raise Conflict(
+            "made_by_service",
+            f"study {row.id} belongs to {whose}, which decides what it runs; clone it, and the clone is yours to extend",
+        )
+    if row.state is StudyState.CANCELLED:
+        raise Conflict("study_ended", f"study {row.id} was cancelled; clone it to begin anew")
+    if had_ended != (row.state in _ENDED):
+        raise Conflict("study_ended", f"study {row.id} became {row.state.value} just now; send the request again")
+    if had_ended and row.profile is None:
+        raise Conflict(
+            "study_ended", f"study {row.id} failed before its search: {row.reason}; remove the cause and clone it"
+        )
+
+
+def _check_worker(context: Context, session: Session, row: StudyRow) -> None:
+    live = registry.live(context, session, row.project_id)
+    if any(compatibility.may_run(worker, row) for worker in live):
+        return
+    differing = [
+        compatibility.refusal(worker, row) for worker in live if compatibility.fingerprint_differs(worker, row)
+    ]
+    why = "; ".join(differing) or "no live worker has its cluster, or allows its model"
+    raise invalid("study_id", row.id, f"study_id ({row.id}) cannot go on: {why}; start such a worker", code="no_worker")
+
+
+def _grow(session: Session, row: StudyRow, more: Extension, now: datetime) -> None:
+    """Set the larger budget, and the phase that uses it."""
+    seen = study_snapshot.view(session, row)
+    spent = (seen.gpu_seconds, (now - row.created_at).total_seconds())
+    is_searching = row.phase in (StudyPhase.PROFILE, StudyPhase.SEARCH)
+    trials = len(seen.history)
+    if is_searching and row.spec.budget.max_trials is None:
+        trials = max(trials, stopping.DEFAULT_MAX_TRIALS)
+    try:
+        budget = stopping.extended(row.spec.budget, more, trials, *spent)
+    except ValueError as error:
+        raise from_value_error("", error) from error
+    if more.searches:
+        if not is_searching and row.reason == stopping.EXHAUSTED:
+            raise Conflict(
+                "nothing_to_extend",
+                f"{stopping.EXHAUSTED} in study {row.id}; give add_pairs, or clone it with another space",
+            )
+        reason = stopping.end_of_search(seen.history, budget, *spent)
+        if reason is not None:
+            raise Conflict("nothing_to_extend", f"study {row.id} would not search on: {reason}; add more of that, too")
+    elif row.phase is StudyPhase.DONE:
+        _check_more_pairs(row)
+    row.spec = row.spec.model_copy(update={"budget": budget})
+    row.version += 1
+    if more.searches and not is_searching:
+        _search_on(session, row, now)
+
+
+def _check_more_pairs(row: StudyRow) -> None:
+    if row.match is None or not row.match["candidates"]:
+        raise Conflict(
+            "nothing_to_extend", f"study {row.id} has no candidate to pair with the baseline; give add_trials"
+        )
+    if row.result is not None and row.result.verdict is Verdict.CONFIRMED:
+        raise Conflict("nothing_to_extend", f"the verdict of study {row.id} is confirmed; more pairs would not be run")
+
+
+def _search_on(session: Session, row: StudyRow, now: datetime) -> None:
+    """Back from the promotion; what of it still runs may finish, and does not count for the next one."""
+    for run in leases.open_runs(session, row.id):
+        if run.state is TrialState.WAITING and run.purpose != "search":
+            transitions.run(run, TrialState.CANCELLED, now)
+    row.phase, row.match, row.reason = StudyPhase.SEARCH, None, None
+    row.match_round += 1

@@ -1,0 +1,25 @@
+"""Answer a prediction with what is known here: a live worker's cluster, what it measured, what its trials taught."""
+
+from api_schemas.predictions import PredictionRequest, PredictionTable
+from service.planning import calibrations
+from service.process.context import Context
+from service.workers import compatibility, registry
+from tuner.prediction import predict as predicting
+
+
+def predict(context: Context, request: PredictionRequest) -> PredictionTable:
+    """Predict; `local` means the cluster that the live workers have.
+
+    Raises:
+        Invalid: `local` without a worker, or with several clusters.
+        ValueError: unknown hardware or model family, a missing model field, a mesh that does not come out.
+    """
+    if request.cluster != "local":
+        return predicting.predictions(request)
+    with context.db.read() as session:
+        worker = compatibility.local_worker(registry.live(context, session))
+        known = calibrations.of(context.askers, session, worker.fingerprint_key)
+        cluster = worker.inventory.cluster
+    hardware = request.hardware or known.hardware
+    asked = request.model_copy(update={"cluster": cluster, "hardware": hardware})
+    return predicting.predictions(asked, known.calibrations)

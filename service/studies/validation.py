@@ -1,0 +1,80 @@
+"""What can be said about a study before anything runs: baseline, positions, and whether anything can be searched."""
+
+from pydantic import JsonValue
+
+from api_schemas.hardware import Cluster
+from api_schemas.models import BlockProfile, ModelProfile, ModelSpec
+from api_schemas.studies import StudySpec
+from service.http.errors import from_value_error, invalid
+from tuner import baseline
+from tuner.baseline import Resolved
+from tuner.search import space
+
+_POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+_LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+_HIDDEN = ("hidden_size", "n_embd", "d_model")
+_MOST_BLOCKS = 64
+"""Of the stand-in: the space asks whether there are 1, 2, 4 or 8 blocks to a unit, never for the hundredth."""
+
+
+def check(spec: StudySpec, cluster: Cluster, has_nvme: bool) -> Resolved:
+    """The baseline as a configuration of ours, with notes on the way there.
+
+    Raises:
+        Invalid: the baseline contradicts the workload, no batch or mesh comes out, or the limits leave nothing.
+    """
+    _check_positions(spec)
+    try:
+        resolved = baseline.resolve_with_notes(spec.baseline, spec.workload, cluster)
+    except ValueError as error:
+        raise from_value_error("" if str(error).startswith("baseline.") else "baseline", error) from error
+    try:
+        space.build(spec.workload, cluster, _stand_in(spec.model), spec.space, nvme=has_nvme)
+    except ValueError as error:
+        field = "workload" if str(error).startswith("global_batch") else ""
+        raise from_value_error(field, error) from error
+    return resolved
+
+
+def _check_positions(spec: StudySpec) -> None:
+    config, length = spec.model.config, spec.workload.sequence_length
+    if spec.model.is_own:
+        return
+    name = next((name for name in _POSITIONS if isinstance(config.get(name), int)), None)
+    if name is None:
+        return
+    positions = _integer(config[name], length)
+    if length > positions:
+        raise invalid(
+            "workload.sequence_length",
+            length,
+            f"sequence_length ({length}) exceeds the model's {name} ({positions}); "
+            f"use at most {positions}, or raise {name} in the model's config",
+        )
+
+
+def _stand_in(model: ModelSpec) -> ModelProfile:
+    """A profile good enough to see whether the space is empty: only sizes of buckets depend on the real one."""
+    layers = next((_integer(model.config.get(name), 1) for name in _LAYERS if name in model.config), 1)
+    hidden = next((_integer(model.config.get(name), 64) for name in _HIDDEN if name in model.config), 64)
+    largest = hidden * hidden
+    block = 12 * largest
+    return ModelProfile(
+        parameters=layers * block + 32_000 * hidden,
+        active_parameters=layers * block + 32_000 * hidden,
+        blocks=tuple(
+            BlockProfile(name=f"{index}", parameters=block, largest_parameter=largest, forward_flops_per_token=1.0)
+            for index in range(min(layers, _MOST_BLOCKS))
+        ),
+        block_class="Block",
+        # Present, so that a limit on a knob only a mixture of experts has is not refused here.
+        moe_class="Experts",
+        forward_flops_per_token=1.0,
+        hidden_size=hidden,
+        vocab_size=32_000,
+        max_positions=None,
+    )
+
+
+def _integer(value: JsonValue, otherwise: int) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 100_000_000 else otherwise

@@ -1,0 +1,108 @@
+"""Read fingerprints: which there were, who had them when, what changed, and which recommendations depend on them."""
+
+from collections.abc import Sequence
+from dataclasses import astuple
+from datetime import datetime
+
+from sqlalchemy.orm import Session
+
+from api_schemas.fingerprints import (
+    Dependent,
+    FieldChange,
+    FingerprintDetail,
+    FingerprintHolder,
+    FingerprintPage,
+    FingerprintRecord,
+)
+from db.queries import fingerprints
+from db.queries.fingerprints import Filter
+from db.tables.best import BestRow
+from db.tables.fingerprints import FingerprintEraRow
+from db.tables.studies import FingerprintRow
+from service.http import paging
+from service.http.errors import NotFound
+from service.process.context import Context
+from service.workers.registry import live_since
+from tuner.freshness.fingerprints import changes
+
+_MOST_DEPENDENTS = 500
+
+
+def page(context: Context, worker: str | None, current_only: bool, token: str | None, limit: int) -> FingerprintPage:
+    """Fingerprints of the workers that serve the sender's projects, the newest first."""
+    wanted = Filter(context.principal.project_id, worker, current_only)
+    filters = astuple(wanted)
+    with context.db.read() as session:
+        after = paging.start(token, filters, paging.moment_and_id)
+        rows = fingerprints.page(session, wanted, after, limit + 1)
+        shown, following = paging.cut(rows, limit, filters, lambda row: [row.first_seen_at.isoformat(), row.key])
+        found = tuple(_records(context, session, shown))
+    return FingerprintPage(fingerprints=found, next_page_token=following)
+
+
+def read(context: Context, fingerprint_id: str) -> FingerprintDetail:
+    """One fingerprint with what depends on it.
+
+    Raises:
+        NotFound: no worker that serves the sender's projects ever had it.
+    """
+    only = context.principal.project_id
+    with context.db.read() as session:
+        row = fingerprints.get(session, fingerprint_id)
+        records = _records(context, session, [row] if row is not None else [])
+        dependents = fingerprints.dependents(session, fingerprint_id, only, _MOST_DEPENDENTS)
+        if not records or (only is not None and not records[0].holders and not dependents):
+            raise NotFound(
+                "unknown_fingerprint",
+                f"fingerprint {fingerprint_id} does not exist; GET /v1/fingerprints lists those that do",
+            )
+        shown = tuple(_dependent(row) for row in dependents)
+        return FingerprintDetail.model_validate({**dict(records[0]), "dependents": shown})
+
+
+def changes_of(era: FingerprintEraRow) -> tuple[FieldChange, ...]:
+    """What the worker's fingerprint changed in when the era began; empty for its first."""
+    if era.predecessor is None:
+        return ()
+    value = era.fingerprint.value
+    return changes(era.predecessor.value, value, era.worker.inventory.cluster.nodes)
+
+
+def _records(context: Context, session: Session, rows: Sequence[FingerprintRow]) -> list[FingerprintRecord]:
+    held = fingerprints.holders(session, [row.key for row in rows], context.principal.project_id)
+    live = live_since(context)
+    return [
+        FingerprintRecord(
+            fingerprint_id=row.key,
+            fingerprint=row.value,
+            is_overridden=bool(row.value.overridden),
+            first_seen_at=row.first_seen_at,
+            is_current=any(era.until is None for era in held[row.key]),
+            holders=tuple(_holder(era, live) for era in held[row.key]),
+        )
+        for row in rows
+    ]
+
+
+def _holder(era: FingerprintEraRow, live: datetime) -> FingerprintHolder:
+    return FingerprintHolder(
+        worker_id=era.worker_id,
+        worker=era.worker.name,
+        since=era.since,
+        until=era.until,
+        is_live=era.until is None and era.worker.seen_at >= live,
+        predecessor_id=era.predecessor_key,
+        changes=changes_of(era),
+    )
+
+
+def _dependent(row: BestRow) -> Dependent:
+    assert row.serving is not None
+    return Dependent(
+        project_id=row.project_id,
+        study_key=row.study_key,
+        recommendation_id=row.serving.id,
+        model=row.serving.answer.model.name,
+        freshness="fresh" if row.freshness == "fresh" else "stale",
+        changed_fields=tuple(row.changed_fields),
+    )

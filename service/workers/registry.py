@@ -1,0 +1,169 @@
+"""Take in workers, and list them."""
+
+import logging
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from sqlalchemy.orm import Session
+
+from api_schemas.leases import SERVED_VERSIONS, Registered, Registration, Worker, WorkerPage
+from api_schemas.studies import StudyPhase
+from db.queries import leases, workers
+from db.tables.studies import RunRow, StudyRow, WorkerRow
+from service.http import paging
+from service.http.errors import Conflict, NotFound, WrongProtocol
+from service.http.idempotent_requests import ALWAYS, Once
+from service.lifecycle.expiry import close_lost
+from service.process.context import Context
+from service.workers import compatibility
+
+log = logging.getLogger(__name__)
+
+
+def register(context: Context, registration: Registration, once: Once = ALWAYS) -> Registered:
+    """Take in a worker. A new session of a known name ends what its former life still held."""
+    check_protocol(registration.protocol_version)
+    # Two transactions: a study is locked before its workers everywhere, and here the worker is known first.
+    settings, project_id = context.settings, context.principal.project_id
+    with once.write(context) as session:
+        _check_name(context, session, registration.name)
+        worker = workers.put(
+            session, registration.name, registration.session, registration.inventory, context.now(), project_id
+        )
+        lost = [run.id for run in leases.of_earlier_sessions(session, worker)]
+        registered = Registered(worker_id=worker.id, lease_s=settings.lease_s, heartbeat_s=settings.heartbeat_s)
+        once.answer(session, registered)
+    log.info("worker registered", extra={"worker": registration.name, "session": registration.session})
+    for run_id in lost:
+        close_lost(context, run_id, lambda run: run.worker_session != registration.session, "its worker was restarted")
+    return registered
+
+
+def _check_name(context: Context, session: Session, name: str) -> None:
+    """A name belongs to its project: whoever registers under it closes the leases of its holder."""
+    known = workers.named(session, name)
+    mine = context.principal.project_id
+    if known is not None and mine is not None and known.project_id != mine:
+        raise Conflict(
+            "worker_name_taken", f"name ({name}) belongs to a worker that is not of project {mine}; give another --name"
+        )
+
+
+def check_protocol(version: int) -> None:
+    """Refuse a worker of a protocol version that is not served (any more, or yet)."""
+    if version not in SERVED_VERSIONS:
+        raise WrongProtocol(
+            "protocol_version",
+            f"protocol_version ({version}) is none the service speaks ({' and '.join(map(str, SERVED_VERSIONS))}); "
+            "install the same release of shardtune on both sides",
+        )
+
+
+def drain(context: Context, worker_id: str, draining: bool, once: Once = ALWAYS) -> Worker:
+    """Give a worker no more work, or give it work again. What it runs may finish.
+
+    Raises:
+        NotFound: no such worker, or not one of the sender's project alone.
+    """
+    with once.write(context) as session:
+        row = workers.lock(session, worker_id)
+        if row is None or context.principal.project_id not in (None, row.project_id):
+            raise NotFound("unknown_worker", f"worker {worker_id} does not exist; GET /v1/workers lists those that do")
+        row.is_draining = draining
+        log.info("worker drained" if draining else "worker takes work again", extra={"worker": row.name})
+        is_live = row.seen_at >= live_since(context)
+        return once.answer(session, _view(row, is_live, workers.running(session).get(row.id)))
+
+
+def page(context: Context, token: str | None, limit: int) -> WorkerPage:
+    """Workers ever registered that serve the sender's projects, by name."""
+    only = context.principal.project_id
+    after = paging.start(token, [only], str)
+    with context.db.read() as session:
+        running = workers.running(session)
+        oldest = live_since(context)
+        rows, following = paging.cut(workers.page(session, only, after, limit + 1), limit, [only], lambda row: row.name)
+        return WorkerPage(
+            workers=tuple(_view(row, row.seen_at >= oldest, running.get(row.id)) for row in rows),
+            next_page_token=following,
+        )
+
+
+def _view(row: WorkerRow, is_live: bool, run_id: str | None) -> Worker:
+    return Worker(
+        worker_id=row.id,
+        name=row.name,
+        session=row.session,
+        inventory=row.inventory,
+        registered_at=row.registered_at,
+        seen_at=row.seen_at,
+        project_id=row.project_id,
+        is_live=is_live,
+        is_draining=row.is_draining,
+        run_id=run_id,
+        condition=row.condition,
+    )
+
+
+def live(context: Context, session: Session, project_id: str | None = None) -> list[WorkerRow]:
+    """Workers that asked for something lately and run the studies of a project, by default the sender's."""
+    project_id = project_id or context.principal.home
+    seen = workers.seen_since(session, live_since(context))
+    return [worker for worker in seen if worker.project_id in (None, project_id)]
+
+
+def of_session(context: Context, session: Session, worker_session: str) -> WorkerRow:
+    """The worker whose present life a session is.
+
+    Raises:
+        Conflict: there is none, or a newer session took its place, or it is not one of the sender's project alone.
+    """
+    worker = workers.by_session(session, worker_session)
+    if worker is None or context.principal.project_id not in (None, worker.project_id):
+        raise Conflict(
+            "unknown_session",
+            f"session ({worker_session}) is not registered, or a newer session of its worker replaced it; "
+            "register again with POST /v1/workers",
+        )
+    return worker
+
+
+def reservations(
+    context: Context, session: Session, waiting: Sequence[StudyRow], worker: WorkerRow
+) -> dict[str, frozenset[str]]:
+    """Of studies where a run waits: ids of the workers that alone may have it, as they began its block and can go on.
+
+    Such a run is compared with others on the same devices. Studies whose run anybody may have are left out, and so are
+    those of which the worker itself began the block.
+    """
+    begun = leases.begun_blocks(session, [study.id for study in waiting])
+    begun_by = {study_id: worker_ids for study_id, worker_ids in begun.items() if worker.id not in worker_ids}
+    ids = frozenset().union(*begun_by.values())
+    live = workers.seen_since(session, live_since(context), ids) if ids else ()
+    found = {
+        study.id: frozenset(
+            one.id for one in live if one.id in begun_by[study.id] and compatibility.may_run(one, study)
+        )
+        for study in waiting
+        if study.id in begun_by
+    }
+    return {study_id: worker_ids for study_id, worker_ids in found.items() if worker_ids}
+
+
+def knows(worker: WorkerRow, run: RunRow) -> bool:
+    """Whether the worker's release has heard of the run's kind of task."""
+    return run.purpose != "restart" or "restart" in worker.inventory.task_kinds
+
+
+def has_restart_worker(context: Context, session: Session, study: StudyRow) -> bool:
+    """Whether a live worker that may run the study understands the restart task; asked only where it matters."""
+    if study.phase is not StudyPhase.CONFIRM:
+        return True
+    project_ids = (None, study.project_id)
+    with workers.understanding(session, "restart", live_since(context)) as able:
+        return any(worker.project_id in project_ids and compatibility.may_run(worker, study) for worker in able)
+
+
+def live_since(context: Context) -> datetime:
+    """A worker last seen before this moment does not count as live."""
+    return context.now() - timedelta(seconds=context.settings.worker_live_s)

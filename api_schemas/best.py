@@ -6,11 +6,11 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
-from api_schemas.base import Schema
-from api_schemas.hardware import Cluster, Fingerprint
-from api_schemas.models import ModelSpec
-from api_schemas.studies import Contender, Speedup, Study, StudyResult, StudySpec, Verdict
-from api_schemas.workload import Workload
+from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.hardware import Cluster, Fingerprint
+from shardtune.api_schemas.models import ModelSpec
+from shardtune.api_schemas.studies import Contender, Speedup, Study, StudyResult, StudySpec, Verdict
+from shardtune.api_schemas.workload import Workload
 
 
 class RecommendationState(StrEnum):

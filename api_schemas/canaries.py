@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Literal
 
-from api_schemas.base import Schema
+from shardtune.api_schemas.base import Schema
 
 
 class Canary(Schema):

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from api_schemas.hardware import Cluster, Fingerprint
-from api_schemas.models import ModelSpec
-from api_schemas.workload import Workload
+from shardtune.api_schemas.hardware import Cluster, Fingerprint
+from shardtune.api_schemas.models import ModelSpec
+from shardtune.api_schemas.workload import Workload
 
 _WITHOUT_EFFECT = {"transformers_version", "torch_dtype", "dtype", "architectures", "use_cache"}
 """Keys of a config.json that change nothing in a trial, beside those that begin with an underscore: the workload has

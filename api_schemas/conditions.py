@@ -1,6 +1,6 @@
 """What the worker saw of its machine around a run: the circumstances of a measurement, for a person and for the record."""
 
-from api_schemas.base import Schema
+from shardtune.api_schemas.base import Schema
 
 
 class DeviceSeen(Schema):

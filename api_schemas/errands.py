@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from api_schemas.base import Schema
-from api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.strategies import TrialConfig
 
 ErrandKind = Literal["challenge", "search", "canary"]
 

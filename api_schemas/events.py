@@ -4,7 +4,7 @@ from datetime import datetime
 
 from pydantic import Field, JsonValue
 
-from api_schemas.base import Schema
+from shardtune.api_schemas.base import Schema
 
 STUDY_EVENTS = (
     "study.created",

@@ -2,8 +2,8 @@
 
 from typing import Literal
 
-from api_schemas.base import Schema
-from api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.strategies import TrialConfig
 
 ExportFormat = Literal["standard", "training-arguments", "torchtitan", "lightning"]
 """`standard`: our own script, DeepSpeed's JSON and Accelerate's YAML; else the consumer's own form."""

@@ -4,8 +4,8 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from api_schemas.base import Schema
-from api_schemas.conditions import Conditions
+from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.conditions import Conditions
 
 
 class FailureKind(StrEnum):

@@ -5,8 +5,8 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from api_schemas.base import Schema
-from api_schemas.hardware import Fingerprint
+from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.hardware import Fingerprint
 
 Effect = Literal["stale", "confidence"]
 """`stale`: measurements on both do not compare, and recommendations must be renewed. `confidence`: they still compare,

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
-from api_schemas.base import Schema
+from shardtune.api_schemas.base import Schema
 
 
 class Cluster(Schema):

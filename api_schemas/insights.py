@@ -2,8 +2,8 @@
 
 from typing import Literal
 
-from api_schemas.base import Schema
-from api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.strategies import TrialConfig
 
 
 class ParetoPoint(Schema):

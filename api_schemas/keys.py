@@ -5,8 +5,8 @@ from enum import StrEnum
 
 from pydantic import ConfigDict, Field, SecretStr, field_serializer
 
-from api_schemas.base import Schema
-from api_schemas.retunes import RetunePolicy
+from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.retunes import RetunePolicy
 
 DEFAULT_PROJECT = "default"
 """Owns what is created without keys."""

@@ -5,14 +5,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from api_schemas.base import Schema
-from api_schemas.failures import Failure
-from api_schemas.hardware import Cluster, Inventory
-from api_schemas.measurements import Measurement, MeasurePlan, Progress
-from api_schemas.models import ModelProfile, ModelSpec
-from api_schemas.restart import RestartMeasurement, RestartPlan
-from api_schemas.strategies import TrialConfig
-from api_schemas.workload import Workload
+from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.failures import Failure
+from shardtune.api_schemas.hardware import Cluster, Inventory
+from shardtune.api_schemas.measurements import Measurement, MeasurePlan, Progress
+from shardtune.api_schemas.models import ModelProfile, ModelSpec
+from shardtune.api_schemas.restart import RestartMeasurement, RestartPlan
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.workload import Workload
 
 PROTOCOL_VERSION = 2
 """Raised when a worker of the previous version would misread a message. 2: heartbeat answers carry `is_draining`."""

@@ -4,9 +4,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from api_schemas.base import Schema
-from api_schemas.conditions import Conditions
-from api_schemas.failures import Failure
+from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.conditions import Conditions
+from shardtune.api_schemas.failures import Failure
 
 
 class MeasurePlan(Schema):

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 from pydantic import Field, JsonValue, ValidationInfo, field_validator, model_validator
 
-from api_schemas.base import Schema
+from shardtune.api_schemas.base import Schema
 
-_PRESETS = files("api_schemas") / "presets"
+_PRESETS = files("shardtune.api_schemas") / "presets"
 _LONGEST_CONFIG = 256 * 1024
 """Characters of JSON; the longest that the field publishes have some tens of thousands."""
 

@@ -4,11 +4,11 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from api_schemas.base import Schema
-from api_schemas.hardware import Cluster, MeasuredHardware
-from api_schemas.models import EXAMPLE, ModelSpec
-from api_schemas.strategies import TrialConfig
-from api_schemas.workload import RECIPES, Recipe
+from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.hardware import Cluster, MeasuredHardware
+from shardtune.api_schemas.models import EXAMPLE, ModelSpec
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.workload import RECIPES, Recipe
 
 Verdict = Literal["fits", "tight", "does not fit"]
 """`tight`: tensors, context and communication library fit, but not with the allocator's fragmentation on top."""

@@ -4,8 +4,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from api_schemas.base import Schema
-from api_schemas.measurements import StepRecord
+from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.measurements import StepRecord
 
 
 class RestartPlan(Schema):

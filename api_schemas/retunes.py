@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from api_schemas.base import Schema
-from api_schemas.times import check_windows, check_zone
+from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.times import check_windows, check_zone
 
 Cause = Literal["fingerprint", "schedule", "drift", "manual"]
 

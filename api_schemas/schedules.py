@@ -6,8 +6,8 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from api_schemas.base import Schema
-from api_schemas.times import check_windows, check_zone
+from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.times import check_windows, check_zone
 
 
 class Trigger(StrEnum):

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from api_schemas.base import Schema
+from shardtune.api_schemas.base import Schema
 
 Backend = Literal["ddp", "zero", "fsdp2", "fsdp1"]
 BACKENDS: tuple[Backend, ...] = ("ddp", "zero", "fsdp2", "fsdp1")

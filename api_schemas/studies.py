@@ -6,15 +6,15 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field, JsonValue
 
-from api_schemas.base import Schema
-from api_schemas.errands import Errand
-from api_schemas.hardware import Cluster, Fingerprint
-from api_schemas.keys import DEFAULT_PROJECT
-from api_schemas.models import EXAMPLE, ModelProfile, ModelSpec
-from api_schemas.restart import RestartCheck
-from api_schemas.search_space import SpaceLimits
-from api_schemas.strategies import TrialConfig
-from api_schemas.workload import Workload
+from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.errands import Errand
+from shardtune.api_schemas.hardware import Cluster, Fingerprint
+from shardtune.api_schemas.keys import DEFAULT_PROJECT
+from shardtune.api_schemas.models import EXAMPLE, ModelProfile, ModelSpec
+from shardtune.api_schemas.restart import RestartCheck
+from shardtune.api_schemas.search_space import SpaceLimits
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.workload import Workload
 
 FEWEST_PAIRS, MOST_PAIRS = 7, 100
 """Pairs that a verdict needs at least (all of them won), and may use at most."""

@@ -4,13 +4,13 @@ from typing import Literal
 
 from pydantic import Field, JsonValue, model_validator
 
-from api_schemas.base import Schema
-from api_schemas.hardware import Cluster
-from api_schemas.models import ModelSpec
-from api_schemas.search_space import SpaceLimits
-from api_schemas.strategies import TrialConfig
-from api_schemas.studies import MOST_PAIRS, Budget, Objective, StudySpec
-from api_schemas.workload import Workload
+from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.models import ModelSpec
+from shardtune.api_schemas.search_space import SpaceLimits
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.studies import MOST_PAIRS, Budget, Objective, StudySpec
+from shardtune.api_schemas.workload import Workload
 
 
 class Extension(Schema):

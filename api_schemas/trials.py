@@ -8,12 +8,12 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
-from api_schemas.base import Schema
-from api_schemas.failures import Failure
-from api_schemas.measurements import Measurement, Progress
-from api_schemas.predictions import TrialPrediction
-from api_schemas.restart import RestartMeasurement
-from api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.failures import Failure
+from shardtune.api_schemas.measurements import Measurement, Progress
+from shardtune.api_schemas.predictions import TrialPrediction
+from shardtune.api_schemas.restart import RestartMeasurement
+from shardtune.api_schemas.strategies import TrialConfig
 
 
 class TrialState(StrEnum):

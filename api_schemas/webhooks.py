@@ -5,8 +5,8 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from api_schemas.base import Schema
-from api_schemas.events import EVENT_TYPES
+from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.events import EVENT_TYPES
 
 
 class WebhookSpec(Schema):

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from api_schemas.base import Dtype, Schema
+from shardtune.api_schemas.base import Dtype, Schema
 
 MOST_SAMPLES = 1_000_000
 """Of one optimizer step."""

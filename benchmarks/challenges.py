@@ -20,8 +20,8 @@ from typing import Any
 
 from benchmarks import repeats
 from benchmarks.verdicts import deviations, resampled
-from tuner.verdict import challenge, paired_test, promotion
-from tuner.verdict.promotion import NEAR, FreshRun, Match
+from shardtune.tuner.verdict import challenge, paired_test, promotion
+from shardtune.tuner.verdict.promotion import NEAR, FreshRun, Match
 
 CHALLENGERS = 3
 GAINS = (0.0, 0.02, 0.05, 0.1)

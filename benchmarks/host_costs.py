@@ -13,15 +13,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-from api_schemas.hardware import Cluster
-from api_schemas.leases import TrialTask
-from api_schemas.measurements import Measurement, MeasurePlan
-from api_schemas.models import ModelSpec
-from api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, TrialConfig, ZeroConfig
-from api_schemas.strategies.zero import Offload
-from api_schemas.workload import RECIPES, Workload
 from benchmarks.own_trials import execute, workplace
-from workers.agent.attempt import Workplace
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.leases import TrialTask
+from shardtune.api_schemas.measurements import Measurement, MeasurePlan
+from shardtune.api_schemas.models import ModelSpec
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, TrialConfig, ZeroConfig
+from shardtune.api_schemas.strategies.zero import Offload
+from shardtune.api_schemas.workload import RECIPES, Workload
+from shardtune.workers.agent.attempt import Workplace
 
 _LLAMA: dict[str, Any] = {
     "model_type": "llama", "vocab_size": 64, "hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2,

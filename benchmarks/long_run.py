@@ -23,10 +23,10 @@ from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
 
-from api_schemas.leases import TrialTask
-from api_schemas.search_space import BACKENDS
-from api_schemas.trials import TrialState
-from service.cli.stack import local_service, state_directory
+from shardtune.api_schemas.leases import TrialTask
+from shardtune.api_schemas.search_space import BACKENDS
+from shardtune.api_schemas.trials import TrialState
+from shardtune.service.cli.stack import local_service, state_directory
 
 STUDY = Path("examples/llama-tiny.json")
 WARM_UP = 20
@@ -40,7 +40,7 @@ _T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 def search(study: Path, folder: Path, trials: int) -> None:
     """Tune, and export the fastest trial of each backend to a folder of its name."""
     state = folder / "state"
-    command = [sys.executable, "-m", "service.cli", "tune", str(study), "--json", "--max-trials", str(trials)]
+    command = [sys.executable, "-m", "shardtune", "tune", str(study), "--json", "--max-trials", str(trials)]
     command += ["--state-dir", str(state), "--out", str(folder / "best")]
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     with state_directory(state) as path, local_service(path) as client:
@@ -82,7 +82,7 @@ def trial_step_s(task: TrialTask, steps: int) -> float:
         }
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "workers", "run-trial", "-", "--json", "--work-dir", folder]
+        command = [sys.executable, "-m", "shardtune.workers", "run-trial", "-", "--json", "--work-dir", folder]
         command += ["--ranks", str(task.cluster.world_size), "--memory-gib", str(task.cluster.memory_gib)]
         text = task.model_copy(update={"plan": plan}).model_dump_json()
         done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=_LIMIT_S)

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from api_schemas.hardware import Cluster
-from api_schemas.models import ModelProfile, ModelSpec
-from api_schemas.search_space import SpaceLimits
-from api_schemas.strategies import TrialConfig
-from api_schemas.workload import RECIPES, Workload
-from tuner.search import space
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.models import ModelProfile, ModelSpec
+from shardtune.api_schemas.search_space import SpaceLimits
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.workload import RECIPES, Workload
+from shardtune.tuner.search import space
 
 SEED = 4
 _LLAMA: dict[str, Any] = {

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from api_schemas.hardware import HardwareReport
-from api_schemas.strategies import TrialConfig
 from benchmarks.correlation import spearman
 from benchmarks.own_cases import JOBS, SEED, Job
-from tuner.prediction import model_shape
-from tuner.prediction.calibration import CPU_PART_SIGMA, fit_speed
-from tuner.prediction.evaluation import Evaluation, evaluate
-from tuner.prediction.footprint.configs import from_configs
+from shardtune.api_schemas.hardware import HardwareReport
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.tuner.prediction import model_shape
+from shardtune.tuner.prediction.calibration import CPU_PART_SIGMA, fit_speed
+from shardtune.tuner.prediction.evaluation import Evaluation, evaluate
+from shardtune.tuner.prediction.footprint.configs import from_configs
 
 Row = dict[str, str]
 MIB = 2.0**20

@@ -20,20 +20,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from api_schemas.base import GIB
-from api_schemas.failures import Failure
-from api_schemas.hardware import Fingerprint
-from api_schemas.leases import ProfileTask, TrialTask
-from api_schemas.measurements import Measurement, MeasurePlan
-from api_schemas.models import ModelProfile
-from api_schemas.strategies import TrialConfig
 from benchmarks.own_cases import JOBS, draw, remaining
 from benchmarks.own_scores import Row, read, report
-from workers.agent.attempt import Workplace, attempt
-from workers.agent.supervise import Limits
-from workers.launchers.local import LocalLauncher
-from workers.machine.inventory import Libraries, find_gpus, fingerprint
-from workers.trial_dir import TrialDir
+from shardtune.api_schemas.base import GIB
+from shardtune.api_schemas.failures import Failure
+from shardtune.api_schemas.hardware import Fingerprint
+from shardtune.api_schemas.leases import ProfileTask, TrialTask
+from shardtune.api_schemas.measurements import Measurement, MeasurePlan
+from shardtune.api_schemas.models import ModelProfile
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.workers.agent.attempt import Workplace, attempt
+from shardtune.workers.agent.supervise import Limits
+from shardtune.workers.launchers.local import LocalLauncher
+from shardtune.workers.machine.inventory import Libraries, find_gpus, fingerprint
+from shardtune.workers.trial_dir import TrialDir
 
 PLANNED = ("job", "strategy", "config")
 COLUMNS = (

@@ -19,19 +19,19 @@ from typing import Any
 from fastapi.testclient import TestClient
 from sqlalchemy import insert
 
-from api_schemas.hardware import Cluster, Fingerprint, Inventory
-from api_schemas.measurements import Measurement, Memory, StepRecord
-from api_schemas.models import preset, preset_names
-from api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
-from api_schemas.studies import Contender, Speedup, StudyPhase, StudyResult, StudySpec, StudyState, Verdict
-from api_schemas.trials import TrialState
-from api_schemas.workload import Workload
-from db.queries import workers
-from db.session import Database, upgrade
-from db.tables.studies import AttemptRow, RunRow, StudyRow, TrialRow
-from service.app import create_app
-from service.process.context import Context
-from service.settings import Settings
+from shardtune.api_schemas.hardware import Cluster, Fingerprint, Inventory
+from shardtune.api_schemas.measurements import Measurement, Memory, StepRecord
+from shardtune.api_schemas.models import preset, preset_names
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
+from shardtune.api_schemas.studies import Contender, Speedup, StudyPhase, StudyResult, StudySpec, StudyState, Verdict
+from shardtune.api_schemas.trials import TrialState
+from shardtune.api_schemas.workload import Workload
+from shardtune.db.queries import workers
+from shardtune.db.session import Database, upgrade
+from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow, TrialRow
+from shardtune.service.app import create_app
+from shardtune.service.process.context import Context
+from shardtune.service.settings import Settings
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 RUNS = 25

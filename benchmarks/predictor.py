@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from api_schemas.base import GIB
 from benchmarks.predictor_figures import Scored, calibrate, leave_one_source_out, mark_contradictions, summary
 from benchmarks.rows import Case, Skipped, hardware_aliases, read
-from tuner.prediction.calibration import PARTS
-from tuner.prediction.footprint import peak_memory
-from tuner.prediction.footprint.candidates import from_rows
-from tuner.prediction.throughput import step_times
+from shardtune.api_schemas.base import GIB
+from shardtune.tuner.prediction.calibration import PARTS
+from shardtune.tuner.prediction.footprint import peak_memory
+from shardtune.tuner.prediction.footprint.candidates import from_rows
+from shardtune.tuner.prediction.throughput import step_times
 
 DATA = Path(__file__).parent / "data"
 USABLE_RESERVE_GIB = 1.5

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from api_schemas.base import GIB
 from benchmarks.correlation import spearman
 from benchmarks.rows import Case
-from tuner.prediction.calibration import fit_speed
-from tuner.prediction.footprint.candidates import ZERO
+from shardtune.api_schemas.base import GIB
+from shardtune.tuner.prediction.calibration import fit_speed
+from shardtune.tuner.prediction.footprint.candidates import ZERO
 
 CALIBRATION_SHARE, SEED, MINIMUM_GROUP = 0.2, 20, 5
 

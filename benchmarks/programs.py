@@ -2,7 +2,7 @@
 
 import re
 
-from tuner.prediction.footprint import Implementation
+from shardtune.tuner.prediction.footprint import Implementation
 
 Row = dict[str, str]
 

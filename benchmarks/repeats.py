@@ -15,19 +15,19 @@ import time
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
-from api_schemas.environment import CPU_RANKS
-from api_schemas.failures import Failure
-from api_schemas.hardware import Cluster, Fingerprint
-from api_schemas.leases import TrialTask
-from api_schemas.measurements import Measurement
-from api_schemas.models import preset
-from api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
-from api_schemas.workload import RECIPES, Workload
-from workers.agent.attempt import Workplace, attempt
-from workers.agent.supervise import Limits
-from workers.launchers.local import LocalLauncher
-from workers.machine.inventory import Libraries, find_gpus, fingerprint
-from workers.trial_dir import TrialDir
+from shardtune.api_schemas.environment import CPU_RANKS
+from shardtune.api_schemas.failures import Failure
+from shardtune.api_schemas.hardware import Cluster, Fingerprint
+from shardtune.api_schemas.leases import TrialTask
+from shardtune.api_schemas.measurements import Measurement
+from shardtune.api_schemas.models import preset
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
+from shardtune.api_schemas.workload import RECIPES, Workload
+from shardtune.workers.agent.attempt import Workplace, attempt
+from shardtune.workers.agent.supervise import Limits
+from shardtune.workers.launchers.local import LocalLauncher
+from shardtune.workers.machine.inventory import Libraries, find_gpus, fingerprint
+from shardtune.workers.trial_dir import TrialDir
 
 DATA = Path(__file__).parent / "data" / "repeats.csv"
 CLUSTER = Cluster(device="cpu", gpus_per_node=2, memory_gib=8, host_memory_gib=16)

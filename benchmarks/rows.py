@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.programs import Row, implementation
-from tuner.prediction import catalogue
-from tuner.prediction.catalogue import Gpu
-from tuner.prediction.footprint import Dtypes, Implementation
-from tuner.prediction.footprint.candidates import DDP, FSDP1, FSDP2, FULL, NONE, SELECTIVE, SINGLE, ZERO
-from tuner.prediction.model_shape import ModelShape
-from tuner.prediction.throughput.rates import Network, Rates, network_of, rates_of
+from shardtune.tuner.prediction import catalogue
+from shardtune.tuner.prediction.catalogue import Gpu
+from shardtune.tuner.prediction.footprint import Dtypes, Implementation
+from shardtune.tuner.prediction.footprint.candidates import DDP, FSDP1, FSDP2, FULL, NONE, SELECTIVE, SINGLE, ZERO
+from shardtune.tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.throughput.rates import Network, Rates, network_of, rates_of
 
 GIGABIT = 1e9 / 8
 

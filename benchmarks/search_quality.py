@@ -13,25 +13,25 @@ import time
 from collections.abc import Callable
 from statistics import fmean, median, stdev
 
-from api_schemas.base import GIB
-from api_schemas.failures import Failure, FailureKind
-from api_schemas.hardware import Cluster
-from api_schemas.measurements import Measurement, Memory
-from api_schemas.models import BlockProfile, ModelProfile
-from api_schemas.search_space import SpaceLimits
-from api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, TrialConfig, ZeroConfig
-from api_schemas.studies import Objective
-from api_schemas.trials import TrialState
-from api_schemas.workload import Workload, gradient_accumulation
-from tuner.history import Observation
-from tuner.prediction import memory_gate
-from tuner.prediction.calibration import MemoryCalibration
-from tuner.prediction.footprint import Dtypes, Implementation, peak_memory
-from tuner.prediction.footprint.configs import from_configs
-from tuner.prediction.model_shape import ModelShape
-from tuner.search.seeds import seed_configs
-from tuner.search.space import Space, build
-from tuner.search.suggest import next_config
+from shardtune.api_schemas.base import GIB
+from shardtune.api_schemas.failures import Failure, FailureKind
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.measurements import Measurement, Memory
+from shardtune.api_schemas.models import BlockProfile, ModelProfile
+from shardtune.api_schemas.search_space import SpaceLimits
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, TrialConfig, ZeroConfig
+from shardtune.api_schemas.studies import Objective
+from shardtune.api_schemas.trials import TrialState
+from shardtune.api_schemas.workload import Workload, gradient_accumulation
+from shardtune.tuner.history import Observation
+from shardtune.tuner.prediction import memory_gate
+from shardtune.tuner.prediction.calibration import MemoryCalibration
+from shardtune.tuner.prediction.footprint import Dtypes, Implementation, peak_memory
+from shardtune.tuner.prediction.footprint.configs import from_configs
+from shardtune.tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.search.seeds import seed_configs
+from shardtune.tuner.search.space import Space, build
+from shardtune.tuner.search.suggest import next_config
 
 HIDDEN, LAYERS, VOCAB = 2048, 16, 128_256
 BLOCK = 60_821_504

@@ -21,11 +21,11 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
-from api_schemas.base import GIB
-from api_schemas.models import preset
-from tuner.prediction.footprint import Dtypes, Implementation, peak_memory
-from tuner.prediction.footprint.candidates import FSDP2, FULL, NONE, from_rows
-from tuner.prediction.model_shape import from_config
+from shardtune.api_schemas.base import GIB
+from shardtune.api_schemas.models import preset
+from shardtune.tuner.prediction.footprint import Dtypes, Implementation, peak_memory
+from shardtune.tuner.prediction.footprint.candidates import FSDP2, FULL, NONE, from_rows
+from shardtune.tuner.prediction.model_shape import from_config
 
 _LAYER_FIELDS = ("num_hidden_layers", "n_layer")
 

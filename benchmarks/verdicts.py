@@ -19,11 +19,11 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from api_schemas.studies import FEWEST_PAIRS, Budget
 from benchmarks import repeats
 from benchmarks.repeats import Repeat
-from tuner.verdict import paired_test, promotion
-from tuner.verdict.promotion import FreshRun, Match
+from shardtune.api_schemas.studies import FEWEST_PAIRS, Budget
+from shardtune.tuner.verdict import paired_test, promotion
+from shardtune.tuner.verdict.promotion import FreshRun, Match
 
 ARMS, GAIN = 20, 0.05
 BLOCK = 10

@@ -19,14 +19,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from api_schemas.leases import TrialTask
-from api_schemas.measurements import RankReport
-from api_schemas.search_space import BACKENDS
-from workers.agent.supervise import Limits, supervise
-from workers.clock import now_s
-from workers.launchers.operators import BUILD_COMMAND
-from workers.launchers.warm import WarmLauncher
-from workers.trial_dir import TrialDir
+from shardtune.api_schemas.leases import TrialTask
+from shardtune.api_schemas.measurements import RankReport
+from shardtune.api_schemas.search_space import BACKENDS
+from shardtune.workers.agent.supervise import Limits, supervise
+from shardtune.workers.clock import now_s
+from shardtune.workers.launchers.operators import BUILD_COMMAND
+from shardtune.workers.launchers.warm import WarmLauncher
+from shardtune.workers.trial_dir import TrialDir
 
 RANKS = 2
 MODEL = {
@@ -78,7 +78,7 @@ def warm_start(launcher: WarmLauncher) -> Start:
 def cold_start(directory: TrialDir) -> tuple[float, float]:
     """By torchrun, one fresh interpreter per rank."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
-    command += ["-m", "workers.rank", str(directory.path)]
+    command += ["-m", "shardtune.workers.rank", str(directory.path)]
     began_s = now_s()
     with (directory.path / "torchrun.log").open("wb") as log:
         # A rank that could not leave its peers in time ends by SIGALRM after its report, which torchrun calls a failure.

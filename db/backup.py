@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sqlalchemy import URL
 
-from db.session import parse_url
+from shardtune.db.session import parse_url
 
 
 def backup(url: str, out: Path) -> int:

@@ -13,10 +13,10 @@ from sqlalchemy import inspect
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.unitofwork import UOWTransaction
 
-from api_schemas.events import EVENT_TYPES
-from api_schemas.studies import StudyState
-from db.queries import webhooks
-from db.tables.studies import AttemptRow, EventRow, RunRow, StudyRow, TrialRow, WebhookRow
+from shardtune.api_schemas.events import EVENT_TYPES
+from shardtune.api_schemas.studies import StudyState
+from shardtune.db.queries import webhooks
+from shardtune.db.tables.studies import AttemptRow, EventRow, RunRow, StudyRow, TrialRow, WebhookRow
 
 _TOLD = "webhooks that are told"
 

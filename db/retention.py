@@ -6,9 +6,9 @@ from typing import Any
 from sqlalchemy import CursorResult, delete, select, tuple_, update
 from sqlalchemy.orm import Session
 
-from db.tables.access import IdempotentRow
-from db.tables.retunes import ScheduleTickRow
-from db.tables.studies import DeliveryRow, EventRow, RunRow, StudyRow
+from shardtune.db.tables.access import IdempotentRow
+from shardtune.db.tables.retunes import ScheduleTickRow
+from shardtune.db.tables.studies import DeliveryRow, EventRow, RunRow, StudyRow
 
 _BATCH = 1000
 

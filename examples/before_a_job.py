@@ -8,8 +8,8 @@ import os
 import sys
 from pathlib import Path
 
-from api_schemas.studies import StudySpec
-from service.client import ServiceClient
+from shardtune.api_schemas.studies import StudySpec
+from shardtune.client import ServiceClient
 
 spec = StudySpec.model_validate(json.loads(Path(sys.argv[1]).read_text()))
 with ServiceClient(os.environ["SHARDTUNE_SERVICE_URL"]) as shardtune:

@@ -9,20 +9,20 @@ from fastapi import FastAPI
 from opentelemetry.trace import TracerProvider
 from starlette.concurrency import run_in_threadpool
 
-from db.session import Database, is_current, upgrade
-from service import pages, retention
-from service.best import staleness
-from service.canaries import judge
-from service.http import errors, idempotent_requests, openapi
-from service.http.body_limit import BodyLimit
-from service.http.error_codes import Problem
-from service.http.input_guard import READABLE
-from service.leasing import long_poll
-from service.lifecycle import expiry
-from service.observability.telemetry import NAMED, config
-from service.process.context import Context
-from service.recommendations import record
-from service.routes import (
+from shardtune.db.session import Database, is_current, upgrade
+from shardtune.service import pages, retention
+from shardtune.service.best import staleness
+from shardtune.service.canaries import judge
+from shardtune.service.http import errors, idempotent_requests, openapi
+from shardtune.service.http.body_limit import BodyLimit
+from shardtune.service.http.error_codes import Problem
+from shardtune.service.http.input_guard import READABLE
+from shardtune.service.leasing import long_poll
+from shardtune.service.lifecycle import expiry
+from shardtune.service.observability.telemetry import NAMED, config
+from shardtune.service.process.context import Context
+from shardtune.service.recommendations import record
+from shardtune.service.routes import (
     best,
     canaries,
     fingerprints,
@@ -36,11 +36,11 @@ from service.routes import (
     webhooks,
     workers,
 )
-from service.routes import events as event_routes
-from service.schedules import retuning_loop
-from service.settings import Settings
-from service.studies import event_stream
-from service.webhooks import deliveries
+from shardtune.service.routes import events as event_routes
+from shardtune.service.schedules import retuning_loop
+from shardtune.service.settings import Settings
+from shardtune.service.studies import event_stream
+from shardtune.service.webhooks import deliveries
 
 _LOOPS = (
     expiry.keep_sweeping,

@@ -6,9 +6,9 @@ from datetime import timedelta
 
 from starlette.concurrency import run_in_threadpool
 
-from db import retention
-from service.http import idempotent_requests
-from service.process.context import Context
+from shardtune.db import retention
+from shardtune.service.http import idempotent_requests
+from shardtune.service.process.context import Context
 
 log = logging.getLogger(__name__)
 

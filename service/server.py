@@ -4,7 +4,7 @@ from types import FrameType
 
 import uvicorn
 
-from service.process.context import Context
+from shardtune.service.process.context import Context
 
 
 class Server(uvicorn.Server):

@@ -5,10 +5,10 @@ from typing import Literal
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from api_schemas.measurements import MeasurePlan
-from api_schemas.restart import RestartPlan
-from api_schemas.times import check_windows, check_zone
-from db.session import parse_url
+from shardtune.api_schemas.measurements import MeasurePlan
+from shardtune.api_schemas.restart import RestartPlan
+from shardtune.api_schemas.times import check_windows, check_zone
+from shardtune.db.session import parse_url
 
 DEFAULT_DATABASE_URL = "sqlite:///.shardtune/shardtune.sqlite3"
 

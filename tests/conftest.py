@@ -11,7 +11,7 @@ from postgres_server import PostgresServer
 from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 
-from db.session import Database, upgrade
+from shardtune.db.session import Database, upgrade
 
 _NUMBERS = itertools.count()
 

@@ -15,16 +15,16 @@ from typing import Any, Literal
 from sqlalchemy import event
 from sqlalchemy.orm import Session
 
-from api_schemas.leases import Heartbeat, LeaseRequest, Registration, Report
-from api_schemas.studies import StudySpec
-from db.session import Database
-from service.http.errors import ServiceError
-from service.leasing import choose_study, renew_and_report
-from service.lifecycle import advance, expiry
-from service.process.context import Context, utc_now
-from service.settings import Settings
-from service.studies import create_and_read
-from service.workers import registry
+from shardtune.api_schemas.leases import Heartbeat, LeaseRequest, Registration, Report
+from shardtune.api_schemas.studies import StudySpec
+from shardtune.db.session import Database
+from shardtune.service.http.errors import ServiceError
+from shardtune.service.leasing import choose_study, renew_and_report
+from shardtune.service.lifecycle import advance, expiry
+from shardtune.service.process.context import Context, utc_now
+from shardtune.service.settings import Settings
+from shardtune.service.studies import create_and_read
+from shardtune.service.workers import registry
 
 _FORK = multiprocessing.get_context("fork")
 

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import psutil
 
-from service.cli.tied import tied
+from shardtune.service.cli.tied import tied
 
 TINY: dict[str, Any] = {
     "model_type": "llama",
@@ -80,14 +80,14 @@ class Stack:
             "SHARDTUNE_HEARTBEAT_S": "1",
             **{f"SHARDTUNE_{name}": value for name, value in settings.items()},
         }
-        command = [sys.executable, "-m", "service.cli", "serve", "--host", "127.0.0.1", "--port", str(self._port)]
+        command = [sys.executable, "-m", "shardtune", "serve", "--host", "127.0.0.1", "--port", str(self._port)]
         process = self._start(command, "service.log", environment)
         until(self._is_ready, 60, "service ready")
         return process
 
     def start_worker(self, ranks: int = 2, options: Sequence[str] = ()) -> psutil.Process:
         before = set(self.workers())
-        command = [sys.executable, "-m", "workers", "--service", str(self.http.base_url), "--name", "w"]
+        command = [sys.executable, "-m", "shardtune.workers", "--service", str(self.http.base_url), "--name", "w"]
         command += [
             "--work-dir",
             str(self._folder / "worker"),

@@ -6,13 +6,13 @@ from typing import Any
 
 import httpx
 
-from api_schemas.failures import Failure, FailureKind
-from api_schemas.hardware import Cluster, Fingerprint, Inventory
-from api_schemas.leases import PROTOCOL_VERSION, Lease, ProfileTask, RestartTask, TrialTask
-from api_schemas.measurements import Measurement, Memory, StepRecord
-from api_schemas.models import BlockProfile, ModelProfile
-from api_schemas.restart import RestartMeasurement
-from api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.failures import Failure, FailureKind
+from shardtune.api_schemas.hardware import Cluster, Fingerprint, Inventory
+from shardtune.api_schemas.leases import PROTOCOL_VERSION, Lease, ProfileTask, RestartTask, TrialTask
+from shardtune.api_schemas.measurements import Measurement, Memory, StepRecord
+from shardtune.api_schemas.models import BlockProfile, ModelProfile
+from shardtune.api_schemas.restart import RestartMeasurement
+from shardtune.api_schemas.strategies import TrialConfig
 
 _SESSIONS = itertools.count()
 

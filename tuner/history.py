@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from api_schemas.failures import Failure
-from api_schemas.measurements import Measurement
-from api_schemas.strategies import TrialConfig
-from api_schemas.trials import TrialState
+from shardtune.api_schemas.failures import Failure
+from shardtune.api_schemas.measurements import Measurement
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.trials import TrialState
 
 Origin = Literal["baseline", "default", "challenger", "sampler"]
 

@@ -1,10 +1,10 @@
 """What a finished run is worth, and whether it kept to its share of memory."""
 
-from api_schemas.failures import Failure, FailureKind
-from api_schemas.hardware import Cluster
-from api_schemas.measurements import Measurement
-from api_schemas.sizes import memory as in_words
-from api_schemas.studies import Objective
+from shardtune.api_schemas.failures import Failure, FailureKind
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.measurements import Measurement
+from shardtune.api_schemas.sizes import memory as in_words
+from shardtune.api_schemas.studies import Objective
 
 
 def available_gib(cluster: Cluster, objective: Objective) -> float:

@@ -1,4 +1,4 @@
-"""`python -m workers`: the agent (default), `run-trial FILE` without a service, `measure-hardware`, `detect`.
+"""`python -m shardtune.workers`: the agent (default), `run-trial FILE` without a service, `measure-hardware`, `detect`.
 
 Results on stdout, everything else on stderr. Exit codes: 0 done, 1 could not work, 2 bad input, 3 the trial ran and
 failed (its failure is printed), 130 interrupted.
@@ -15,25 +15,32 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from api_schemas.credentials import KeySource
-from api_schemas.failures import Failure
-from api_schemas.leases import Task
-from workers.agent.attempt import Workplace, attempt
-from workers.agent.client import ClientError, ServiceClient
-from workers.agent.loop import Agent
-from workers.agent.supervise import Limits
-from workers.config.allowlist import Allowed
-from workers.config.options import machine_options
-from workers.config.overrides import overridden
-from workers.config.settings import WorkerSettings
-from workers.interrupt import Interrupt
-from workers.launchers.base import LaunchFailed, RanksAlive
-from workers.machine import device_lock, hardware_speed, hold
-from workers.machine.device_watch import DevicesUnfit
-from workers.machine.gpu_peaks import figures
-from workers.machine.inventory import DetectionFailed, Libraries, LibraryProbe, find_gpus, fingerprint, inventory
-from workers.machine.offer import look_again, offer
-from workers.trial_dir import DiskFull, TrialDir
+from shardtune.api_schemas.credentials import KeySource
+from shardtune.api_schemas.failures import Failure
+from shardtune.api_schemas.leases import Task
+from shardtune.workers.agent.attempt import Workplace, attempt
+from shardtune.workers.agent.client import ClientError, ServiceClient
+from shardtune.workers.agent.loop import Agent
+from shardtune.workers.agent.supervise import Limits
+from shardtune.workers.config.allowlist import Allowed
+from shardtune.workers.config.options import machine_options
+from shardtune.workers.config.overrides import overridden
+from shardtune.workers.config.settings import WorkerSettings
+from shardtune.workers.interrupt import Interrupt
+from shardtune.workers.launchers.base import LaunchFailed, RanksAlive
+from shardtune.workers.machine import device_lock, hardware_speed, hold
+from shardtune.workers.machine.device_watch import DevicesUnfit
+from shardtune.workers.machine.gpu_peaks import figures
+from shardtune.workers.machine.inventory import (
+    DetectionFailed,
+    Libraries,
+    LibraryProbe,
+    find_gpus,
+    fingerprint,
+    inventory,
+)
+from shardtune.workers.machine.offer import look_again, offer
+from shardtune.workers.trial_dir import DiskFull, TrialDir
 
 DONE, COULD_NOT_WORK, BAD_INPUT, TRIAL_FAILED, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -89,7 +96,7 @@ def _readable_item(field: str, message: str, given: object) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m workers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m shardtune.workers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.set_defaults(command=run_agent)
     parser.add_argument("--service", metavar="URL", help="base URL of the service")

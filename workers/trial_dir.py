@@ -9,12 +9,12 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from api_schemas.base import GIB
-from api_schemas.hardware import Fingerprint
-from api_schemas.leases import Task
-from api_schemas.measurements import Progress, RankReport
-from api_schemas.models import ModelProfile
-from workers.config.allowlist import Script
+from shardtune.api_schemas.base import GIB
+from shardtune.api_schemas.hardware import Fingerprint
+from shardtune.api_schemas.leases import Task
+from shardtune.api_schemas.measurements import Progress, RankReport
+from shardtune.api_schemas.models import ModelProfile
+from shardtune.workers.config.allowlist import Script
 
 _TASK: TypeAdapter[Task] = TypeAdapter(Task)
 _OUTCOME = "outcome.json"

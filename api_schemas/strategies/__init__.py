@@ -7,12 +7,12 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from api_schemas.base import Schema
-from api_schemas.strategies.base import Checkpointing, GradSync
-from api_schemas.strategies.ddp import DdpConfig
-from api_schemas.strategies.fsdp1 import Fsdp1Config
-from api_schemas.strategies.fsdp2 import Fsdp2Config
-from api_schemas.strategies.zero import Offload, ZeroConfig
+from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.strategies.base import Checkpointing, GradSync
+from shardtune.api_schemas.strategies.ddp import DdpConfig
+from shardtune.api_schemas.strategies.fsdp1 import Fsdp1Config
+from shardtune.api_schemas.strategies.fsdp2 import Fsdp2Config
+from shardtune.api_schemas.strategies.zero import Offload, ZeroConfig
 
 __all__ = [
     "Checkpointing",

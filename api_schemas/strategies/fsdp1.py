@@ -4,9 +4,9 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from api_schemas.base import Schema
-from api_schemas.strategies.base import GradSync
-from api_schemas.workload import Recipe
+from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.strategies.base import GradSync
+from shardtune.api_schemas.workload import Recipe
 
 ShardingStrategy = Literal["FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2", "NO_SHARD"]
 """Upstream's names. `…_OP` and `…_ZERO2` keep gathered parameters from forward to backward."""

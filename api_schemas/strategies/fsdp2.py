@@ -4,8 +4,8 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from api_schemas.base import Schema
-from api_schemas.strategies.base import GradSync
+from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.strategies.base import GradSync
 
 
 class Fsdp2Config(Schema):

@@ -5,8 +5,8 @@ Read by the adapter, which runs them, and by the exporter, which writes them.
 
 from typing import Any
 
-from api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
-from api_schemas.workload import Workload
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
+from shardtune.api_schemas.workload import Workload
 
 
 def workload_arguments(workload: Workload, on_cpu: bool) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from api_schemas.base import Schema
-from api_schemas.strategies.base import GradSync
-from api_schemas.workload import Workload
+from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.strategies.base import GradSync
+from shardtune.api_schemas.workload import Workload
 
 _DTYPE = {"float32": "fp32", "bfloat16": "bf16"}
 

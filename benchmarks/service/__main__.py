@@ -19,7 +19,7 @@ import httpx
 
 from benchmarks.service import figures, history, load, stored
 from benchmarks.service.replicas import Replica
-from db.session import Database, upgrade
+from shardtune.db.session import Database, upgrade
 from tests.postgres_server import PostgresServer
 
 _SETTINGS = {"lease_s": 60, "heartbeat_s": 2, "sweep_s": 2}

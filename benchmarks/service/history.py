@@ -6,9 +6,9 @@ from collections.abc import Collection
 
 from sqlalchemy import func, select
 
-from api_schemas.trials import TrialState
-from db.session import Database
-from db.tables.studies import AttemptRow, EventRow, RunRow, StudyRow, TrialRow
+from shardtune.api_schemas.trials import TrialState
+from shardtune.db.session import Database
+from shardtune.db.tables.studies import AttemptRow, EventRow, RunRow, StudyRow, TrialRow
 
 _OPEN = (TrialState.WAITING, TrialState.RUNNING)
 _TOLERANCE = 1e-6

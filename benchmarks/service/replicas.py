@@ -13,7 +13,7 @@ from typing import Self
 import httpx
 import psutil
 
-from service.cli.tied import tied
+from shardtune.service.cli.tied import tied
 
 _START_S = 60.0
 
@@ -31,7 +31,7 @@ class Replica:
 
     def start(self) -> None:
         """Start the process; `wait_until_ready` tells when it serves."""
-        command = [sys.executable, "-m", "service.cli", "serve", "--fd", str(self._listener.fileno())]
+        command = [sys.executable, "-m", "shardtune", "serve", "--fd", str(self._listener.fileno())]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 tied(command),

@@ -21,8 +21,8 @@ import httpx
 
 from benchmarks.service import history
 from benchmarks.service.replicas import Replica
-from db.session import Database, upgrade
-from service.cli.tied import tied
+from shardtune.db.session import Database, upgrade
+from shardtune.service.cli.tied import tied
 from tests.postgres_server import PostgresServer
 from tests.simulated_worker import CLUSTER, SPEC
 

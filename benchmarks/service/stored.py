@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 from sqlalchemy import Table, text
 
-from db.session import Database
-from db.tables.best import BestRow, RecommendationRow
-from db.tables.studies import AttemptRow, Row, RunRow, StudyRow, TrialRow
+from shardtune.db.session import Database
+from shardtune.db.tables.best import BestRow, RecommendationRow
+from shardtune.db.tables.studies import AttemptRow, Row, RunRow, StudyRow, TrialRow
 
 _BATCH = 500
 """Studies per transaction."""

@@ -11,9 +11,9 @@ from typing import Any
 
 import httpx
 
-from api_schemas.hardware import Inventory
-from api_schemas.leases import PROTOCOL_VERSION, TASK_KINDS
-from api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.hardware import Inventory
+from shardtune.api_schemas.leases import PROTOCOL_VERSION, TASK_KINDS
+from shardtune.api_schemas.strategies import TrialConfig
 from tests.simulated_worker import CLUSTER, FINGERPRINT, PROFILE, measurement, restarted, speed_of
 
 _RETRY_S = 0.1

@@ -2,10 +2,10 @@
 
 from alembic import context
 
-from db.tables.best import BestRow
-from db.tables.canaries import CanaryRow
-from db.tables.fingerprints import FingerprintEraRow
-from db.tables.retunes import RetuneRow
+from shardtune.db.tables.best import BestRow
+from shardtune.db.tables.canaries import CanaryRow
+from shardtune.db.tables.fingerprints import FingerprintEraRow
+from shardtune.db.tables.retunes import RetuneRow
 
 _ADDING = (BestRow, CanaryRow, FingerprintEraRow, RetuneRow)
 assert len({row.metadata for row in _ADDING}) == 1, "all modules must be imported: each adds its tables"

@@ -8,10 +8,10 @@ from sqlalchemy import ColumnElement, Select, or_, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, joinedload
 
-from api_schemas.best import RecommendationState
-from api_schemas.studies import StudyState
-from db.tables.best import BestRow, DecisionRow, RecommendationRow
-from db.tables.studies import StudyRow
+from shardtune.api_schemas.best import RecommendationState
+from shardtune.api_schemas.studies import StudyState
+from shardtune.db.tables.best import BestRow, DecisionRow, RecommendationRow
+from shardtune.db.tables.studies import StudyRow
 
 _MOST_CANDIDATES = 100
 

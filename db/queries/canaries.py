@@ -6,8 +6,8 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 
-from db.tables.best import BestRow
-from db.tables.canaries import CanaryRow
+from shardtune.db.tables.best import BestRow
+from shardtune.db.tables.canaries import CanaryRow
 
 
 def watched(session: Session) -> Sequence[BestRow]:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from api_schemas.studies import StudyState
-from db.tables.studies import EventRow, StudyRow
+from shardtune.api_schemas.studies import StudyState
+from shardtune.db.tables.studies import EventRow, StudyRow
 
 _UNFINISHED = (StudyState.RUNNING, StudyState.PAUSED)
 

@@ -8,10 +8,10 @@ from sqlalchemy import ColumnElement, Text, cast, exists, func, or_, select, tup
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, joinedload
 
-from api_schemas.hardware import Fingerprint
-from db.tables.best import BestRow, RecommendationRow
-from db.tables.fingerprints import FingerprintEraRow
-from db.tables.studies import FingerprintRow, StudyRow, WorkerRow
+from shardtune.api_schemas.hardware import Fingerprint
+from shardtune.db.tables.best import BestRow, RecommendationRow
+from shardtune.db.tables.fingerprints import FingerprintEraRow
+from shardtune.db.tables.studies import FingerprintRow, StudyRow, WorkerRow
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from db.tables.access import IdempotentRow
+from shardtune.db.tables.access import IdempotentRow
 
 
 def claim(session: Session, scope: str, key: str, request_sha256: str, now: datetime) -> bool:

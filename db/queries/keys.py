@@ -6,10 +6,10 @@ from datetime import datetime
 from sqlalchemy import func, or_, select, update
 from sqlalchemy.orm import Session, joinedload
 
-from api_schemas.keys import Quotas
-from api_schemas.studies import StudyState
-from db.tables.access import ApiKeyRow, ProjectRow
-from db.tables.studies import AttemptRow, RunRow, StudyRow
+from shardtune.api_schemas.keys import Quotas
+from shardtune.api_schemas.studies import StudyState
+from shardtune.db.tables.access import ApiKeyRow, ProjectRow
+from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow
 
 
 def any_key(session: Session) -> bool:

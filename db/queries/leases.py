@@ -10,8 +10,8 @@ from typing import Any
 from sqlalchemy import CursorResult, and_, func, select, update
 from sqlalchemy.orm import Session, aliased, joinedload
 
-from api_schemas.trials import TrialState
-from db.tables.studies import AttemptRow, RunRow, StudyRow, TrialRow, WorkerRow
+from shardtune.api_schemas.trials import TrialState
+from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow, TrialRow, WorkerRow
 
 
 def add_run(

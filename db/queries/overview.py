@@ -7,12 +7,12 @@ from typing import Any
 from sqlalchemy import JSON, ColumnElement, SQLColumnExpression, and_, func, or_, select, type_coerce
 from sqlalchemy.orm import Session, joinedload
 
-from api_schemas.best import RecommendationState
-from api_schemas.studies import StudyState
-from api_schemas.trials import TrialState
-from db.listing import Page, paged
-from db.tables.best import BestRow, RecommendationRow
-from db.tables.studies import AttemptRow, RunRow, StudyRow
+from shardtune.api_schemas.best import RecommendationState
+from shardtune.api_schemas.studies import StudyState
+from shardtune.api_schemas.trials import TrialState
+from shardtune.db.listing import Page, paged
+from shardtune.db.tables.best import BestRow, RecommendationRow
+from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow
 
 _SPEC = type_coerce(StudyRow.spec, JSON)
 _RESULT = type_coerce(StudyRow.result, JSON)

@@ -5,7 +5,7 @@ from datetime import datetime
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session, joinedload
 
-from db.tables.access import PageSessionRow
+from shardtune.db.tables.access import PageSessionRow
 
 
 def add(session: Session, token_sha256: str, key_id: str, now: datetime, expires_at: datetime) -> None:

@@ -7,12 +7,12 @@ from datetime import datetime
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session, load_only
 
-from api_schemas.retunes import RetuneOutcome, RetuneState
-from api_schemas.studies import StudyState
-from api_schemas.trials import TrialState
-from db.queries import best
-from db.tables.retunes import RetuneRow
-from db.tables.studies import AttemptRow, RunRow, StudyRow
+from shardtune.api_schemas.retunes import RetuneOutcome, RetuneState
+from shardtune.api_schemas.studies import StudyState
+from shardtune.api_schemas.trials import TrialState
+from shardtune.db.queries import best
+from shardtune.db.tables.retunes import RetuneRow
+from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow
 
 _MEASURED = (RetuneOutcome.KEPT, RetuneOutcome.REPLACED, RetuneOutcome.INCONCLUSIVE)
 

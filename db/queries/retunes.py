@@ -10,10 +10,10 @@ from sqlalchemy import JSON, CursorResult, and_, func, or_, select, tuple_, type
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from api_schemas.retunes import Cause, RetuneOutcome, RetuneState
-from db.tables.best import BestRow
-from db.tables.retunes import RetuneRow, ScheduleRow
-from db.tables.studies import StudyRow
+from shardtune.api_schemas.retunes import Cause, RetuneOutcome, RetuneState
+from shardtune.db.tables.best import BestRow
+from shardtune.db.tables.retunes import RetuneRow, ScheduleRow
+from shardtune.db.tables.studies import StudyRow
 
 UNFINISHED = (RetuneState.QUEUED, RetuneState.RUNNING)
 _MOST_RACES = 8

@@ -6,10 +6,10 @@ from datetime import datetime
 from sqlalchemy import CursorResult, func, select, tuple_, update
 from sqlalchemy.orm import Session, joinedload
 
-from api_schemas.retunes import RetuneState
-from db.queries.retunes import UNFINISHED
-from db.tables.best import BestRow
-from db.tables.retunes import RetuneRow, ScheduleRow, ScheduleTickRow
+from shardtune.api_schemas.retunes import RetuneState
+from shardtune.db.queries.retunes import UNFINISHED
+from shardtune.db.tables.best import BestRow
+from shardtune.db.tables.retunes import RetuneRow, ScheduleRow, ScheduleTickRow
 
 
 def get(session: Session, schedule_id: str) -> ScheduleRow | None:

@@ -7,9 +7,9 @@ from datetime import datetime
 from sqlalchemy import func, select, tuple_
 from sqlalchemy.orm import Session, load_only
 
-from api_schemas.studies import StudyState
-from api_schemas.trials import TrialState
-from db.tables.studies import RejectionRow, RunRow, StudyRow, TrialRow
+from shardtune.api_schemas.studies import StudyState
+from shardtune.api_schemas.trials import TrialState
+from shardtune.db.tables.studies import RejectionRow, RunRow, StudyRow, TrialRow
 
 
 def get(session: Session, study_id: str) -> StudyRow | None:

@@ -7,9 +7,9 @@ from typing import Any
 from sqlalchemy import JSON, ColumnElement, Float, Select, SQLColumnExpression, and_, func, select, type_coerce
 from sqlalchemy.orm import Session
 
-from api_schemas.trials import TrialState
-from db.listing import Page, paged
-from db.tables.studies import AttemptRow, RunRow, TrialRow
+from shardtune.api_schemas.trials import TrialState
+from shardtune.db.listing import Page, paged
+from shardtune.db.tables.studies import AttemptRow, RunRow, TrialRow
 
 _MEASURED = type_coerce(RunRow.measurement, JSON)
 _FAILURE = type_coerce(TrialRow.failure, JSON)

@@ -6,10 +6,10 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session, defer, joinedload, selectinload
 
-from api_schemas.predictions import TrialPrediction
-from api_schemas.strategies import TrialConfig
-from api_schemas.trials import Rejection, TrialState
-from db.tables.studies import AttemptRow, RejectionRow, RunRow, TrialRow
+from shardtune.api_schemas.predictions import TrialPrediction
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.trials import Rejection, TrialState
+from shardtune.db.tables.studies import AttemptRow, RejectionRow, RunRow, TrialRow
 
 
 def add(

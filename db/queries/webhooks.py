@@ -7,7 +7,7 @@ from datetime import datetime
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session, joinedload
 
-from db.tables.studies import DeliveryRow, WebhookRow
+from shardtune.db.tables.studies import DeliveryRow, WebhookRow
 
 
 def get(session: Session, webhook_id: str) -> WebhookRow | None:

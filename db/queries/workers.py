@@ -8,9 +8,9 @@ from datetime import datetime
 from sqlalchemy import JSON, ColumnElement, or_, select, type_coerce
 from sqlalchemy.orm import Session
 
-from api_schemas.hardware import Inventory, MeasuredHardware
-from db.queries import fingerprints
-from db.tables.studies import RunRow, WorkerRow
+from shardtune.api_schemas.hardware import Inventory, MeasuredHardware
+from shardtune.db.queries import fingerprints
+from shardtune.db.tables.studies import RunRow, WorkerRow
 
 _FEW = 16
 

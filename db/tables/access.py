@@ -6,10 +6,10 @@ from typing import Any
 from sqlalchemy import JSON, ForeignKey, String, Text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
-from api_schemas.keys import Quotas
-from api_schemas.retunes import RetunePolicy
-from db.tables.base import Row
-from db.tables.types import Stored
+from shardtune.api_schemas.keys import Quotas
+from shardtune.api_schemas.retunes import RetunePolicy
+from shardtune.db.tables.base import Row
+from shardtune.db.tables.types import Stored
 
 
 class ProjectRow(Row):

@@ -5,9 +5,9 @@ from datetime import datetime
 from sqlalchemy import MetaData
 from sqlalchemy.orm import DeclarativeBase
 
-from api_schemas.studies import StudyPhase, StudyState
-from api_schemas.trials import TrialState
-from db.tables.types import UtcDateTime, words
+from shardtune.api_schemas.studies import StudyPhase, StudyState
+from shardtune.api_schemas.trials import TrialState
+from shardtune.db.tables.types import UtcDateTime, words
 
 
 class Row(DeclarativeBase):

@@ -5,11 +5,11 @@ from datetime import datetime
 from sqlalchemy import JSON, ForeignKey, Index, String, Text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
-from api_schemas.best import Answer, RecommendationState
-from db.tables.access import ProjectRow
-from db.tables.base import Row
-from db.tables.studies import StudyRow
-from db.tables.types import Stored, words
+from shardtune.api_schemas.best import Answer, RecommendationState
+from shardtune.db.tables.access import ProjectRow
+from shardtune.db.tables.base import Row
+from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.types import Stored, words
 
 
 class RecommendationRow(Row):

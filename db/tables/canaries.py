@@ -5,9 +5,9 @@ from datetime import datetime
 from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
-from db.tables.base import Row
-from db.tables.best import RecommendationRow
-from db.tables.studies import StudyRow, WorkerRow
+from shardtune.db.tables.base import Row
+from shardtune.db.tables.best import RecommendationRow
+from shardtune.db.tables.studies import StudyRow, WorkerRow
 
 
 class CanaryRow(Row):

@@ -5,8 +5,8 @@ from datetime import datetime
 from sqlalchemy import ForeignKey, Index, String, text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
-from db.tables.base import Row
-from db.tables.studies import FingerprintRow, WorkerRow
+from shardtune.db.tables.base import Row
+from shardtune.db.tables.studies import FingerprintRow, WorkerRow
 
 _PRESENT = text("until IS NULL")
 

@@ -6,9 +6,9 @@ from typing import Any
 from sqlalchemy import JSON, ForeignKey, Index, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from api_schemas.retunes import RetuneOutcome, RetuneState
-from db.tables.base import Row
-from db.tables.types import words
+from shardtune.api_schemas.retunes import RetuneOutcome, RetuneState
+from shardtune.db.tables.base import Row
+from shardtune.db.tables.types import words
 
 _UNFINISHED = text("state IN ('queued', 'running')")
 _ACTIVE = text("next_tick_at IS NOT NULL")

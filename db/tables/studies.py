@@ -6,20 +6,20 @@ from typing import Any
 from sqlalchemy import JSON, ForeignKey, Index, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
-from api_schemas.errands import Errand
-from api_schemas.failures import Failure
-from api_schemas.hardware import Cluster, Fingerprint, Inventory
-from api_schemas.keys import DEFAULT_PROJECT
-from api_schemas.measurements import Measurement, Progress
-from api_schemas.models import ModelProfile
-from api_schemas.predictions import TrialPrediction
-from api_schemas.restart import RestartMeasurement
-from api_schemas.strategies import TrialConfig
-from api_schemas.studies import Contender, StudyPhase, StudyResult, StudySpec, StudyState
-from api_schemas.trials import Rejection, TrialState
-from db.tables.access import ProjectRow
-from db.tables.base import Row
-from db.tables.types import Stored
+from shardtune.api_schemas.errands import Errand
+from shardtune.api_schemas.failures import Failure
+from shardtune.api_schemas.hardware import Cluster, Fingerprint, Inventory
+from shardtune.api_schemas.keys import DEFAULT_PROJECT
+from shardtune.api_schemas.measurements import Measurement, Progress
+from shardtune.api_schemas.models import ModelProfile
+from shardtune.api_schemas.predictions import TrialPrediction
+from shardtune.api_schemas.restart import RestartMeasurement
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.studies import Contender, StudyPhase, StudyResult, StudySpec, StudyState
+from shardtune.api_schemas.trials import Rejection, TrialState
+from shardtune.db.tables.access import ProjectRow
+from shardtune.db.tables.base import Row
+from shardtune.db.tables.types import Stored
 
 _RUNNING = text("state = 'running'")
 _UNFINISHED = text("state IN ('running', 'paused')")

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from sqlalchemy import JSON, DateTime, Dialect, Enum
 from sqlalchemy.types import TypeDecorator
 
-from api_schemas.base import Schema
+from shardtune.api_schemas.base import Schema
 
 S = TypeVar("S", bound=Schema)
 

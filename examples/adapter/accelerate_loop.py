@@ -5,8 +5,8 @@ import torch
 from accelerate import Accelerator
 from torch.utils.data import DataLoader
 
-from workers import adapter
-from workers.adapter.accelerate_options import accelerator_options
+from shardtune import adapter
+from shardtune.adapter.accelerate_options import accelerator_options
 
 trial = adapter.trial()  # >>> the configuration to run
 accelerator = Accelerator(**accelerator_options(trial))  # >>> its knobs; refuses what Accelerate cannot do here

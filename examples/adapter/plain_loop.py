@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
-from workers import adapter
+from shardtune import adapter
 
 trial = adapter.trial()  # >>> the configuration to run
 if trial.config.backend != "ddp":

@@ -5,8 +5,8 @@ import tempfile
 import tiny_language
 from transformers import Trainer, TrainingArguments
 
-from workers import adapter
-from workers.adapter.trainer import attach, training_arguments
+from shardtune import adapter
+from shardtune.adapter.trainer import attach, training_arguments
 
 trial = adapter.trial()  # >>> the configuration to run
 arguments = TrainingArguments(

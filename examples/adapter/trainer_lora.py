@@ -6,8 +6,8 @@ import tiny_language
 from peft import LoraConfig, get_peft_model
 from transformers import Trainer, TrainingArguments
 
-from workers import adapter
-from workers.adapter.trainer import attach, training_arguments
+from shardtune import adapter
+from shardtune.adapter.trainer import attach, training_arguments
 
 trial = adapter.trial()  # >>> the configuration to run
 lora = LoraConfig(r=int(trial.options.get("rank", 8)), target_modules=["q_proj", "v_proj"], lora_dropout=0.0)

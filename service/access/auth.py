@@ -14,12 +14,12 @@ from fastapi import Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer, SecurityScopes
 from sqlalchemy.exc import OperationalError
 
-from api_schemas.keys import Scope
-from db.queries import keys
-from db.tables.access import ApiKeyRow
-from service.http.errors import Forbidden, TooMany, Unauthorized
-from service.process.context import Context, context_of
-from service.process.principal import LOCAL, Principal
+from shardtune.api_schemas.keys import Scope
+from shardtune.db.queries import keys
+from shardtune.db.tables.access import ApiKeyRow
+from shardtune.service.http.errors import Forbidden, TooMany, Unauthorized
+from shardtune.service.process.context import Context, context_of
+from shardtune.service.process.principal import LOCAL, Principal
 
 log = logging.getLogger(__name__)
 

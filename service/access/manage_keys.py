@@ -6,14 +6,14 @@ from datetime import timedelta
 
 from sqlalchemy.orm import Session
 
-from api_schemas.keys import ApiKey, ApiKeyPage, KeyCreated, KeySpec, RotateRequest, Scope
-from db.queries import keys
-from db.tables.access import ApiKeyRow
-from service.access import auth
-from service.http import paging
-from service.http.errors import Conflict, Forbidden, NotFound
-from service.http.idempotent_requests import ALWAYS, Once
-from service.process.context import Context
+from shardtune.api_schemas.keys import ApiKey, ApiKeyPage, KeyCreated, KeySpec, RotateRequest, Scope
+from shardtune.db.queries import keys
+from shardtune.db.tables.access import ApiKeyRow
+from shardtune.service.access import auth
+from shardtune.service.http import paging
+from shardtune.service.http.errors import Conflict, Forbidden, NotFound
+from shardtune.service.http.idempotent_requests import ALWAYS, Once
+from shardtune.service.process.context import Context
 
 log = logging.getLogger(__name__)
 

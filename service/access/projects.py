@@ -2,13 +2,13 @@
 
 import logging
 
-from api_schemas.keys import Project, ProjectPage, ProjectSpec
-from api_schemas.retunes import RetunePolicy
-from db.queries import keys
-from db.tables.access import ProjectRow
-from service.http import etags, paging
-from service.http.errors import Forbidden, NotFound
-from service.process.context import Context
+from shardtune.api_schemas.keys import Project, ProjectPage, ProjectSpec
+from shardtune.api_schemas.retunes import RetunePolicy
+from shardtune.db.queries import keys
+from shardtune.db.tables.access import ProjectRow
+from shardtune.service.http import etags, paging
+from shardtune.service.http.errors import Forbidden, NotFound
+from shardtune.service.process.context import Context
 
 log = logging.getLogger(__name__)
 

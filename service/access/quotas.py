@@ -4,9 +4,9 @@ from datetime import datetime, timedelta
 
 from sqlalchemy.orm import Session
 
-from api_schemas.keys import Quotas
-from db.queries import keys
-from service.http.errors import NotFound, TooMany
+from shardtune.api_schemas.keys import Quotas
+from shardtune.db.queries import keys
+from shardtune.service.http.errors import NotFound, TooMany
 
 _STUDY_RETRY_S = 60
 """Nobody knows when a study ends; this is how often asking again is reasonable."""

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from api_schemas import times
-from api_schemas.keys import DEFAULT_PROJECT
-from api_schemas.retunes import RetunePolicy
-from db.queries import keys, retune_costs
-from db.tables.retunes import RetuneRow
-from db.tables.studies import StudyRow
-from service.process.context import Context
+from shardtune.api_schemas import times
+from shardtune.api_schemas.keys import DEFAULT_PROJECT
+from shardtune.api_schemas.retunes import RetunePolicy
+from shardtune.db.queries import keys, retune_costs
+from shardtune.db.tables.retunes import RetuneRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.service.process.context import Context
 
 _CHALLENGE_SHARE = 1 / 3
 """Of the study that found an answer, for the first retune of it; later ones are expected to cost what the last one did."""

@@ -7,20 +7,20 @@ from datetime import datetime
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from api_schemas.best import BestConfig, Confidence, Difference, Resolved, ResolveRequest
-from api_schemas.cases import Subject, differing
-from api_schemas.studies import StudyState, Verdict
-from db.queries import best
-from db.tables.best import BestRow
-from service.http import etags
-from service.http.errors import Conflict, NotFound
-from service.http.idempotent_requests import ALWAYS, Once
-from service.process.context import Context
-from service.recommendations.decisions import tag_of as tag_of_case
-from service.recommendations.record import project_of, unknown_key
-from service.studies import create_and_read
-from service.workers import compatibility, registry
-from tuner import export
+from shardtune.api_schemas.best import BestConfig, Confidence, Difference, Resolved, ResolveRequest
+from shardtune.api_schemas.cases import Subject, differing
+from shardtune.api_schemas.studies import StudyState, Verdict
+from shardtune.db.queries import best
+from shardtune.db.tables.best import BestRow
+from shardtune.service.http import etags
+from shardtune.service.http.errors import Conflict, NotFound
+from shardtune.service.http.idempotent_requests import ALWAYS, Once
+from shardtune.service.process.context import Context
+from shardtune.service.recommendations.decisions import tag_of as tag_of_case
+from shardtune.service.recommendations.record import project_of, unknown_key
+from shardtune.service.studies import create_and_read
+from shardtune.service.workers import compatibility, registry
+from shardtune.tuner import export
 
 log = logging.getLogger(__name__)
 

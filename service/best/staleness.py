@@ -13,20 +13,20 @@ from datetime import datetime, timedelta
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from api_schemas.hardware import Cluster
-from api_schemas.retunes import RetuneOutcome, RetuneState
-from db import outbox
-from db.queries import best, fingerprints, retunes
-from db.queries.fingerprints import Case
-from db.tables.best import BestRow
-from db.tables.fingerprints import FingerprintEraRow
-from service.process.context import Context
-from service.recommendations.record import SERVICE, note_decision
-from service.retuning import queue
-from service.retuning.records import finish
-from service.workers import compatibility
-from service.workers.registry import live_since
-from tuner.freshness.staleness import Machine, Marks, Standing, assess, marked
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.retunes import RetuneOutcome, RetuneState
+from shardtune.db import outbox
+from shardtune.db.queries import best, fingerprints, retunes
+from shardtune.db.queries.fingerprints import Case
+from shardtune.db.tables.best import BestRow
+from shardtune.db.tables.fingerprints import FingerprintEraRow
+from shardtune.service.process.context import Context
+from shardtune.service.recommendations.record import SERVICE, note_decision
+from shardtune.service.retuning import queue
+from shardtune.service.retuning.records import finish
+from shardtune.service.workers import compatibility
+from shardtune.service.workers.registry import live_since
+from shardtune.tuner.freshness.staleness import Machine, Marks, Standing, assess, marked
 
 log = logging.getLogger(__name__)
 

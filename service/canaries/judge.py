@@ -12,19 +12,19 @@ from datetime import datetime
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from api_schemas.studies import StudyState
-from db.queries import best, canaries, studies, workers
-from db.tables.best import BestRow
-from db.tables.canaries import CanaryRow
-from db.tables.studies import StudyRow, WorkerRow
-from service.canaries import reference, send
-from service.lifecycle import transitions
-from service.process.context import Context
-from service.recommendations.record import SERVICE, note_decision, told
-from service.retuning import queue
-from service.workers import compatibility
-from service.workers.registry import live_since
-from tuner.freshness import drift
+from shardtune.api_schemas.studies import StudyState
+from shardtune.db.queries import best, canaries, studies, workers
+from shardtune.db.tables.best import BestRow
+from shardtune.db.tables.canaries import CanaryRow
+from shardtune.db.tables.studies import StudyRow, WorkerRow
+from shardtune.service.canaries import reference, send
+from shardtune.service.lifecycle import transitions
+from shardtune.service.process.context import Context
+from shardtune.service.recommendations.record import SERVICE, note_decision, told
+from shardtune.service.retuning import queue
+from shardtune.service.workers import compatibility
+from shardtune.service.workers.registry import live_since
+from shardtune.tuner.freshness import drift
 
 log = logging.getLogger(__name__)
 

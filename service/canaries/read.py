@@ -1,10 +1,10 @@
 """Read canaries."""
 
-from api_schemas.canaries import Canary, CanaryPage
-from db.queries import canaries
-from db.tables.canaries import CanaryRow
-from service.http import paging
-from service.process.context import Context
+from shardtune.api_schemas.canaries import Canary, CanaryPage
+from shardtune.db.queries import canaries
+from shardtune.db.tables.canaries import CanaryRow
+from shardtune.service.http import paging
+from shardtune.service.process.context import Context
 
 
 def page(context: Context, study_key: str | None, token: str | None, limit: int, project_id: str | None) -> CanaryPage:

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from db.queries import best, canaries, trials
-from db.tables.best import BestRow, RecommendationRow
-from db.tables.canaries import CanaryRow
-from db.tables.studies import StudyRow
-from service.planning import study_snapshot
-from tuner.freshness import drift
-from tuner.freshness.drift import Reference
+from shardtune.db.queries import best, canaries, trials
+from shardtune.db.tables.best import BestRow, RecommendationRow
+from shardtune.db.tables.canaries import CanaryRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.service.planning import study_snapshot
+from shardtune.tuner.freshness import drift
+from shardtune.tuner.freshness.drift import Reference
 
 _RUNS = 9
 """A reference of fewer runs takes in the first canaries that were normal."""

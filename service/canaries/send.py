@@ -9,19 +9,19 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from api_schemas.errands import Errand
-from api_schemas.schedules import Trigger
-from api_schemas.studies import Budget
-from db.queries import best, canaries, retunes, schedules
-from db.tables.best import BestRow, RecommendationRow
-from db.tables.canaries import CanaryRow
-from db.tables.studies import WorkerRow
-from service.canaries import reference
-from service.process.context import Context
-from service.retuning import system_studies
-from service.retuning.case_selection import covers, spec_of
-from service.workers import compatibility
-from tuner.freshness import drift
+from shardtune.api_schemas.errands import Errand
+from shardtune.api_schemas.schedules import Trigger
+from shardtune.api_schemas.studies import Budget
+from shardtune.db.queries import best, canaries, retunes, schedules
+from shardtune.db.tables.best import BestRow, RecommendationRow
+from shardtune.db.tables.canaries import CanaryRow
+from shardtune.db.tables.studies import WorkerRow
+from shardtune.service.canaries import reference
+from shardtune.service.process.context import Context
+from shardtune.service.retuning import system_studies
+from shardtune.service.retuning.case_selection import covers, spec_of
+from shardtune.service.workers import compatibility
+from shardtune.tuner.freshness import drift
 
 _EPOCH = datetime(2020, 1, 1, tzinfo=UTC)
 

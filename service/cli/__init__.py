@@ -3,8 +3,8 @@
 import sys
 from collections.abc import Sequence
 
-from service.cli.commands.app import app
-from service.cli.errors import CliError
+from shardtune.service.cli.commands.app import app
+from shardtune.service.cli.errors import CliError
 
 __all__ = ["main"]
 

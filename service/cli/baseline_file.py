@@ -9,8 +9,8 @@ from pathlib import Path
 import yaml
 from pydantic import JsonValue
 
-from service.cli.errors import InputError
-from service.cli.read import json_of, text_of
+from shardtune.service.cli.errors import InputError
+from shardtune.service.cli.read import json_of, text_of
 
 SUFFIXES = (".json", ".yaml", ".yml")
 

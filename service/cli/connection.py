@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from api_schemas.credentials import KeySource
-from api_schemas.studies import Study
-from service.cli.errors import InputError, PlatformFailure
-from service.cli.stack import local_service, state_directory
-from service.client import ServiceClient, ServiceRefused, ServiceUnreachable
+from shardtune.api_schemas.credentials import KeySource
+from shardtune.api_schemas.studies import Study
+from shardtune.service.cli.errors import InputError, PlatformFailure
+from shardtune.service.cli.stack import local_service, state_directory
+from shardtune.service.client import ServiceClient, ServiceRefused, ServiceUnreachable
 
 
 @contextmanager

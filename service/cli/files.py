@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from service.cli.errors import InputError
+from shardtune.service.cli.errors import InputError
 
 EXPORTED = ("config.json", "launch.sh", "accelerate.yaml", "train_snippet.py", "ds_config.json")
 """Every name an export may have; those of an earlier export that the new one lacks are removed."""

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
-from api_schemas.studies import Study, StudyPhase
-from api_schemas.trials import Rejection, Trial, TrialState
-from service.wording import study_words
+from shardtune.api_schemas.studies import Study, StudyPhase
+from shardtune.api_schemas.trials import Rejection, Trial, TrialState
+from shardtune.service.wording import study_words
 
 _TOLD_AT_ONCE = 3
 

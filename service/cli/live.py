@@ -7,9 +7,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from api_schemas.studies import Study
-from api_schemas.trials import Rejection, Trial, TrialState
-from service.wording import study_words
+from shardtune.api_schemas.studies import Study
+from shardtune.api_schemas.trials import Rejection, Trial, TrialState
+from shardtune.service.wording import study_words
 
 _STYLES = {
     TrialState.COMPLETE: "green",

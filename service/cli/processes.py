@@ -12,9 +12,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from api_schemas.hardware import Inventory
-from service.cli.errors import InputError, PlatformFailure
-from service.cli.tied import tied
+from shardtune.api_schemas.hardware import Inventory
+from shardtune.service.cli.errors import InputError, PlatformFailure
+from shardtune.service.cli.tied import tied
 
 _LOG_TAIL_LINES = 15
 MODULE = (sys.executable, "-P", "-m")
@@ -111,7 +111,7 @@ def detect_inventory(ranks: int | None) -> Inventory:
     Raises:
         PlatformFailure: the worker cannot tell.
     """
-    command = [*MODULE, "workers", "detect", "--json", *(["--ranks", str(ranks)] if ranks else [])]
+    command = [*MODULE, "shardtune.workers", "detect", "--json", *(["--ranks", str(ranks)] if ranks else [])]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 2:
         raise InputError(*done.stderr.strip().splitlines())

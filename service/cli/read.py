@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from service.cli.errors import InputError
+from shardtune.service.cli.errors import InputError
 
 
 def text_of(path: Path, name: str, remedy: str) -> str:

@@ -10,11 +10,11 @@ from alembic.util import CommandError
 from filelock import FileLock, Timeout
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from db.session import Database
-from service.app import DatabaseNotMigrated, prepare_database
-from service.cli.errors import InputError, PlatformFailure
-from service.cli.processes import MODULE, Child, listening_socket, wait_until
-from service.client import ServiceClient
+from shardtune.db.session import Database
+from shardtune.service.app import DatabaseNotMigrated, prepare_database
+from shardtune.service.cli.errors import InputError, PlatformFailure
+from shardtune.service.cli.processes import MODULE, Child, listening_socket, wait_until
+from shardtune.service.client import ServiceClient
 
 DATABASE_VARIABLE = "SHARDTUNE_DATABASE_URL"
 _SERVICE_START_S = 60.0
@@ -90,7 +90,7 @@ def local_service(state_dir: Path) -> Iterator[ServiceClient]:
         port = listener.getsockname()[1]
         service = Child(
             "the service",
-            [*MODULE, "service.cli", "serve", "--fd", str(listener.fileno())],
+            [*MODULE, "shardtune", "serve", "--fd", str(listener.fileno())],
             state_dir / "logs" / "service.log",
             environment={DATABASE_VARIABLE: url},
         )
@@ -116,14 +116,14 @@ class LocalWorker:
         *,
         may_offload: bool = True,
     ) -> None:
-        """`options`: further ones of `python -m workers`.
+        """`options`: further ones of `python -m shardtune.workers`.
 
         `may_offload`: some configuration may need DeepSpeed's CPU Adam, which is then built before work is taken.
         """
         self._client = client
         # The name outlives the process, so that a resumed study takes over the leases of the interrupted one at once.
         self.name = f"{platform.node()}:{state_dir}"[-200:]
-        command = [*MODULE, "workers", "--service", client.base_url, "--work-dir", str(state_dir / "worker")]
+        command = [*MODULE, "shardtune.workers", "--service", client.base_url, "--work-dir", str(state_dir / "worker")]
         command += ["--name", self.name]
         command += ["--ranks", str(ranks)] if ranks else []
         command += [] if may_offload else ["--no-build-operators"]

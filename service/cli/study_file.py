@@ -10,10 +10,10 @@ from typing import Any
 
 from pydantic import JsonValue, ValidationError
 
-from api_schemas.hardware import Cluster, Inventory
-from api_schemas.studies import StudySpec
-from service.cli import baseline_file, read
-from service.cli.errors import InputError
+from shardtune.api_schemas.hardware import Cluster, Inventory
+from shardtune.api_schemas.studies import StudySpec
+from shardtune.service.cli import baseline_file, read
+from shardtune.service.cli.errors import InputError
 
 _LENGTH_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_sequence_length", "seq_length")
 _UNION_TAGS = {"Cluster", "literal['local']", "TrialConfig", "dict[str,any]", "Limit"}

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from api_schemas.studies import Contender, Promotion, Study, StudyResult, StudyState, Verdict
-from service.wording import study_words
+from shardtune.api_schemas.studies import Contender, Promotion, Study, StudyResult, StudyState, Verdict
+from shardtune.service.wording import study_words
 
 
 def as_json(study: Study, result: StudyResult, exports: Sequence[str] | None = None) -> dict[str, Any]:

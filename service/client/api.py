@@ -10,19 +10,19 @@ from urllib.parse import quote
 import httpx
 from pydantic import TypeAdapter
 
-from api_schemas.best import BestConfig, Recommendation, Resolved
-from api_schemas.credentials import KeySource
-from api_schemas.events import EventPage
-from api_schemas.exports import Export
-from api_schemas.fingerprints import FingerprintDetail, FingerprintRecord
-from api_schemas.insights import Importance, ParetoFront
-from api_schemas.leases import Worker
-from api_schemas.retunes import Retune
-from api_schemas.schedules import Schedule, ScheduleSpec
-from api_schemas.studies import Study, StudyResult, StudySpec, StudyState
-from api_schemas.study_changes import CloneRequest, Extension
-from api_schemas.trials import Rejection, Trial
-from service.client.transport import Calls, ServiceError, ServiceRefused, ServiceUnreachable
+from shardtune.api_schemas.best import BestConfig, Recommendation, Resolved
+from shardtune.api_schemas.credentials import KeySource
+from shardtune.api_schemas.events import EventPage
+from shardtune.api_schemas.exports import Export
+from shardtune.api_schemas.fingerprints import FingerprintDetail, FingerprintRecord
+from shardtune.api_schemas.insights import Importance, ParetoFront
+from shardtune.api_schemas.leases import Worker
+from shardtune.api_schemas.retunes import Retune
+from shardtune.api_schemas.schedules import Schedule, ScheduleSpec
+from shardtune.api_schemas.studies import Study, StudyResult, StudySpec, StudyState
+from shardtune.api_schemas.study_changes import CloneRequest, Extension
+from shardtune.api_schemas.trials import Rejection, Trial
+from shardtune.service.client.transport import Calls, ServiceError, ServiceRefused, ServiceUnreachable
 
 __all__ = ["ServiceClient", "ServiceError", "ServiceRefused", "ServiceUnreachable"]
 

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import httpx
 
-from api_schemas.credentials import KeySource
+from shardtune.api_schemas.credentials import KeySource
 
 _UNAUTHORIZED = 401
 _LATER = (429, 503)

@@ -25,8 +25,15 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
-from service.http.error_codes import CODES, FieldError, Problem
-from service.http.validation_errors import FIELD_FIRST, cut, field_error, of_the_likeliest_branch, sentence, short
+from shardtune.service.http.error_codes import CODES, FieldError, Problem
+from shardtune.service.http.validation_errors import (
+    FIELD_FIRST,
+    cut,
+    field_error,
+    of_the_likeliest_branch,
+    sentence,
+    short,
+)
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import Header, Request, Response
 from pydantic import BaseModel
 
-from service.http.errors import PreconditionFailed
+from shardtune.service.http.errors import PreconditionFailed
 
 InIfMatch = Annotated[
     str | None,

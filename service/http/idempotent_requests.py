@@ -16,9 +16,9 @@ from fastapi import Depends, FastAPI, Header, Request, Response
 from pydantic import BaseModel
 from sqlalchemy.orm import Session
 
-from db.queries import idempotency
-from service.http.errors import Invalid, invalid
-from service.process.context import Context, InContext
+from shardtune.db.queries import idempotency
+from shardtune.service.http.errors import Invalid, invalid
+from shardtune.service.process.context import Context, InContext
 
 KEPT = timedelta(days=1)
 """A key may be used for something else after this."""

@@ -13,7 +13,7 @@ from fastapi import Depends, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
-from service.http.errors import invalid
+from shardtune.service.http.errors import invalid
 
 _SUSPICIOUS = re.compile(rb"\x00|\\u0000|\\u[dD][89a-fA-F]|NaN|Infinity|[0-9]{19}|[eE]\+?[0-9]{3}")
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")

@@ -6,7 +6,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from service.http.error_codes import problems
+from shardtune.service.http.error_codes import problems
 
 _METHODS = ("get", "post", "put", "patch", "delete")
 _ANYWHERE = ("invalid_request", "internal_error", "database_unreachable")

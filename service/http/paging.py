@@ -9,8 +9,8 @@ from typing import Annotated, TypeVar
 
 from fastapi import Query
 
-from service.http.errors import Invalid, invalid
-from service.http.input_guard import check
+from shardtune.service.http.errors import Invalid, invalid
+from shardtune.service.http.input_guard import check
 
 InLimit = Annotated[int, Query(ge=1, le=500, description="Rows per page.")]
 InPageToken = Annotated[

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from service.http.error_codes import FieldError
+from shardtune.service.http.error_codes import FieldError
 
 FIELD_FIRST = re.compile(r"^(?P<field>[a-z][a-z0-9_.]*) \((?P<value>[^)]*)\)")
 """How messages of our own rules begin."""

@@ -10,16 +10,16 @@ from dataclasses import dataclass, replace
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from api_schemas.leases import Lease, LeaseRequest
-from api_schemas.studies import StudyPhase, StudyState
-from api_schemas.trials import TrialState
-from db.queries import keys, leases, studies
-from db.tables.studies import StudyRow, WorkerRow
-from service.access import quotas
-from service.leasing.lease_run import NOBODY, ask, live_lease, take_waiting
-from service.process.context import Context
-from service.workers import compatibility
-from service.workers.registry import check_protocol, of_session, reservations
+from shardtune.api_schemas.leases import Lease, LeaseRequest
+from shardtune.api_schemas.studies import StudyPhase, StudyState
+from shardtune.api_schemas.trials import TrialState
+from shardtune.db.queries import keys, leases, studies
+from shardtune.db.tables.studies import StudyRow, WorkerRow
+from shardtune.service.access import quotas
+from shardtune.service.leasing.lease_run import NOBODY, ask, live_lease, take_waiting
+from shardtune.service.process.context import Context
+from shardtune.service.workers import compatibility
+from shardtune.service.workers.registry import check_protocol, of_session, reservations
 
 log = logging.getLogger(__name__)
 

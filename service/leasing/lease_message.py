@@ -1,10 +1,10 @@
 """The lease as its worker gets it: the task, and the limits as seconds from now."""
 
-from api_schemas.leases import Lease, ProfileTask, RestartTask, Task, TrialTask
-from api_schemas.trials import TrialState
-from db.tables.studies import RunRow, StudyRow
-from service.process.context import Context
-from tuner.objective import available_gib
+from shardtune.api_schemas.leases import Lease, ProfileTask, RestartTask, Task, TrialTask
+from shardtune.api_schemas.trials import TrialState
+from shardtune.db.tables.studies import RunRow, StudyRow
+from shardtune.service.process.context import Context
+from shardtune.tuner.objective import available_gib
 
 
 def lease(context: Context, study: StudyRow, run: RunRow) -> Lease:

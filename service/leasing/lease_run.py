@@ -9,20 +9,20 @@ from datetime import timedelta
 
 from sqlalchemy.orm import Session
 
-from api_schemas.leases import Lease
-from api_schemas.studies import StudyPhase, StudyState
-from api_schemas.trials import TrialState
-from db.queries import leases, studies
-from db.tables.studies import RunRow, StudyRow, WorkerRow
-from service.access import retune_budget
-from service.leasing import lease_message
-from service.lifecycle import advance, transitions
-from service.planning import calibrations
-from service.planning.study_plan import Wait
-from service.planning.study_snapshot import StudyView
-from service.process.context import Context
-from service.workers import compatibility
-from service.workers.registry import has_restart_worker, knows, of_session, reservations
+from shardtune.api_schemas.leases import Lease
+from shardtune.api_schemas.studies import StudyPhase, StudyState
+from shardtune.api_schemas.trials import TrialState
+from shardtune.db.queries import leases, studies
+from shardtune.db.tables.studies import RunRow, StudyRow, WorkerRow
+from shardtune.service.access import retune_budget
+from shardtune.service.leasing import lease_message
+from shardtune.service.lifecycle import advance, transitions
+from shardtune.service.planning import calibrations
+from shardtune.service.planning.study_plan import Wait
+from shardtune.service.planning.study_snapshot import StudyView
+from shardtune.service.process.context import Context
+from shardtune.service.workers import compatibility
+from shardtune.service.workers.registry import has_restart_worker, knows, of_session, reservations
 
 log = logging.getLogger(__name__)
 

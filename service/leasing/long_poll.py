@@ -8,10 +8,10 @@ from anyio import to_thread
 from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 
-from api_schemas.leases import Lease, LeaseRequest
-from db.queries import studies
-from service.leasing import choose_study
-from service.process.context import Context
+from shardtune.api_schemas.leases import Lease, LeaseRequest
+from shardtune.db.queries import studies
+from shardtune.service.leasing import choose_study
+from shardtune.service.process.context import Context
 
 log = logging.getLogger(__name__)
 

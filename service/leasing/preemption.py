@@ -2,11 +2,11 @@
 
 from sqlalchemy.orm import Session
 
-from db.queries import leases, studies, workers
-from db.tables.studies import RunRow, WorkerRow
-from service.lifecycle.expiry import close_lost
-from service.process.context import Context
-from service.workers import compatibility
+from shardtune.db.queries import leases, studies, workers
+from shardtune.db.tables.studies import RunRow, WorkerRow
+from shardtune.service.lifecycle.expiry import close_lost
+from shardtune.service.process.context import Context
+from shardtune.service.workers import compatibility
 
 
 def give_up(context: Context, run_id: str, worker_session: str) -> None:

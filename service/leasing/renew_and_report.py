@@ -5,18 +5,18 @@ Queries live in db.queries.leases; what an end means lives in service.lifecycle.
 
 from datetime import timedelta
 
-from api_schemas.failures import FailureKind
-from api_schemas.leases import Heartbeat, HeartbeatAnswer, Report, ReportAnswer
-from api_schemas.trials import TrialState
-from db.queries import leases, studies, trials, workers
-from db.tables.studies import AttemptRow, RunRow
-from service.http.errors import Conflict, NotFound, invalid
-from service.leasing import preemption
-from service.lifecycle import advance, outcomes
-from service.lifecycle.outcomes import Ended
-from service.planning import study_snapshot
-from service.process.context import Context
-from service.workers.registry import check_protocol, of_session
+from shardtune.api_schemas.failures import FailureKind
+from shardtune.api_schemas.leases import Heartbeat, HeartbeatAnswer, Report, ReportAnswer
+from shardtune.api_schemas.trials import TrialState
+from shardtune.db.queries import leases, studies, trials, workers
+from shardtune.db.tables.studies import AttemptRow, RunRow
+from shardtune.service.http.errors import Conflict, NotFound, invalid
+from shardtune.service.leasing import preemption
+from shardtune.service.lifecycle import advance, outcomes
+from shardtune.service.lifecycle.outcomes import Ended
+from shardtune.service.planning import study_snapshot
+from shardtune.service.process.context import Context
+from shardtune.service.workers.registry import check_protocol, of_session
 
 
 def renew(context: Context, run_id: str, heartbeat: Heartbeat) -> HeartbeatAnswer:

@@ -5,15 +5,24 @@ from dataclasses import asdict
 
 from sqlalchemy.orm import Session
 
-from api_schemas.studies import StudyPhase, StudyState
-from db.queries import leases, studies, trials
-from db.tables.studies import StudyRow
-from service.lifecycle import transitions
-from service.planning import study_plan, study_snapshot, system_study_plan
-from service.planning.study_plan import Complete, Confirm, Fail, NewConfirmation, NewRestart, NewTrial, Step, Wait
-from service.planning.study_snapshot import StudyView
-from service.process.context import Context
-from service.recommendations import record
+from shardtune.api_schemas.studies import StudyPhase, StudyState
+from shardtune.db.queries import leases, studies, trials
+from shardtune.db.tables.studies import StudyRow
+from shardtune.service.lifecycle import transitions
+from shardtune.service.planning import study_plan, study_snapshot, system_study_plan
+from shardtune.service.planning.study_plan import (
+    Complete,
+    Confirm,
+    Fail,
+    NewConfirmation,
+    NewRestart,
+    NewTrial,
+    Step,
+    Wait,
+)
+from shardtune.service.planning.study_snapshot import StudyView
+from shardtune.service.process.context import Context
+from shardtune.service.recommendations import record
 
 log = logging.getLogger(__name__)
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 from starlette.concurrency import run_in_threadpool
 
-from api_schemas.failures import Failure, FailureKind
-from api_schemas.trials import TrialState
-from db.queries import leases, studies, trials
-from db.tables.studies import RunRow, StudyRow
-from service.lifecycle import advance, outcomes
-from service.lifecycle.outcomes import Ended
-from service.process.context import Context
+from shardtune.api_schemas.failures import Failure, FailureKind
+from shardtune.api_schemas.trials import TrialState
+from shardtune.db.queries import leases, studies, trials
+from shardtune.db.tables.studies import RunRow, StudyRow
+from shardtune.service.lifecycle import advance, outcomes
+from shardtune.service.lifecycle.outcomes import Ended
+from shardtune.service.process.context import Context
 
 log = logging.getLogger(__name__)
 

@@ -7,19 +7,19 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from api_schemas.failures import Failure, FailureKind
-from api_schemas.measurements import Measurement
-from api_schemas.models import ModelProfile
-from api_schemas.restart import RestartMeasurement
-from api_schemas.studies import StudyPhase, StudyState
-from api_schemas.trials import TrialState
-from db.queries import leases
-from db.tables.studies import RunRow, StudyRow, TrialRow
-from service.lifecycle import transitions
-from service.planning import study_plan, study_snapshot
-from tuner import objective
-from tuner.prediction import memory_gate
-from tuner.verdict import ranking, restart
+from shardtune.api_schemas.failures import Failure, FailureKind
+from shardtune.api_schemas.measurements import Measurement
+from shardtune.api_schemas.models import ModelProfile
+from shardtune.api_schemas.restart import RestartMeasurement
+from shardtune.api_schemas.studies import StudyPhase, StudyState
+from shardtune.api_schemas.trials import TrialState
+from shardtune.db.queries import leases
+from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow
+from shardtune.service.lifecycle import transitions
+from shardtune.service.planning import study_plan, study_snapshot
+from shardtune.tuner import objective
+from shardtune.tuner.prediction import memory_gate
+from shardtune.tuner.verdict import ranking, restart
 
 log = logging.getLogger(__name__)
 

@@ -4,11 +4,11 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from api_schemas.failures import Failure
-from api_schemas.studies import StudyPhase, StudyState
-from api_schemas.trials import ALLOWED_MOVES, TrialState
-from db.queries import leases
-from db.tables.studies import RunRow, StudyRow, TrialRow
+from shardtune.api_schemas.failures import Failure
+from shardtune.api_schemas.studies import StudyPhase, StudyState
+from shardtune.api_schemas.trials import ALLOWED_MOVES, TrialState
+from shardtune.db.queries import leases
+from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow
 
 _OPEN = (TrialState.WAITING, TrialState.RUNNING)
 _UNFINISHED = (StudyState.RUNNING, StudyState.PAUSED)

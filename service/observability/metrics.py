@@ -8,9 +8,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
-from api_schemas.studies import StudyState
-from api_schemas.trials import TrialState
-from db.tables.studies import DeliveryRow, RunRow, StudyRow, WorkerRow
+from shardtune.api_schemas.studies import StudyState
+from shardtune.api_schemas.trials import TrialState
+from shardtune.db.tables.studies import DeliveryRow, RunRow, StudyRow, WorkerRow
 
 
 class Metrics:

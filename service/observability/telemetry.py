@@ -11,7 +11,7 @@ from fastapi import Depends, Request
 from fastapi.telemetry import TelemetryConfig
 from opentelemetry import trace
 
-from service.settings import Settings
+from shardtune.service.settings import Settings
 
 log = logging.getLogger(__name__)
 

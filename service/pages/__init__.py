@@ -3,6 +3,6 @@
 Every table and form works without a script; `install` is all the application needs to know.
 """
 
-from service.pages.app import install
+from shardtune.service.pages.app import install
 
 __all__ = ["install"]

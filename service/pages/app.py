@@ -9,13 +9,24 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from service.http.error_codes import FieldError
-from service.http.errors import ServiceError
-from service.http.validation_errors import field_error
-from service.pages.assets import Static, folder
-from service.pages.gate import ENTERS, LoginNeeded
-from service.pages.rendering import PageRefused, render, see_other
-from service.pages.routes import best, compare, live, login, new, schedules, settings, studies, trials, workers
+from shardtune.service.http.error_codes import FieldError
+from shardtune.service.http.errors import ServiceError
+from shardtune.service.http.validation_errors import field_error
+from shardtune.service.pages.assets import Static, folder
+from shardtune.service.pages.gate import ENTERS, LoginNeeded
+from shardtune.service.pages.rendering import PageRefused, render, see_other
+from shardtune.service.pages.routes import (
+    best,
+    compare,
+    live,
+    login,
+    new,
+    schedules,
+    settings,
+    studies,
+    trials,
+    workers,
+)
 
 _API = ("/v1/", "/healthz", "/readyz", "/metrics", "/openapi.json")
 Handler = Callable[[Request, Exception], Response | Awaitable[Response]]

@@ -3,8 +3,8 @@
 from datetime import datetime
 from typing import Any
 
-from api_schemas import sizes
-from service.wording import study_words
+from shardtune.api_schemas import sizes
+from shardtune.service.wording import study_words
 
 BACKENDS = {"ddp": "DDP", "zero": "DeepSpeed ZeRO", "fsdp1": "FSDP1", "fsdp2": "FSDP2"}
 _WORDS = {

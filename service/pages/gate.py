@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Request
 
-from api_schemas.keys import Scope
-from db.queries import keys, page_sessions
-from service.access import auth
-from service.http.errors import Forbidden, Unauthorized
-from service.process.context import Context, context_of
-from service.process.principal import LOCAL, Principal
+from shardtune.api_schemas.keys import Scope
+from shardtune.db.queries import keys, page_sessions
+from shardtune.service.access import auth
+from shardtune.service.http.errors import Forbidden, Unauthorized
+from shardtune.service.process.context import Context, context_of
+from shardtune.service.process.principal import LOCAL, Principal
 
 COOKIE = "shardtune_session"
 LIFETIME = timedelta(hours=12)

@@ -12,9 +12,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.responses import HTMLResponse, Response
 
-from service.pages import assets, figures, glossary
-from service.process.context import utc_now
-from service.process.principal import LOCAL
+from shardtune.service.pages import assets, figures, glossary
+from shardtune.service.process.context import utc_now
+from shardtune.service.process.principal import LOCAL
 
 CSRF_COOKIE, THEME_COOKIE = "shardtune_csrf", "shardtune_theme"
 _POLICY = (

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
-from api_schemas.hardware import MeasuredHardware
-from db.queries import studies, trials, workers
-from db.tables.studies import RunRow, StudyRow
-from service.planning.planner_cache import Askers
-from tuner.prediction import learning, traced_shape
-from tuner.prediction.calibration import NOTHING_LEARNT, Calibrations
-from tuner.prediction.learning import MeasuredTrials
+from shardtune.api_schemas.hardware import MeasuredHardware
+from shardtune.db.queries import studies, trials, workers
+from shardtune.db.tables.studies import RunRow, StudyRow
+from shardtune.service.planning.planner_cache import Askers
+from shardtune.tuner.prediction import learning, traced_shape
+from shardtune.tuner.prediction.calibration import NOTHING_LEARNT, Calibrations
+from shardtune.tuner.prediction.learning import MeasuredTrials
 
 log = logging.getLogger(__name__)
 

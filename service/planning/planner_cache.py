@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from db.session import Database
-from service.planning.study_snapshot import StudyView
-from tuner.prediction.calibration import Calibrations
-from tuner.search.space import Space
+from shardtune.db.session import Database
+from shardtune.service.planning.study_snapshot import StudyView
+from shardtune.tuner.prediction.calibration import Calibrations
+from shardtune.tuner.search.space import Space
 
 _IDLE_S = 5.0
 """A plan to wait is believed for this long: a budget in seconds may run out without a change of the study."""

@@ -7,21 +7,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from api_schemas.failures import Failure, FailureKind
-from api_schemas.measurements import Measurement
-from api_schemas.models import ModelProfile
-from api_schemas.predictions import TrialPrediction
-from api_schemas.strategies import TrialConfig
-from api_schemas.studies import StudyPhase, StudyResult, StudySpec, StudyState
-from api_schemas.trials import Rejection
-from service.planning import winner_rules
-from service.planning.planner_cache import Askers
-from service.planning.study_snapshot import StudyView
-from tuner.history import Observation, Origin
-from tuner.prediction import learning, memory_gate, traced_shape
-from tuner.search import seeds, space, stopping, suggest, warm_start
-from tuner.verdict import numerics, promotion, ranking, restart
-from tuner.verdict.promotion import Match
+from shardtune.api_schemas.failures import Failure, FailureKind
+from shardtune.api_schemas.measurements import Measurement
+from shardtune.api_schemas.models import ModelProfile
+from shardtune.api_schemas.predictions import TrialPrediction
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.studies import StudyPhase, StudyResult, StudySpec, StudyState
+from shardtune.api_schemas.trials import Rejection
+from shardtune.service.planning import winner_rules
+from shardtune.service.planning.planner_cache import Askers
+from shardtune.service.planning.study_snapshot import StudyView
+from shardtune.tuner.history import Observation, Origin
+from shardtune.tuner.prediction import learning, memory_gate, traced_shape
+from shardtune.tuner.search import seeds, space, stopping, suggest, warm_start
+from shardtune.tuner.verdict import numerics, promotion, ranking, restart
+from shardtune.tuner.verdict.promotion import Match
 
 
 @dataclass(frozen=True)

@@ -6,19 +6,19 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from api_schemas.errands import Errand
-from api_schemas.hardware import Cluster, MeasuredHardware
-from api_schemas.models import ModelProfile
-from api_schemas.strategies import TrialConfig
-from api_schemas.studies import StudyPhase, StudySpec, StudyState
-from api_schemas.trials import Rejection, TrialState
-from db.queries import leases, studies, trials
-from db.tables.studies import RunRow, StudyRow, TrialRow
-from tuner.history import Observation, Origin
-from tuner.prediction.calibration import NOTHING_LEARNT, Calibrations
-from tuner.search.warm_start import WarmStart
-from tuner.verdict.promotion import FreshRun, Match
-from tuner.verdict.restart import RestartRun
+from shardtune.api_schemas.errands import Errand
+from shardtune.api_schemas.hardware import Cluster, MeasuredHardware
+from shardtune.api_schemas.models import ModelProfile
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.studies import StudyPhase, StudySpec, StudyState
+from shardtune.api_schemas.trials import Rejection, TrialState
+from shardtune.db.queries import leases, studies, trials
+from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow
+from shardtune.tuner.history import Observation, Origin
+from shardtune.tuner.prediction.calibration import NOTHING_LEARNT, Calibrations
+from shardtune.tuner.search.warm_start import WarmStart
+from shardtune.tuner.verdict.promotion import FreshRun, Match
+from shardtune.tuner.verdict.restart import RestartRun
 
 
 @dataclass(frozen=True)

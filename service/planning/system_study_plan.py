@@ -6,18 +6,18 @@ Their trials are given; a retune's wide search is a search like any other (servi
 from dataclasses import replace
 from functools import partial
 
-from api_schemas.errands import Errand
-from api_schemas.strategies import TrialConfig
-from api_schemas.studies import StudyPhase, StudyState
-from api_schemas.trials import Rejection, TrialState
-from service.planning import winner_rules
-from service.planning.study_plan import Complete, Confirm, Fail, NewConfirmation, NewTrial, Step, Wait
-from service.planning.study_snapshot import StudyView
-from tuner.history import Observation, Origin
-from tuner.prediction import learning, memory_gate, traced_shape
-from tuner.search import suggest
-from tuner.verdict import challenge, promotion, ranking
-from tuner.verdict.promotion import Match
+from shardtune.api_schemas.errands import Errand
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.studies import StudyPhase, StudyState
+from shardtune.api_schemas.trials import Rejection, TrialState
+from shardtune.service.planning import winner_rules
+from shardtune.service.planning.study_plan import Complete, Confirm, Fail, NewConfirmation, NewTrial, Step, Wait
+from shardtune.service.planning.study_snapshot import StudyView
+from shardtune.tuner.history import Observation, Origin
+from shardtune.tuner.prediction import learning, memory_gate, traced_shape
+from shardtune.tuner.search import suggest
+from shardtune.tuner.verdict import challenge, promotion, ranking
+from shardtune.tuner.verdict.promotion import Match
 
 INCUMBENT_FELL = "the incumbent cannot be run any longer"
 _ALL_RAN = "the incumbent and its challengers have run"

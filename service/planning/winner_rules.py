@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from api_schemas import sizes
-from api_schemas.failures import FailureKind
-from api_schemas.studies import StudySpec
-from api_schemas.trials import Rejection, TrialState
-from tuner.history import Observation
-from tuner.verdict import numerics
-from tuner.verdict.numerics import Judgement
+from shardtune.api_schemas import sizes
+from shardtune.api_schemas.failures import FailureKind
+from shardtune.api_schemas.studies import StudySpec
+from shardtune.api_schemas.trials import Rejection, TrialState
+from shardtune.tuner.history import Observation
+from shardtune.tuner.verdict import numerics
+from shardtune.tuner.verdict.numerics import Judgement
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from collections.abc import Collection
 
 from sqlalchemy.orm import Session
 
-from api_schemas.cases import Flat, Subject
-from db.queries import best
+from shardtune.api_schemas.cases import Flat, Subject
+from shardtune.db.queries import best
 
 _MOST = 4096
 

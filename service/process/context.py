@@ -7,16 +7,16 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from db.session import Database
-from service.observability.metrics import Metrics
-from service.planning.planner_cache import Askers
-from service.process.case_cache import KnownCases
-from service.process.event_feed import Feed, Seats
-from service.process.principal import LOCAL, Principal
-from service.process.request_rates import RequestRates
-from service.process.usage_counts import Uses
-from service.process.work_board import Board
-from service.settings import Settings
+from shardtune.db.session import Database
+from shardtune.service.observability.metrics import Metrics
+from shardtune.service.planning.planner_cache import Askers
+from shardtune.service.process.case_cache import KnownCases
+from shardtune.service.process.event_feed import Feed, Seats
+from shardtune.service.process.principal import LOCAL, Principal
+from shardtune.service.process.request_rates import RequestRates
+from shardtune.service.process.usage_counts import Uses
+from shardtune.service.process.work_board import Board
+from shardtune.service.settings import Settings
 
 
 def utc_now() -> datetime:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from db.queries.events import Head
+from shardtune.db.queries.events import Head
 
 
 class Feed:

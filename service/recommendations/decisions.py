@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from sqlalchemy.orm import Session
 
-from api_schemas.best import (
+from shardtune.api_schemas.best import (
     Decision,
     DecisionPage,
     DecisionRequest,
@@ -13,13 +13,13 @@ from api_schemas.best import (
     RecommendationPage,
     RecommendationState,
 )
-from db.queries import best
-from db.tables.best import BestRow, DecisionRow, RecommendationRow
-from service.http import paging
-from service.http.errors import Conflict, NotFound
-from service.http.idempotent_requests import ALWAYS, Once
-from service.process.context import Context
-from service.recommendations.record import note_decision, project_of, serve, told, unknown_key
+from shardtune.db.queries import best
+from shardtune.db.tables.best import BestRow, DecisionRow, RecommendationRow
+from shardtune.service.http import paging
+from shardtune.service.http.errors import Conflict, NotFound
+from shardtune.service.http.idempotent_requests import ALWAYS, Once
+from shardtune.service.process.context import Context
+from shardtune.service.recommendations.record import note_decision, project_of, serve, told, unknown_key
 
 log = logging.getLogger(__name__)
 

@@ -11,19 +11,19 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from api_schemas.best import (
+from shardtune.api_schemas.best import (
     Answer,
     RecommendationState,
     Renewed,
 )
-from api_schemas.cases import Subject
-from api_schemas.studies import StudyResult
-from db import outbox
-from db.queries import best
-from db.tables.best import BestRow, DecisionRow, RecommendationRow
-from db.tables.studies import StudyRow
-from service.http.errors import NotFound
-from service.process.context import Context
+from shardtune.api_schemas.cases import Subject
+from shardtune.api_schemas.studies import StudyResult
+from shardtune.db import outbox
+from shardtune.db.queries import best
+from shardtune.db.tables.best import BestRow, DecisionRow, RecommendationRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.service.http.errors import NotFound
+from shardtune.service.process.context import Context
 
 SERVICE = "service"
 

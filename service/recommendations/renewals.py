@@ -9,12 +9,21 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from api_schemas.best import RecommendationState, Renewed
-from api_schemas.studies import StudyResult, Verdict
-from db.tables.best import BestRow, RecommendationRow
-from db.tables.studies import StudyRow
-from service.process.context import Context
-from service.recommendations.record import SERVICE, case, needs_approval, note_decision, recommend, serve, speed, told
+from shardtune.api_schemas.best import RecommendationState, Renewed
+from shardtune.api_schemas.studies import StudyResult, Verdict
+from shardtune.db.tables.best import BestRow, RecommendationRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.service.process.context import Context
+from shardtune.service.recommendations.record import (
+    SERVICE,
+    case,
+    needs_approval,
+    note_decision,
+    recommend,
+    serve,
+    speed,
+    told,
+)
 
 SERVED, PROPOSED, KEPT_BACK = "is served", "waits for approval", "is kept back: what is served there is faster"
 

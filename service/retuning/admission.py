@@ -6,15 +6,15 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from api_schemas import times
-from api_schemas.schedules import ScheduleSpec
-from db.queries import retunes, schedules
-from db.tables.retunes import RetuneRow
-from service.access import retune_budget
-from service.process.context import Context
-from service.retuning import worth
-from service.retuning.case_selection import spec_of
-from service.workers import registry
+from shardtune.api_schemas import times
+from shardtune.api_schemas.schedules import ScheduleSpec
+from shardtune.db.queries import retunes, schedules
+from shardtune.db.tables.retunes import RetuneRow
+from shardtune.service.access import retune_budget
+from shardtune.service.process.context import Context
+from shardtune.service.retuning import worth
+from shardtune.service.retuning.case_selection import spec_of
+from shardtune.service.workers import registry
 
 
 @dataclass(frozen=True)

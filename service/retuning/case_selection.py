@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
-from api_schemas.schedules import Cases, ScheduleSpec
-from db.queries import best, schedules
-from db.tables.best import BestRow
-from db.tables.retunes import ScheduleRow
-from service.process.context import Context
-from service.workers import registry
+from shardtune.api_schemas.schedules import Cases, ScheduleSpec
+from shardtune.db.queries import best, schedules
+from shardtune.db.tables.best import BestRow
+from shardtune.db.tables.retunes import ScheduleRow
+from shardtune.service.process.context import Context
+from shardtune.service.workers import registry
 
 
 def spec_of(row: ScheduleRow) -> ScheduleSpec:

@@ -4,12 +4,12 @@ import math
 
 from sqlalchemy.orm import Session
 
-from api_schemas.studies import Speedup
-from db.tables.studies import StudyRow
-from service.planning import system_study_plan
-from service.retuning import challengers
-from tuner.verdict import challenge
-from tuner.verdict.challenge import Finding
+from shardtune.api_schemas.studies import Speedup
+from shardtune.db.tables.studies import StudyRow
+from shardtune.service.planning import system_study_plan
+from shardtune.service.retuning import challengers
+from shardtune.tuner.verdict import challenge
+from shardtune.tuner.verdict.challenge import Finding
 
 
 def of(session: Session, study: StudyRow) -> Finding:

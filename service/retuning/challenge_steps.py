@@ -12,22 +12,22 @@ from typing import cast
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from api_schemas.errands import Errand
-from api_schemas.retunes import Cause, Gain, RetuneOutcome, RetuneState
-from api_schemas.studies import Budget, StudyState, Verdict
-from api_schemas.trials import TrialState
-from db.queries import best, retunes, studies, workers
-from db.tables.best import BestRow
-from db.tables.retunes import RetuneRow
-from db.tables.studies import StudyRow
-from service.http.errors import Conflict
-from service.lifecycle import transitions
-from service.process.context import Context
-from service.recommendations import renewals
-from service.retuning import challenge_findings, challengers, queue, system_studies
-from service.retuning.records import finish
-from service.workers import compatibility
-from tuner.verdict import challenge
+from shardtune.api_schemas.errands import Errand
+from shardtune.api_schemas.retunes import Cause, Gain, RetuneOutcome, RetuneState
+from shardtune.api_schemas.studies import Budget, StudyState, Verdict
+from shardtune.api_schemas.trials import TrialState
+from shardtune.db.queries import best, retunes, studies, workers
+from shardtune.db.tables.best import BestRow
+from shardtune.db.tables.retunes import RetuneRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.service.http.errors import Conflict
+from shardtune.service.lifecycle import transitions
+from shardtune.service.process.context import Context
+from shardtune.service.recommendations import renewals
+from shardtune.service.retuning import challenge_findings, challengers, queue, system_studies
+from shardtune.service.retuning.records import finish
+from shardtune.service.workers import compatibility
+from shardtune.tuner.verdict import challenge
 
 log = logging.getLogger(__name__)
 

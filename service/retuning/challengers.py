@@ -7,20 +7,20 @@ from numpy import float64
 from numpy.typing import NDArray
 from sqlalchemy.orm import Session
 
-from api_schemas.cases import Subject
-from api_schemas.strategies import TrialConfig
-from db.queries import best, trials
-from db.tables.best import BestRow
-from db.tables.studies import FingerprintRow, StudyRow
-from service.planning import calibrations, study_snapshot
-from service.planning.calibrations import Experience
-from service.planning.planner_cache import Askers
-from tuner.history import Observation
-from tuner.prediction import learning, traced_shape
-from tuner.prediction.model_shape import ModelShape
-from tuner.search import space
-from tuner.search.space import Space
-from tuner.verdict import challenge
+from shardtune.api_schemas.cases import Subject
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.db.queries import best, trials
+from shardtune.db.tables.best import BestRow
+from shardtune.db.tables.studies import FingerprintRow, StudyRow
+from shardtune.service.planning import calibrations, study_snapshot
+from shardtune.service.planning.calibrations import Experience
+from shardtune.service.planning.planner_cache import Askers
+from shardtune.tuner.history import Observation
+from shardtune.tuner.prediction import learning, traced_shape
+from shardtune.tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.search import space
+from shardtune.tuner.search.space import Space
+from shardtune.tuner.verdict import challenge
 
 _MOST_PREDICTED = 1500
 

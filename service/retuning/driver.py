@@ -5,15 +5,15 @@ from collections.abc import Callable
 
 from sqlalchemy.orm import Session
 
-from api_schemas.retunes import RetuneOutcome, RetuneState
-from db.queries import retunes, studies
-from db.tables.retunes import RetuneRow
-from service.access import retune_budget
-from service.process.context import Context
-from service.retuning import admission, worth
-from service.retuning.queue import CLAIM, MOST_TRIES, Start, begin
-from service.retuning.records import stop
-from service.studies.create_and_read import UNFINISHED
+from shardtune.api_schemas.retunes import RetuneOutcome, RetuneState
+from shardtune.db.queries import retunes, studies
+from shardtune.db.tables.retunes import RetuneRow
+from shardtune.service.access import retune_budget
+from shardtune.service.process.context import Context
+from shardtune.service.retuning import admission, worth
+from shardtune.service.retuning.queue import CLAIM, MOST_TRIES, Start, begin
+from shardtune.service.retuning.records import stop
+from shardtune.service.studies.create_and_read import UNFINISHED
 
 log = logging.getLogger(__name__)
 

@@ -10,16 +10,16 @@ from datetime import datetime, timedelta
 
 from sqlalchemy.orm import Session
 
-from api_schemas.retunes import Cause, RetuneOutcome, RetuneState
-from db.queries import best, retunes, schedules
-from db.tables.retunes import RetuneRow
-from service.access import retune_budget
-from service.access.retune_budget import policy_of
-from service.http.errors import ServiceError
-from service.process.context import Context
-from service.retuning import admission
-from service.retuning.case_selection import covers, spec_of
-from service.retuning.records import finish
+from shardtune.api_schemas.retunes import Cause, RetuneOutcome, RetuneState
+from shardtune.db.queries import best, retunes, schedules
+from shardtune.db.tables.retunes import RetuneRow
+from shardtune.service.access import retune_budget
+from shardtune.service.access.retune_budget import policy_of
+from shardtune.service.http.errors import ServiceError
+from shardtune.service.process.context import Context
+from shardtune.service.retuning import admission
+from shardtune.service.retuning.case_selection import covers, spec_of
+from shardtune.service.retuning.records import finish
 
 log = logging.getLogger(__name__)
 

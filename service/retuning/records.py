@@ -5,18 +5,18 @@ from dataclasses import astuple
 
 from sqlalchemy.orm import Session
 
-from api_schemas.retunes import Gain, PlannedRun, Retune, RetuneOutcome, RetunePage, RetuneState
-from api_schemas.studies import StudyState
-from db.queries import best, retunes, studies
-from db.queries.retunes import Filter
-from db.tables.retunes import RetuneRow
-from service.http import paging
-from service.http.errors import Conflict, NotFound
-from service.http.idempotent_requests import ALWAYS, Once
-from service.lifecycle import transitions
-from service.process.context import Context
-from service.recommendations.record import project_of, unknown_key
-from service.retuning.worth import booked
+from shardtune.api_schemas.retunes import Gain, PlannedRun, Retune, RetuneOutcome, RetunePage, RetuneState
+from shardtune.api_schemas.studies import StudyState
+from shardtune.db.queries import best, retunes, studies
+from shardtune.db.queries.retunes import Filter
+from shardtune.db.tables.retunes import RetuneRow
+from shardtune.service.http import paging
+from shardtune.service.http.errors import Conflict, NotFound
+from shardtune.service.http.idempotent_requests import ALWAYS, Once
+from shardtune.service.lifecycle import transitions
+from shardtune.service.process.context import Context
+from shardtune.service.recommendations.record import project_of, unknown_key
+from shardtune.service.retuning.worth import booked
 
 log = logging.getLogger(__name__)
 

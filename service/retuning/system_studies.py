@@ -6,17 +6,17 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from api_schemas.errands import Errand
-from api_schemas.hardware import Cluster
-from api_schemas.models import ModelProfile, ModelSpec
-from api_schemas.strategies import TrialConfig
-from api_schemas.studies import Budget, StudyPhase, StudySpec, StudyState
-from db.queries import leases, studies
-from db.tables.best import BestRow, RecommendationRow
-from db.tables.studies import FingerprintRow, StudyRow, WorkerRow
-from service.http.errors import Conflict
-from service.process.context import Context
-from service.workers import compatibility, registry
+from shardtune.api_schemas.errands import Errand
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.models import ModelProfile, ModelSpec
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.studies import Budget, StudyPhase, StudySpec, StudyState
+from shardtune.db.queries import leases, studies
+from shardtune.db.tables.best import BestRow, RecommendationRow
+from shardtune.db.tables.studies import FingerprintRow, StudyRow, WorkerRow
+from shardtune.service.http.errors import Conflict
+from shardtune.service.process.context import Context
+from shardtune.service.workers import compatibility, registry
 
 
 def add(

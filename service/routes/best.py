@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from starlette.convertors import StringConvertor, register_url_convertor
 
-from api_schemas.best import (
+from shardtune.api_schemas.best import (
     BestConfig,
     DecisionPage,
     DecisionRequest,
@@ -18,25 +18,25 @@ from api_schemas.best import (
     Resolved,
     ResolveRequest,
 )
-from api_schemas.cases import Subject
-from api_schemas.hardware import Cluster
-from api_schemas.keys import Scope
-from api_schemas.models import ModelSpec
-from api_schemas.workload import Workload
-from db.tables.best import BestRow
-from service.access.auth import requires
-from service.best import lookup
-from service.http import etags
-from service.http.error_codes import FieldError, problems
-from service.http.errors import Invalid, NotAcceptable, invalid
-from service.http.etags import InIfMatch
-from service.http.idempotent_requests import InOnce
-from service.http.input_guard import check
-from service.http.paging import InLimit, InPageToken
-from service.http.validation_errors import field_error
-from service.process.context import InContext
-from service.recommendations import decisions, record
-from service.routes.studies import InProject
+from shardtune.api_schemas.cases import Subject
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.keys import Scope
+from shardtune.api_schemas.models import ModelSpec
+from shardtune.api_schemas.workload import Workload
+from shardtune.db.tables.best import BestRow
+from shardtune.service.access.auth import requires
+from shardtune.service.best import lookup
+from shardtune.service.http import etags
+from shardtune.service.http.error_codes import FieldError, problems
+from shardtune.service.http.errors import Invalid, NotAcceptable, invalid
+from shardtune.service.http.etags import InIfMatch
+from shardtune.service.http.idempotent_requests import InOnce
+from shardtune.service.http.input_guard import check
+from shardtune.service.http.paging import InLimit, InPageToken
+from shardtune.service.http.validation_errors import field_error
+from shardtune.service.process.context import InContext
+from shardtune.service.recommendations import decisions, record
+from shardtune.service.routes.studies import InProject
 
 Action = Literal["pin", "unpin", "approve", "reject", "rollback"]
 

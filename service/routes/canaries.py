@@ -4,14 +4,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from api_schemas.canaries import CanaryPage
-from api_schemas.keys import Scope
-from service.access.auth import requires
-from service.canaries import read
-from service.http.error_codes import problems
-from service.http.paging import InLimit, InPageToken
-from service.process.context import InContext
-from service.routes.studies import InProject
+from shardtune.api_schemas.canaries import CanaryPage
+from shardtune.api_schemas.keys import Scope
+from shardtune.service.access.auth import requires
+from shardtune.service.canaries import read
+from shardtune.service.http.error_codes import problems
+from shardtune.service.http.paging import InLimit, InPageToken
+from shardtune.service.process.context import InContext
+from shardtune.service.routes.studies import InProject
 
 router = APIRouter(prefix="/v1/canaries", tags=["retunes"], dependencies=[requires(Scope.STUDIES_READ)])
 

@@ -8,13 +8,13 @@ from fastapi.sse import EventSourceResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
-from api_schemas.events import EventPage
-from api_schemas.keys import Scope as AccessScope
-from service.access.auth import requires
-from service.http.error_codes import problems
-from service.http.errors import TooMany, invalid
-from service.process.context import Context, InContext
-from service.studies import event_stream
+from shardtune.api_schemas.events import EventPage
+from shardtune.api_schemas.keys import Scope as AccessScope
+from shardtune.service.access.auth import requires
+from shardtune.service.http.error_codes import problems
+from shardtune.service.http.errors import TooMany, invalid
+from shardtune.service.process.context import Context, InContext
+from shardtune.service.studies import event_stream
 
 router = APIRouter(
     prefix="/v1/studies",

@@ -4,13 +4,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from api_schemas.fingerprints import FingerprintDetail, FingerprintPage
-from api_schemas.keys import Scope
-from service.access.auth import requires
-from service.http.error_codes import problems
-from service.http.paging import InLimit, InPageToken
-from service.process.context import InContext
-from service.workers import fingerprint_history
+from shardtune.api_schemas.fingerprints import FingerprintDetail, FingerprintPage
+from shardtune.api_schemas.keys import Scope
+from shardtune.service.access.auth import requires
+from shardtune.service.http.error_codes import problems
+from shardtune.service.http.paging import InLimit, InPageToken
+from shardtune.service.process.context import InContext
+from shardtune.service.workers import fingerprint_history
 
 router = APIRouter(prefix="/v1/fingerprints", tags=["fingerprints"], dependencies=[requires(Scope.STUDIES_READ)])
 

@@ -7,13 +7,13 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from sqlalchemy.exc import SQLAlchemyError
 
-from api_schemas.keys import Scope
-from db.session import is_current
-from service.access.auth import requires
-from service.http.error_codes import problems
-from service.http.errors import problem
-from service.process.context import InContext, InOpenContext
-from service.workers.registry import live_since
+from shardtune.api_schemas.keys import Scope
+from shardtune.db.session import is_current
+from shardtune.service.access.auth import requires
+from shardtune.service.http.error_codes import problems
+from shardtune.service.http.errors import problem
+from shardtune.service.process.context import InContext, InOpenContext
+from shardtune.service.workers.registry import live_since
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response
 
-from api_schemas.keys import (
+from shardtune.api_schemas.keys import (
     PROJECT_PATTERN,
     ApiKey,
     ApiKeyPage,
@@ -16,14 +16,14 @@ from api_schemas.keys import (
     RotateRequest,
     Scope,
 )
-from service.access import manage_keys, projects
-from service.access.auth import requires
-from service.http import etags
-from service.http.error_codes import problems
-from service.http.etags import InIfMatch
-from service.http.idempotent_requests import InOnce
-from service.http.paging import InLimit, InPageToken
-from service.process.context import InContext
+from shardtune.service.access import manage_keys, projects
+from shardtune.service.access.auth import requires
+from shardtune.service.http import etags
+from shardtune.service.http.error_codes import problems
+from shardtune.service.http.etags import InIfMatch
+from shardtune.service.http.idempotent_requests import InOnce
+from shardtune.service.http.paging import InLimit, InPageToken
+from shardtune.service.process.context import InContext
 
 router = APIRouter(prefix="/v1", tags=["keys"], dependencies=[requires(Scope.ADMIN)])
 

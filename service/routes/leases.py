@@ -3,12 +3,12 @@
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from api_schemas.keys import Scope
-from api_schemas.leases import Heartbeat, HeartbeatAnswer, Lease, LeaseRequest, Report, ReportAnswer
-from service.access.auth import requires
-from service.http.error_codes import problems
-from service.leasing import long_poll, renew_and_report
-from service.process.context import InContext
+from shardtune.api_schemas.keys import Scope
+from shardtune.api_schemas.leases import Heartbeat, HeartbeatAnswer, Lease, LeaseRequest, Report, ReportAnswer
+from shardtune.service.access.auth import requires
+from shardtune.service.http.error_codes import problems
+from shardtune.service.leasing import long_poll, renew_and_report
+from shardtune.service.process.context import InContext
 
 router = APIRouter(
     prefix="/v1",

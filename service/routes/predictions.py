@@ -3,13 +3,13 @@
 from fastapi import APIRouter
 from pydantic import ValidationError
 
-from api_schemas.keys import Scope
-from api_schemas.predictions import PredictionRequest, PredictionTable
-from service.access.auth import requires
-from service.http import errors
-from service.http.idempotent_requests import InOnce
-from service.process.context import InContext
-from service.studies import predictions
+from shardtune.api_schemas.keys import Scope
+from shardtune.api_schemas.predictions import PredictionRequest, PredictionTable
+from shardtune.service.access.auth import requires
+from shardtune.service.http import errors
+from shardtune.service.http.idempotent_requests import InOnce
+from shardtune.service.process.context import InContext
+from shardtune.service.studies import predictions
 
 router = APIRouter(prefix="/v1/predictions", tags=["predictions"], dependencies=[requires(Scope.CONFIGS_READ)])
 

@@ -4,17 +4,17 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from api_schemas.keys import Scope
-from api_schemas.retunes import PlannedRun, Retune, RetunePage, RetuneState
-from db.queries.retunes import Filter
-from service.access.auth import requires
-from service.http.error_codes import problems
-from service.http.idempotent_requests import InOnce
-from service.http.paging import InLimit, InPageToken
-from service.process.context import InContext
-from service.retuning import records
-from service.routes.best import InStudyKey
-from service.routes.studies import InProject
+from shardtune.api_schemas.keys import Scope
+from shardtune.api_schemas.retunes import PlannedRun, Retune, RetunePage, RetuneState
+from shardtune.db.queries.retunes import Filter
+from shardtune.service.access.auth import requires
+from shardtune.service.http.error_codes import problems
+from shardtune.service.http.idempotent_requests import InOnce
+from shardtune.service.http.paging import InLimit, InPageToken
+from shardtune.service.process.context import InContext
+from shardtune.service.retuning import records
+from shardtune.service.routes.best import InStudyKey
+from shardtune.service.routes.studies import InProject
 
 router = APIRouter(prefix="/v1", tags=["retunes"])
 

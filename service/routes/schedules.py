@@ -5,17 +5,17 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request, Response
 from starlette.convertors import StringConvertor, register_url_convertor
 
-from api_schemas.keys import Scope
-from api_schemas.schedules import Schedule, SchedulePage, ScheduleSpec, TickPage
-from service.access.auth import requires
-from service.http import etags
-from service.http.error_codes import problems
-from service.http.etags import InIfMatch
-from service.http.idempotent_requests import InOnce
-from service.http.paging import InLimit, InPageToken
-from service.process.context import InContext
-from service.routes.studies import InProject
-from service.schedules import manage
+from shardtune.api_schemas.keys import Scope
+from shardtune.api_schemas.schedules import Schedule, SchedulePage, ScheduleSpec, TickPage
+from shardtune.service.access.auth import requires
+from shardtune.service.http import etags
+from shardtune.service.http.error_codes import problems
+from shardtune.service.http.etags import InIfMatch
+from shardtune.service.http.idempotent_requests import InOnce
+from shardtune.service.http.paging import InLimit, InPageToken
+from shardtune.service.process.context import InContext
+from shardtune.service.routes.studies import InProject
+from shardtune.service.schedules import manage
 
 
 class _Id(StringConvertor):

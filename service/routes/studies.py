@@ -4,22 +4,22 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from api_schemas.exports import Export, ExportFormat
-from api_schemas.insights import Importance, ParetoFront
-from api_schemas.keys import PROJECT_PATTERN, Scope
-from api_schemas.studies import Study, StudyPage, StudyResult, StudySpec, StudyState
-from api_schemas.study_changes import CloneRequest, Extension
-from api_schemas.trials import RejectionPage, TrialPage, TrialState
-from db.queries.studies import Filter
-from service.access.auth import requires
-from service.http import etags
-from service.http.error_codes import problems
-from service.http.etags import InIfMatch
-from service.http.idempotent_requests import InOnce
-from service.http.paging import InLimit, InPageToken
-from service.http.timestamps import Moment
-from service.process.context import InContext
-from service.studies import actions, create_and_read, extension, insights
+from shardtune.api_schemas.exports import Export, ExportFormat
+from shardtune.api_schemas.insights import Importance, ParetoFront
+from shardtune.api_schemas.keys import PROJECT_PATTERN, Scope
+from shardtune.api_schemas.studies import Study, StudyPage, StudyResult, StudySpec, StudyState
+from shardtune.api_schemas.study_changes import CloneRequest, Extension
+from shardtune.api_schemas.trials import RejectionPage, TrialPage, TrialState
+from shardtune.db.queries.studies import Filter
+from shardtune.service.access.auth import requires
+from shardtune.service.http import etags
+from shardtune.service.http.error_codes import problems
+from shardtune.service.http.etags import InIfMatch
+from shardtune.service.http.idempotent_requests import InOnce
+from shardtune.service.http.paging import InLimit, InPageToken
+from shardtune.service.http.timestamps import Moment
+from shardtune.service.process.context import InContext
+from shardtune.service.studies import actions, create_and_read, extension, insights
 
 router = APIRouter(prefix="/v1/studies", tags=["studies"])
 

@@ -4,13 +4,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from api_schemas.keys import Scope
-from api_schemas.webhooks import Delivery, Webhook, WebhookSpec, WebhookWithSecret
-from service.access.auth import requires
-from service.http.error_codes import problems
-from service.http.idempotent_requests import InOnce
-from service.process.context import InContext
-from service.webhooks import manage
+from shardtune.api_schemas.keys import Scope
+from shardtune.api_schemas.webhooks import Delivery, Webhook, WebhookSpec, WebhookWithSecret
+from shardtune.service.access.auth import requires
+from shardtune.service.http.error_codes import problems
+from shardtune.service.http.idempotent_requests import InOnce
+from shardtune.service.process.context import InContext
+from shardtune.service.webhooks import manage
 
 router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"], dependencies=[requires(Scope.ADMIN)])
 

@@ -2,14 +2,14 @@
 
 from fastapi import APIRouter
 
-from api_schemas.keys import Scope
-from api_schemas.leases import Registered, Registration, Worker, WorkerPage
-from service.access.auth import requires
-from service.http.error_codes import problems
-from service.http.idempotent_requests import InOnce
-from service.http.paging import InLimit, InPageToken
-from service.process.context import InContext
-from service.workers import registry
+from shardtune.api_schemas.keys import Scope
+from shardtune.api_schemas.leases import Registered, Registration, Worker, WorkerPage
+from shardtune.service.access.auth import requires
+from shardtune.service.http.error_codes import problems
+from shardtune.service.http.idempotent_requests import InOnce
+from shardtune.service.http.paging import InLimit, InPageToken
+from shardtune.service.process.context import InContext
+from shardtune.service.workers import registry
 
 router = APIRouter(prefix="/v1/workers", tags=["workers"])
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from api_schemas.schedules import ScheduleSpec
+from shardtune.api_schemas.schedules import ScheduleSpec
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,16 @@ import secrets
 
 from sqlalchemy.orm import Session
 
-from api_schemas.schedules import Schedule, SchedulePage, ScheduleSpec, Tick, TickPage
-from db.queries import best, keys, schedules
-from db.tables.retunes import ScheduleRow, ScheduleTickRow
-from service.http import etags, paging
-from service.http.errors import Conflict, NotFound, from_value_error, invalid
-from service.http.idempotent_requests import ALWAYS, Once
-from service.process.context import Context
-from service.recommendations.record import project_of
-from service.retuning.case_selection import spec_of
-from service.schedules import cron, ticks
+from shardtune.api_schemas.schedules import Schedule, SchedulePage, ScheduleSpec, Tick, TickPage
+from shardtune.db.queries import best, keys, schedules
+from shardtune.db.tables.retunes import ScheduleRow, ScheduleTickRow
+from shardtune.service.http import etags, paging
+from shardtune.service.http.errors import Conflict, NotFound, from_value_error, invalid
+from shardtune.service.http.idempotent_requests import ALWAYS, Once
+from shardtune.service.process.context import Context
+from shardtune.service.recommendations.record import project_of
+from shardtune.service.retuning.case_selection import spec_of
+from shardtune.service.schedules import cron, ticks
 
 log = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ import logging
 
 from starlette.concurrency import run_in_threadpool
 
-from db.queries import retunes
-from service.process.context import Context
-from service.retuning import challenge_steps, driver, queue
-from service.schedules import ticks
+from shardtune.db.queries import retunes
+from shardtune.service.process.context import Context
+from shardtune.service.retuning import challenge_steps, driver, queue
+from shardtune.service.schedules import ticks
 
 log = logging.getLogger(__name__)
 

@@ -12,16 +12,16 @@ from itertools import takewhile
 
 from sqlalchemy.orm import Session
 
-from api_schemas.retunes import Cause
-from api_schemas.schedules import ScheduleSpec, Trigger
-from db.queries import schedules
-from db.tables.retunes import ScheduleRow, ScheduleTickRow
-from service.canaries import send
-from service.process.context import Context
-from service.retuning import case_selection, queue
-from service.retuning.case_selection import spec_of
-from service.schedules import catch_up, cron
-from service.schedules.catch_up import Due
+from shardtune.api_schemas.retunes import Cause
+from shardtune.api_schemas.schedules import ScheduleSpec, Trigger
+from shardtune.db.queries import schedules
+from shardtune.db.tables.retunes import ScheduleRow, ScheduleTickRow
+from shardtune.service.canaries import send
+from shardtune.service.process.context import Context
+from shardtune.service.retuning import case_selection, queue
+from shardtune.service.retuning.case_selection import spec_of
+from shardtune.service.schedules import catch_up, cron
+from shardtune.service.schedules.catch_up import Due
 
 log = logging.getLogger(__name__)
 

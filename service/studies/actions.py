@@ -2,17 +2,17 @@
 
 import logging
 
-from api_schemas.studies import Study, StudyState
-from api_schemas.study_changes import CloneRequest
-from db.queries import studies
-from service.access import quotas
-from service.http import etags
-from service.http.errors import Conflict
-from service.http.idempotent_requests import ALWAYS, Once
-from service.lifecycle import advance, transitions
-from service.process.context import Context
-from service.studies import create_and_read as rules
-from service.studies.create_and_read import UNFINISHED, must_exist, read_models
+from shardtune.api_schemas.studies import Study, StudyState
+from shardtune.api_schemas.study_changes import CloneRequest
+from shardtune.db.queries import studies
+from shardtune.service.access import quotas
+from shardtune.service.http import etags
+from shardtune.service.http.errors import Conflict
+from shardtune.service.http.idempotent_requests import ALWAYS, Once
+from shardtune.service.lifecycle import advance, transitions
+from shardtune.service.process.context import Context
+from shardtune.service.studies import create_and_read as rules
+from shardtune.service.studies.create_and_read import UNFINISHED, must_exist, read_models
 
 log = logging.getLogger(__name__)
 

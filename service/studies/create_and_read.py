@@ -8,23 +8,23 @@ from dataclasses import astuple, replace
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from api_schemas.best import Resolved
-from api_schemas.exports import Export, ExportFormat
-from api_schemas.studies import Contender, Study, StudyPage, StudyPhase, StudyResult, StudySpec, StudyState
-from api_schemas.trials import RejectionPage, TrialPage, TrialState
-from db.queries import leases, studies, trials
-from db.queries.studies import Filter
-from db.tables.studies import StudyRow
-from service.access import quotas
-from service.http import paging
-from service.http.errors import Conflict, NotFound, invalid
-from service.http.idempotent_requests import ALWAYS, Once
-from service.planning import study_snapshot
-from service.process.context import Context
-from service.studies import validation, views
-from service.workers import compatibility, registry
-from tuner import export
-from tuner.verdict import ranking
+from shardtune.api_schemas.best import Resolved
+from shardtune.api_schemas.exports import Export, ExportFormat
+from shardtune.api_schemas.studies import Contender, Study, StudyPage, StudyPhase, StudyResult, StudySpec, StudyState
+from shardtune.api_schemas.trials import RejectionPage, TrialPage, TrialState
+from shardtune.db.queries import leases, studies, trials
+from shardtune.db.queries.studies import Filter
+from shardtune.db.tables.studies import StudyRow
+from shardtune.service.access import quotas
+from shardtune.service.http import paging
+from shardtune.service.http.errors import Conflict, NotFound, invalid
+from shardtune.service.http.idempotent_requests import ALWAYS, Once
+from shardtune.service.planning import study_snapshot
+from shardtune.service.process.context import Context
+from shardtune.service.studies import validation, views
+from shardtune.service.workers import compatibility, registry
+from shardtune.tuner import export
+from shardtune.tuner.verdict import ranking
 
 log = logging.getLogger(__name__)
 

@@ -9,10 +9,10 @@ from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
 
-from api_schemas.events import Event, EventPage
-from db.queries import events
-from service.process.context import Context
-from service.studies.create_and_read import must_exist
+from shardtune.api_schemas.events import Event, EventPage
+from shardtune.db.queries import events
+from shardtune.service.process.context import Context
+from shardtune.service.studies.create_and_read import must_exist
 
 log = logging.getLogger(__name__)
 

@@ -8,21 +8,21 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from api_schemas.studies import Study, StudyPhase, StudyState, Verdict
-from api_schemas.study_changes import Extension
-from api_schemas.trials import TrialState
-from db.queries import leases, studies
-from db.tables.studies import StudyRow
-from service.access import quotas
-from service.http import etags
-from service.http.errors import Conflict, from_value_error, invalid
-from service.http.idempotent_requests import ALWAYS, Once
-from service.lifecycle import advance, transitions
-from service.planning import study_snapshot
-from service.process.context import Context
-from service.studies.create_and_read import must_exist, read_models
-from service.workers import compatibility, registry
-from tuner.search import stopping
+from shardtune.api_schemas.studies import Study, StudyPhase, StudyState, Verdict
+from shardtune.api_schemas.study_changes import Extension
+from shardtune.api_schemas.trials import TrialState
+from shardtune.db.queries import leases, studies
+from shardtune.db.tables.studies import StudyRow
+from shardtune.service.access import quotas
+from shardtune.service.http import etags
+from shardtune.service.http.errors import Conflict, from_value_error, invalid
+from shardtune.service.http.idempotent_requests import ALWAYS, Once
+from shardtune.service.lifecycle import advance, transitions
+from shardtune.service.planning import study_snapshot
+from shardtune.service.process.context import Context
+from shardtune.service.studies.create_and_read import must_exist, read_models
+from shardtune.service.workers import compatibility, registry
+from shardtune.tuner.search import stopping
 
 log = logging.getLogger(__name__)
 

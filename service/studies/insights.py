@@ -4,17 +4,17 @@ from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
-from api_schemas.insights import Importance, ParetoFront, ParetoPoint
-from api_schemas.strategies import TrialConfig
-from api_schemas.trials import TrialState
-from db.listing import Page
-from db.queries import trial_points
-from db.queries.trial_points import TrialFilter, TrialPoint
-from service.process.context import Context
-from service.studies.create_and_read import must_exist
-from tuner.insights import importance, pareto
-from tuner.objective import available_gib
-from tuner.search.space.flat import Flat, flatten
+from shardtune.api_schemas.insights import Importance, ParetoFront, ParetoPoint
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.trials import TrialState
+from shardtune.db.listing import Page
+from shardtune.db.queries import trial_points
+from shardtune.db.queries.trial_points import TrialFilter, TrialPoint
+from shardtune.service.process.context import Context
+from shardtune.service.studies.create_and_read import must_exist
+from shardtune.tuner.insights import importance, pareto
+from shardtune.tuner.objective import available_gib
+from shardtune.tuner.search.space.flat import Flat, flatten
 
 _MOST_TRIALS = 2_000
 """Looked at, the newest first: a study of more is rare, and reading them all would take seconds."""

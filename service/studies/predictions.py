@@ -1,10 +1,10 @@
 """Answer a prediction with what is known here: a live worker's cluster, what it measured, what its trials taught."""
 
-from api_schemas.predictions import PredictionRequest, PredictionTable
-from service.planning import calibrations
-from service.process.context import Context
-from service.workers import compatibility, registry
-from tuner.prediction import predict as predicting
+from shardtune.api_schemas.predictions import PredictionRequest, PredictionTable
+from shardtune.service.planning import calibrations
+from shardtune.service.process.context import Context
+from shardtune.service.workers import compatibility, registry
+from shardtune.tuner.prediction import predict as predicting
 
 
 def predict(context: Context, request: PredictionRequest) -> PredictionTable:

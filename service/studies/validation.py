@@ -2,13 +2,13 @@
 
 from pydantic import JsonValue
 
-from api_schemas.hardware import Cluster
-from api_schemas.models import BlockProfile, ModelProfile, ModelSpec
-from api_schemas.studies import StudySpec
-from service.http.errors import from_value_error, invalid
-from tuner import baseline
-from tuner.baseline import Resolved
-from tuner.search import space
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.models import BlockProfile, ModelProfile, ModelSpec
+from shardtune.api_schemas.studies import StudySpec
+from shardtune.service.http.errors import from_value_error, invalid
+from shardtune.tuner import baseline
+from shardtune.tuner.baseline import Resolved
+from shardtune.tuner.search import space
 
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")

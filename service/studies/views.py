@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
-from api_schemas.measurements import Measurement
-from api_schemas.predictions import TrialPrediction
-from api_schemas.studies import Study
-from api_schemas.trials import Attempt, Run, Trial
-from db.tables.studies import AttemptRow, RunRow, StudyRow, TrialRow
-from tuner.prediction import learning
+from shardtune.api_schemas.measurements import Measurement
+from shardtune.api_schemas.predictions import TrialPrediction
+from shardtune.api_schemas.studies import Study
+from shardtune.api_schemas.trials import Attempt, Run, Trial
+from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow, TrialRow
+from shardtune.tuner.prediction import learning
 
 
 def study(row: StudyRow, trials: Mapping[str, int], rejected: int) -> Study:

@@ -8,7 +8,7 @@ import socket
 
 import httpx
 
-from service.http.errors import invalid
+from shardtune.service.http.errors import invalid
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 

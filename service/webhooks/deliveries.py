@@ -10,10 +10,10 @@ from datetime import datetime, timedelta
 
 from starlette.concurrency import run_in_threadpool
 
-from db.queries import webhooks
-from service.process.context import Context
-from service.webhooks import secrets
-from service.webhooks.sending import Answer, Message, send
+from shardtune.db.queries import webhooks
+from shardtune.service.process.context import Context
+from shardtune.service.webhooks import secrets
+from shardtune.service.webhooks.sending import Answer, Message, send
 
 log = logging.getLogger(__name__)
 

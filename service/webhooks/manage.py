@@ -7,14 +7,14 @@ import secrets as random_names
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from api_schemas.webhooks import Delivery, Webhook, WebhookSpec, WebhookWithSecret
-from db.queries import studies, webhooks
-from db.tables.studies import DeliveryRow, WebhookRow
-from service.http.errors import Conflict, NotFound, invalid
-from service.http.idempotent_requests import ALWAYS, Once
-from service.process.context import Context
-from service.webhooks import addresses, secrets
-from service.webhooks.sending import Message, send
+from shardtune.api_schemas.webhooks import Delivery, Webhook, WebhookSpec, WebhookWithSecret
+from shardtune.db.queries import studies, webhooks
+from shardtune.db.tables.studies import DeliveryRow, WebhookRow
+from shardtune.service.http.errors import Conflict, NotFound, invalid
+from shardtune.service.http.idempotent_requests import ALWAYS, Once
+from shardtune.service.process.context import Context
+from shardtune.service.webhooks import addresses, secrets
+from shardtune.service.webhooks.sending import Message, send
 
 log = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from standardwebhooks import Webhook
 
-from db.session import parse_url
-from db.tables.studies import WebhookRow
-from service.http.errors import Conflict
-from service.settings import Settings
+from shardtune.db.session import parse_url
+from shardtune.db.tables.studies import WebhookRow
+from shardtune.service.http.errors import Conflict
+from shardtune.service.settings import Settings
 
 _OLD_SIGNS = timedelta(hours=24)
 """After a rotation both secrets sign for this long, so that receivers can change without losing a message."""

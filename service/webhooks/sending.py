@@ -6,7 +6,7 @@ from datetime import datetime
 
 import httpx
 
-from service.webhooks import addresses, secrets
+from shardtune.service.webhooks import addresses, secrets
 
 _TIMEOUT_S = 15.0
 _LONGEST_ANSWER = 64 * 1024

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from api_schemas.retunes import Retune, RetuneOutcome, RetuneState
-from api_schemas.schedules import Schedule, ScheduleSpec, Tick, Trigger
-from service.schedules import cron
-from service.wording import study_words
+from shardtune.api_schemas.retunes import Retune, RetuneOutcome, RetuneState
+from shardtune.api_schemas.schedules import Schedule, ScheduleSpec, Tick, Trigger
+from shardtune.service.schedules import cron
+from shardtune.service.wording import study_words
 
 _WHEN = {
     Trigger.FINGERPRINT: "when hardware or software changes",

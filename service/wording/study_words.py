@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from api_schemas.measurements import Progress
-from api_schemas.restart import RestartCheck
-from api_schemas.studies import FEWEST_PAIRS, Study, StudyPhase
-from api_schemas.trials import Rejection, Run, Trial, TrialState
-from tuner.verdict import promotion
+from shardtune.api_schemas.measurements import Progress
+from shardtune.api_schemas.restart import RestartCheck
+from shardtune.api_schemas.studies import FEWEST_PAIRS, Study, StudyPhase
+from shardtune.api_schemas.trials import Rejection, Run, Trial, TrialState
+from shardtune.tuner.verdict import promotion
 
 _TERMINAL = {TrialState.COMPLETE, TrialState.INFEASIBLE, TrialState.PRUNED, TrialState.FAILED, TrialState.CANCELLED}
 _MOST_REASONS = 5

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from api_schemas.hardware import Cluster, Inventory
-from api_schemas.models import ModelSpec
-from api_schemas.studies import StudySpec
-from db.tables.studies import StudyRow, WorkerRow
-from service.http.errors import Invalid, close_matches, invalid
-from tuner.freshness.fingerprints import changes, stale_fields
+from shardtune.api_schemas.hardware import Cluster, Inventory
+from shardtune.api_schemas.models import ModelSpec
+from shardtune.api_schemas.studies import StudySpec
+from shardtune.db.tables.studies import StudyRow, WorkerRow
+from shardtune.service.http.errors import Invalid, close_matches, invalid
+from shardtune.tuner.freshness.fingerprints import changes, stale_fields
 
 _MEMORY_TOLERANCE = 1.05
 """Vendors print 80 GB where NVML reports 79.6 GiB or 93.1 GiB where there are 94; a study may say either."""

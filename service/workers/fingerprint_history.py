@@ -6,7 +6,7 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from api_schemas.fingerprints import (
+from shardtune.api_schemas.fingerprints import (
     Dependent,
     FieldChange,
     FingerprintDetail,
@@ -14,16 +14,16 @@ from api_schemas.fingerprints import (
     FingerprintPage,
     FingerprintRecord,
 )
-from db.queries import fingerprints
-from db.queries.fingerprints import Filter
-from db.tables.best import BestRow
-from db.tables.fingerprints import FingerprintEraRow
-from db.tables.studies import FingerprintRow
-from service.http import paging
-from service.http.errors import NotFound
-from service.process.context import Context
-from service.workers.registry import live_since
-from tuner.freshness.fingerprints import changes
+from shardtune.db.queries import fingerprints
+from shardtune.db.queries.fingerprints import Filter
+from shardtune.db.tables.best import BestRow
+from shardtune.db.tables.fingerprints import FingerprintEraRow
+from shardtune.db.tables.studies import FingerprintRow
+from shardtune.service.http import paging
+from shardtune.service.http.errors import NotFound
+from shardtune.service.process.context import Context
+from shardtune.service.workers.registry import live_since
+from shardtune.tuner.freshness.fingerprints import changes
 
 _MOST_DEPENDENTS = 500
 

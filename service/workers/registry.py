@@ -6,16 +6,16 @@ from datetime import datetime, timedelta
 
 from sqlalchemy.orm import Session
 
-from api_schemas.leases import SERVED_VERSIONS, Registered, Registration, Worker, WorkerPage
-from api_schemas.studies import StudyPhase
-from db.queries import leases, workers
-from db.tables.studies import RunRow, StudyRow, WorkerRow
-from service.http import paging
-from service.http.errors import Conflict, NotFound, WrongProtocol
-from service.http.idempotent_requests import ALWAYS, Once
-from service.lifecycle.expiry import close_lost
-from service.process.context import Context
-from service.workers import compatibility
+from shardtune.api_schemas.leases import SERVED_VERSIONS, Registered, Registration, Worker, WorkerPage
+from shardtune.api_schemas.studies import StudyPhase
+from shardtune.db.queries import leases, workers
+from shardtune.db.tables.studies import RunRow, StudyRow, WorkerRow
+from shardtune.service.http import paging
+from shardtune.service.http.errors import Conflict, NotFound, WrongProtocol
+from shardtune.service.http.idempotent_requests import ALWAYS, Once
+from shardtune.service.lifecycle.expiry import close_lost
+from shardtune.service.process.context import Context
+from shardtune.service.workers import compatibility
 
 log = logging.getLogger(__name__)
 

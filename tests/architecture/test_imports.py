@@ -12,17 +12,26 @@ def _modules_after(statement: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "module", ["service.app", "service.cli", "tuner.search.suggest", "db.tables.studies", "workers.agent.loop"]
+    "module",
+    [
+        "shardtune.service.app",
+        "shardtune.service.cli",
+        "shardtune.tuner.search.suggest",
+        "shardtune.db.tables.studies",
+        "shardtune.workers.agent.loop",
+    ],
 )
 def test_only_ranks_load_torch(module: str) -> None:
     assert not {"torch", "deepspeed", "transformers"} & _modules_after(f"import {module}")
 
 
 def test_an_agent_runs_on_a_host_without_the_service_packages() -> None:
-    loaded = _modules_after("import workers.agent.loop, workers.__main__")
+    loaded = _modules_after("import shardtune.workers.agent.loop, shardtune.workers.__main__")
     assert not {"fastapi", "sqlalchemy", "optuna", "uvicorn", "alembic"} & loaded
 
 
 def test_the_shared_language_needs_pydantic_only() -> None:
-    loaded = _modules_after("import api_schemas.leases, api_schemas.studies, api_schemas.trials")
+    loaded = _modules_after(
+        "import shardtune.api_schemas.leases, shardtune.api_schemas.studies, shardtune.api_schemas.trials"
+    )
     assert not {"httpx", "fastapi", "sqlalchemy", "psutil"} & loaded

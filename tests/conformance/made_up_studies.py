@@ -2,11 +2,11 @@
 
 from datetime import UTC, datetime
 
-from api_schemas.hardware import Cluster
-from api_schemas.models import BlockProfile, ModelProfile, preset
-from api_schemas.strategies import TrialConfig
-from api_schemas.studies import Contender, Study, StudyPhase, StudySpec, StudyState
-from api_schemas.workload import RECIPES, Workload
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.models import BlockProfile, ModelProfile, preset
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.studies import Contender, Study, StudyPhase, StudySpec, StudyState
+from shardtune.api_schemas.workload import RECIPES, Workload
 
 CPU = Cluster(device="cpu", gpus_per_node=2, memory_gib=4, host_memory_gib=8)
 _BLOCKS = {"llama": "model.layers", "mixtral": "model.layers", "gpt2": "transformer.h"}

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from made_up_studies import CPU, contender_of, study_of
 
-from api_schemas.exports import Export, ExportFormat
-from api_schemas.hardware import Cluster
-from api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
-from tuner.export import export
-from workers.rank import check_export
+from shardtune.api_schemas.exports import Export, ExportFormat
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
+from shardtune.tuner.export import export
+from shardtune.workers.rank import check_export
 
 EIGHT_GPUS = Cluster(device="cuda", gpu="NVIDIA H100 80GB HBM3", gpus_per_node=8, memory_gib=80, host_memory_gib=1000)
 DDP = TrialConfig(strategy=DdpConfig(bucket_cap_mb=7, gradient_as_bucket_view=True, grad_sync="every"), micro_batch=2)
@@ -34,7 +34,7 @@ def exported(
 
 def apart(form: str, folder: Path) -> dict[str, Any]:
     """In a process of its own, as the command line does: DeepSpeed's integration stays in the one that has used it."""
-    command = [sys.executable, "-m", "workers.rank.check_export", form, str(folder)]
+    command = [sys.executable, "-m", "shardtune.workers.rank.check_export", form, str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found

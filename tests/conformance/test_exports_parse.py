@@ -14,12 +14,12 @@ from deepspeed.runtime.config import DeepSpeedConfig
 from made_up_studies import contender_of, study_of
 from torch.distributed.fsdp import BackwardPrefetch, ShardingStrategy
 
-from api_schemas.hardware import Cluster
-from api_schemas.leases import TrialTask
-from api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, Offload, TrialConfig, ZeroConfig
-from api_schemas.workload import RECIPES, Workload
-from tuner.export import files, snippet
-from workers.rank.model import checkpointing
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.leases import TrialTask
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, Offload, TrialConfig, ZeroConfig
+from shardtune.api_schemas.workload import RECIPES, Workload
+from shardtune.tuner.export import files, snippet
+from shardtune.workers.rank.model import checkpointing
 
 EIGHT_GPUS = Cluster(device="cuda", gpu="NVIDIA H100 80GB HBM3", gpus_per_node=8, memory_gib=80, host_memory_gib=1000)
 TWO_NODES = EIGHT_GPUS.model_copy(update={"nodes": 2})

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from made_up_studies import contender_of, study_of
 
-from api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, Offload, TrialConfig, ZeroConfig
-from tuner.export import files
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, Offload, TrialConfig, ZeroConfig
+from shardtune.tuner.export import files
 
 pytestmark = pytest.mark.ranks
 

@@ -12,7 +12,7 @@ import pytest
 from real_parts import study, until
 from replicas import Replicas, replicas_of
 
-from service.cli.tied import tied
+from shardtune.service.cli.tied import tied
 
 pytestmark = [
     pytest.mark.ranks,
@@ -33,13 +33,13 @@ def replicas(database_url: str, tmp_path: Path) -> Iterator[Replicas]:
 
 
 class Worker:
-    """`python -m workers` with a declared driver."""
+    """`python -m shardtune.workers` with a declared driver."""
 
     def __init__(self, folder: Path, service: str, driver: str) -> None:
         command = [
             sys.executable,
             "-m",
-            "workers",
+            "shardtune.workers",
             "--service",
             service,
             "--name",

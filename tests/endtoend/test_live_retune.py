@@ -13,14 +13,14 @@ import pytest
 from real_parts import Stack, study, until
 from sqlalchemy import select
 
-from api_schemas.retunes import Cause
-from db.queries import best, retunes
-from db.session import Database
-from db.tables.canaries import CanaryRow
-from service.canaries import judge, send
-from service.process.context import Context
-from service.retuning import challenge_steps, driver, queue
-from service.settings import Settings
+from shardtune.api_schemas.retunes import Cause
+from shardtune.db.queries import best, retunes
+from shardtune.db.session import Database
+from shardtune.db.tables.canaries import CanaryRow
+from shardtune.service.canaries import judge, send
+from shardtune.service.process.context import Context
+from shardtune.service.retuning import challenge_steps, driver, queue
+from shardtune.service.settings import Settings
 
 pytestmark = [
     pytest.mark.ranks,

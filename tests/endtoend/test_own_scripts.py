@@ -53,7 +53,7 @@ def test_what_a_script_starts_ends_with_it(tmp_path: Path) -> None:
     script = tmp_path / "stubborn.py"
     script.write_text(
         "import subprocess, sys, time, signal\n"
-        "from workers import adapter\n"
+        "from shardtune import adapter\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         f"sleeper = [sys.executable, '-c', 'import time; time.sleep(600)', {str(tmp_path)!r}]\n"
         "subprocess.Popen(sleeper, start_new_session=True)\n"
@@ -63,7 +63,7 @@ def test_what_a_script_starts_ends_with_it(tmp_path: Path) -> None:
     workload = {"sequence_length": 8, "global_batch": 2, "recipe": "fp32"}
     task = {"model": {"script": "stubborn"}, "workload": workload, "cluster": cluster}
     (tmp_path / "task.json").write_text(json.dumps(task | {"config": {"strategy": {"kind": "ddp"}}}))
-    command = [sys.executable, "-m", "workers", "run-trial", str(tmp_path / "task.json"), "--json", "--cold"]
+    command = [sys.executable, "-m", "shardtune.workers", "run-trial", str(tmp_path / "task.json"), "--json", "--cold"]
     command += ["--work-dir", str(tmp_path / "work"), "--no-progress-s", "15"]
     command += ["--allow-script", f"stubborn={script}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)

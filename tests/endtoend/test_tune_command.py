@@ -15,7 +15,7 @@ CONTENDER = {"config", "tokens_per_s_per_gpu", "peak_allocated_gib", "peak_reser
 
 
 def shardtune(*arguments: str, folder: Path) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "service.cli", *arguments]
+    command = [sys.executable, "-m", "shardtune", *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280)
 
 

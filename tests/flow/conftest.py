@@ -12,12 +12,12 @@ from fastapi.testclient import TestClient
 from local_client import local_client
 from still_clock import Clock
 
-from db.session import Database
-from service.app import create_app
-from service.cli import main
-from service.cli.processes import listening_socket
-from service.process.context import Context
-from service.settings import Settings
+from shardtune.db.session import Database
+from shardtune.service.app import create_app
+from shardtune.service.cli import main
+from shardtune.service.cli.processes import listening_socket
+from shardtune.service.process.context import Context
+from shardtune.service.settings import Settings
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from test_flow_best import best
 from test_flow_challenges import CHANGED, Lab
 from test_flow_concurrency import in_threads
 
-from api_schemas.strategies import TrialConfig
-from db.tables.canaries import CanaryRow
-from service.canaries import judge, send
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.db.tables.canaries import CanaryRow
+from shardtune.service.canaries import judge, send
 
 DAY_S = 86_400
 
@@ -227,7 +227,7 @@ def test_of_replicas_that_send_a_canary_at_once_one_does(client, clock):
 def test_a_period_shorter_than_a_minute_is_refused(monkeypatch, value):
     from pydantic import ValidationError
 
-    from service.settings import Settings
+    from shardtune.service.settings import Settings
 
     monkeypatch.setenv("SHARDTUNE_CANARY_PERIOD_S", value)
     with pytest.raises(ValidationError, match="canary_period_s"):

@@ -8,12 +8,12 @@ from sqlalchemy import select
 from test_flow_best import best, decide
 from test_flow_concurrency import in_threads
 
-from api_schemas.events import BEST_EVENTS
-from api_schemas.failures import FailureKind
-from api_schemas.strategies import TrialConfig
-from db.queries import retunes as rows
-from db.tables.studies import DeliveryRow, WebhookRow
-from service.retuning import challenge_steps, queue
+from shardtune.api_schemas.events import BEST_EVENTS
+from shardtune.api_schemas.failures import FailureKind
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.db.queries import retunes as rows
+from shardtune.db.tables.studies import DeliveryRow, WebhookRow
+from shardtune.service.retuning import challenge_steps, queue
 
 TWO_BACKENDS = {"space": {"backends": ["ddp", "fsdp2"]}}
 CHANGED = FINGERPRINT.model_copy(update={"kernel": "6.2"})

@@ -78,7 +78,7 @@ def test_ctrl_c_cancels_the_study_it_owns_and_no_other(http, study_file, command
     if command == "wait":
         http.post("/v1/studies", json=FILE).raise_for_status()
     asked = [study_file, "--wait"] if command == "create" else ["last"]
-    arguments = [sys.executable, "-m", "service.cli", "studies", command, *asked]
+    arguments = [sys.executable, "-m", "shardtune", "studies", command, *asked]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(arguments, env=environment, stderr=subprocess.PIPE, text=True) as process:
         first = process.stderr.readline() if command == "create" else ""

@@ -7,12 +7,12 @@ import pytest
 from simulated_worker import CLUSTER, PROFILE, SPEC, SimulatedWorker, measurement
 from test_flow_study import THREE_BACKENDS, create
 
-from api_schemas.leases import LeaseRequest
-from db.session import Database
-from service.leasing import choose_study
-from service.planning.planner_cache import Askers
-from service.process.context import Context
-from service.settings import Settings
+from shardtune.api_schemas.leases import LeaseRequest
+from shardtune.db.session import Database
+from shardtune.service.leasing import choose_study
+from shardtune.service.planning.planner_cache import Askers
+from shardtune.service.process.context import Context
+from shardtune.service.settings import Settings
 
 SPEC_24 = SPEC | {"budget": {"max_trials": 24}, "cluster": CLUSTER.model_dump()}
 

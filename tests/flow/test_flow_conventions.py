@@ -7,7 +7,7 @@ import pytest
 from simulated_worker import CLUSTER, SPEC, SimulatedWorker
 from test_flow_concurrency import in_threads
 
-from service.http.error_codes import CODES
+from shardtune.service.http.error_codes import CODES
 
 CREATE = SPEC | {"cluster": CLUSTER.model_dump()}
 NAMED = {"Idempotency-Key": "job-4711"}

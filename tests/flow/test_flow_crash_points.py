@@ -16,11 +16,11 @@ from simulated_worker import CLUSTER, FINGERPRINT, PROFILE, SPEC, measurement, s
 from sqlalchemy import create_engine, select, text
 from sqlalchemy.pool import NullPool
 
-from api_schemas.hardware import Inventory
-from api_schemas.leases import PROTOCOL_VERSION
 from benchmarks.service import history
-from db.session import Database
-from db.tables.studies import EventRow, RunRow, StudyRow, TrialRow
+from shardtune.api_schemas.hardware import Inventory
+from shardtune.api_schemas.leases import PROTOCOL_VERSION
+from shardtune.db.session import Database
+from shardtune.db.tables.studies import EventRow, RunRow, StudyRow, TrialRow
 
 LONG = os.environ.get("SHARDTUNE_TEST_LONG") == "1"
 STUDY = SPEC | {"cluster": CLUSTER.model_dump(), "budget": {"max_trials": 3, "max_pairs": 7}}

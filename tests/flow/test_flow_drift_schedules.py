@@ -5,9 +5,9 @@ from test_flow_canaries import DAY_S, Fleet
 from test_flow_challenges import CHANGED
 from test_flow_schedules import act, make, read, retunes
 
-from service.canaries import judge, send
-from service.process.context import Context
-from service.schedules import ticks
+from shardtune.service.canaries import judge, send
+from shardtune.service.process.context import Context
+from shardtune.service.schedules import ticks
 
 
 def canary_tick(fleet, schedule):

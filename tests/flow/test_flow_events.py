@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 from simulated_worker import PROFILE, SPEC, SimulatedWorker, measurement
 
-from api_schemas.events import EVENT_TYPES
-from service.lifecycle import expiry
+from shardtune.api_schemas.events import EVENT_TYPES
+from shardtune.service.lifecycle import expiry
 
 SSE = {"accept": "text/event-stream"}
 

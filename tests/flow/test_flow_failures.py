@@ -3,9 +3,9 @@
 import pytest
 from simulated_worker import CLUSTER, PROFILE, SPEC, SimulatedWorker, failure, measurement, speed_of, well
 
-from api_schemas.failures import FailureKind
-from api_schemas.studies import FEWEST_PAIRS
-from tuner.verdict import promotion
+from shardtune.api_schemas.failures import FailureKind
+from shardtune.api_schemas.studies import FEWEST_PAIRS
+from shardtune.tuner.verdict import promotion
 
 
 def run_study(client, behave, cluster=CLUSTER, **changes):

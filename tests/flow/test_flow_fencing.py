@@ -3,9 +3,9 @@
 import pytest
 from simulated_worker import PROFILE, SPEC, SimulatedWorker, failure, measurement
 
-from api_schemas.failures import FailureKind
-from api_schemas.leases import PROTOCOL_VERSION
-from service.lifecycle import expiry
+from shardtune.api_schemas.failures import FailureKind
+from shardtune.api_schemas.leases import PROTOCOL_VERSION
+from shardtune.service.lifecycle import expiry
 
 
 @pytest.fixture

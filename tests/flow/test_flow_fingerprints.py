@@ -5,7 +5,7 @@ from simulated_worker import FINGERPRINT, SimulatedWorker
 from test_flow_best import best, tune
 from test_flow_concurrency import in_threads
 
-from service.best import staleness
+from shardtune.service.best import staleness
 
 NEWER = FINGERPRINT.model_copy(update={"torch": "2.14.0", "driver": "560", "overridden": ("torch",)})
 

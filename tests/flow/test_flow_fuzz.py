@@ -16,7 +16,7 @@ import pytest
 from simulated_worker import CLUSTER, SPEC, SimulatedWorker
 
 from benchmarks.service.replicas import Replica
-from db.session import upgrade
+from shardtune.db.session import upgrade
 
 LONG = os.environ.get("SHARDTUNE_TEST_LONG") == "1"
 STUDY = SPEC | {"cluster": CLUSTER.model_dump(), "budget": {"max_trials": 3}}

@@ -6,8 +6,8 @@ from local_client import local_client
 from simulated_worker import CLUSTER, SPEC, SimulatedWorker
 from sqlalchemy import text
 
-from api_schemas.keys import Scope
-from service.process.context import Context
+from shardtune.api_schemas.keys import Scope
+from shardtune.service.process.context import Context
 
 OPEN_ROUTES = {"/healthz", "/readyz"}
 

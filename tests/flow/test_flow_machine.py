@@ -12,12 +12,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from simulated_worker import PROFILE, SPEC, SimulatedWorker, failure, measurement, restarted, speed_of
 from sqlalchemy import select
 
-from api_schemas.failures import FailureKind
-from api_schemas.leases import TASK_KINDS, ProfileTask, RestartTask
-from api_schemas.trials import TrialState
 from benchmarks.service import history
-from db.tables.studies import RunRow
-from service.lifecycle import expiry
+from shardtune.api_schemas.failures import FailureKind
+from shardtune.api_schemas.leases import TASK_KINDS, ProfileTask, RestartTask
+from shardtune.api_schemas.trials import TrialState
+from shardtune.db.tables.studies import RunRow
+from shardtune.service.lifecycle import expiry
 
 LONG = os.environ.get("SHARDTUNE_TEST_LONG") == "1"
 WORKERS = st.integers(0, 2)

@@ -7,14 +7,14 @@ from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 from simulated_worker import PROFILE, SPEC, SimulatedWorker, failure, measurement
 
-from api_schemas.failures import FailureKind
-from db.backup import backup
-from db.session import Database
-from service import retention
-from service.app import create_app
-from service.lifecycle import expiry
-from service.process.context import Context
-from service.settings import Settings
+from shardtune.api_schemas.failures import FailureKind
+from shardtune.db.backup import backup
+from shardtune.db.session import Database
+from shardtune.service import retention
+from shardtune.service.app import create_app
+from shardtune.service.lifecycle import expiry
+from shardtune.service.process.context import Context
+from shardtune.service.settings import Settings
 
 
 def metrics(client):

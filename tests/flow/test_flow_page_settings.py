@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 from simulated_worker import SPEC, SimulatedWorker, measurement
 from test_flow_pages import HTML, page, token
 
-from api_schemas.conditions import Conditions
-from api_schemas.failures import Failure, FailureKind
-from service.pages.figures import relative
+from shardtune.api_schemas.conditions import Conditions
+from shardtune.api_schemas.failures import Failure, FailureKind
+from shardtune.service.pages.figures import relative
 
 
 def make_webhook(client, csrf: str, **changes) -> str:

@@ -6,9 +6,9 @@ from test_flow_challenges import CHANGED, Lab
 from test_flow_failures import run_study
 from test_flow_pages import page
 
-from api_schemas.strategies import TrialConfig
-from db.tables.studies import DeliveryRow, WebhookRow
-from service.pages.views import names
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.db.tables.studies import DeliveryRow, WebhookRow
+from shardtune.service.pages.views import names
 
 
 def test_a_retune_that_kept_its_incumbent_says_so_alike_on_every_page(client):

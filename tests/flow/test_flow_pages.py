@@ -6,7 +6,7 @@ import pytest
 from fastapi.testclient import TestClient
 from simulated_worker import SPEC, SimulatedWorker, failure, measurement, speed_of
 
-from api_schemas.failures import Failure, FailureKind
+from shardtune.api_schemas.failures import Failure, FailureKind
 
 HTML = {"accept": "text/html"}
 

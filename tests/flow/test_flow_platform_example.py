@@ -11,9 +11,9 @@ import httpx
 import uvicorn
 from simulated_worker import SPEC, SimulatedWorker
 
-from service.app import create_app
-from service.cli.processes import listening_socket
-from service.settings import Settings
+from shardtune.service.app import create_app
+from shardtune.service.cli.processes import listening_socket
+from shardtune.service.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 

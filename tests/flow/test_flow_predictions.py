@@ -5,10 +5,10 @@ import pytest
 from simulated_worker import CLUSTER, PROFILE, SPEC, SimulatedWorker, measurement, speed_of, well
 from sqlalchemy import create_engine, text
 
-from api_schemas.hardware import MeasuredHardware
-from tuner.prediction.calibration import NOTHING_LEARNT
-from tuner.prediction.learning import predict_trial
-from tuner.prediction.traced_shape import of_study
+from shardtune.api_schemas.hardware import MeasuredHardware
+from shardtune.tuner.prediction.calibration import NOTHING_LEARNT
+from shardtune.tuner.prediction.learning import predict_trial
+from shardtune.tuner.prediction.traced_shape import of_study
 
 
 def run_study(client, behave, **changes):

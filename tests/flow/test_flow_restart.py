@@ -3,9 +3,9 @@
 import pytest
 from simulated_worker import SPEC, SimulatedWorker, failure, measurement, restarted, speed_of
 
-from api_schemas.failures import FailureKind
-from api_schemas.leases import TASK_KINDS, RestartTask
-from service.lifecycle import expiry
+from shardtune.api_schemas.failures import FailureKind
+from shardtune.api_schemas.leases import TASK_KINDS, RestartTask
+from shardtune.service.lifecycle import expiry
 
 NEW = {"task_kinds": TASK_KINDS}
 

@@ -11,18 +11,18 @@ from test_flow_best import best, tune
 from test_flow_challenges import CHANGED
 from test_flow_retunes import ask
 
-from api_schemas.cases import Subject
-from api_schemas.retunes import RetunePolicy
-from db.queries import keys, retunes, trials
-from db.session import Database
-from db.tables.best import BestRow
-from db.tables.retunes import RetuneRow
-from db.tables.studies import AttemptRow
-from service.app import create_app
-from service.best import staleness
-from service.process.context import Context
-from service.retuning import challenge_steps, driver, queue
-from service.settings import Settings
+from shardtune.api_schemas.cases import Subject
+from shardtune.api_schemas.retunes import RetunePolicy
+from shardtune.db.queries import keys, retunes, trials
+from shardtune.db.session import Database
+from shardtune.db.tables.best import BestRow
+from shardtune.db.tables.retunes import RetuneRow
+from shardtune.db.tables.studies import AttemptRow
+from shardtune.service.app import create_app
+from shardtune.service.best import staleness
+from shardtune.service.process.context import Context
+from shardtune.service.retuning import challenge_steps, driver, queue
+from shardtune.service.settings import Settings
 
 A_DAY = 200.0
 QUIET = {"sweep_s": 3600, "fingerprint_check_s": 3600, "canary_check_s": 3600, "retune_every_s": 3600}

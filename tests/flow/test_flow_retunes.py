@@ -8,10 +8,10 @@ from test_flow_best import best, tune
 from test_flow_concurrency import in_threads
 from test_flow_pages import token
 
-from api_schemas.retunes import Gain, RetuneOutcome, RetuneState
-from db.queries import retunes as rows
-from service.http.errors import Invalid
-from service.retuning import challenge_steps, driver, queue, records
+from shardtune.api_schemas.retunes import Gain, RetuneOutcome, RetuneState
+from shardtune.db.queries import retunes as rows
+from shardtune.service.http.errors import Invalid
+from shardtune.service.retuning import challenge_steps, driver, queue, records
 
 
 def ask(context, key, cause="fingerprint", wait_s=0.0, **more):

@@ -4,11 +4,11 @@ import pytest
 from test_flow_best import best, tune
 from test_flow_keys import bearer, make_key
 
-from api_schemas.retunes import RetuneOutcome
-from db.queries import retunes as rows
-from service.retuning import queue
-from service.retuning.records import finish
-from service.schedules import ticks
+from shardtune.api_schemas.retunes import RetuneOutcome
+from shardtune.db.queries import retunes as rows
+from shardtune.service.retuning import queue
+from shardtune.service.retuning.records import finish
+from shardtune.service.schedules import ticks
 
 NIGHTLY = {"name": "nightly", "trigger": "cron", "cron": "30 2 * * *", "timezone": "Europe/Berlin"}
 

@@ -5,8 +5,8 @@ from simulated_worker import FINGERPRINT, SPEC, SimulatedWorker
 from test_flow_best import best, tune
 from test_flow_concurrency import in_threads
 
-from api_schemas.hardware import FIRST_FIELDS
-from service.best import staleness
+from shardtune.api_schemas.hardware import FIRST_FIELDS
+from shardtune.service.best import staleness
 
 NEW = FINGERPRINT.model_copy(update={"driver": "560.1", "torch": "2.14.0"})
 DEBOUNCE_S, GONE_S, LIVE_S = 300, 3600, 90

@@ -6,10 +6,10 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from db.session import Database
-from service.app import create_app
-from service.process.context import Context
-from service.settings import Settings
+from shardtune.db.session import Database
+from shardtune.service.app import create_app
+from shardtune.service.process.context import Context
+from shardtune.service.settings import Settings
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 

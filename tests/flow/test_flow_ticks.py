@@ -10,17 +10,17 @@ from sqlalchemy import select
 from still_clock import Clock
 from test_flow_best import best, tune
 
-from api_schemas.retunes import RetuneOutcome, RetuneState
-from api_schemas.schedules import ScheduleSpec
-from db.queries import keys
-from db.session import Database
-from db.tables.best import BestRow
-from db.tables.retunes import RetuneRow, ScheduleTickRow
-from service.app import create_app
-from service.process.context import Context
-from service.retuning import records
-from service.schedules import manage, ticks
-from service.settings import Settings
+from shardtune.api_schemas.retunes import RetuneOutcome, RetuneState
+from shardtune.api_schemas.schedules import ScheduleSpec
+from shardtune.db.queries import keys
+from shardtune.db.session import Database
+from shardtune.db.tables.best import BestRow
+from shardtune.db.tables.retunes import RetuneRow, ScheduleTickRow
+from shardtune.service.app import create_app
+from shardtune.service.process.context import Context
+from shardtune.service.retuning import records
+from shardtune.service.schedules import manage, ticks
+from shardtune.service.settings import Settings
 
 BERLIN = ZoneInfo("Europe/Berlin")
 STEP = timedelta(minutes=15)

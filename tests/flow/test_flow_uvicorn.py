@@ -12,8 +12,8 @@ import httpx
 import pytest
 from simulated_worker import SPEC, SimulatedWorker
 
-from api_schemas.leases import PROTOCOL_VERSION
-from service.cli.tied import tied
+from shardtune.api_schemas.leases import PROTOCOL_VERSION
+from shardtune.service.cli.tied import tied
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def serve(tmp_path):
     def start(url):
         listener = socket.create_server(("127.0.0.1", 0))
         process = subprocess.Popen(
-            tied([sys.executable, "-m", "service.cli", "serve", "--fd", str(listener.fileno())]),
+            tied([sys.executable, "-m", "shardtune", "serve", "--fd", str(listener.fileno())]),
             pass_fds=[listener.fileno()],
             env=os.environ | {"SHARDTUNE_DATABASE_URL": url, "SHARDTUNE_POLL_S": "0.05", "SHARDTUNE_SWEEP_S": "0.05"},
             stderr=subprocess.PIPE,

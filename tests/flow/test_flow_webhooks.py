@@ -19,12 +19,12 @@ from fastapi.testclient import TestClient
 from simulated_worker import FINGERPRINT, SPEC, SimulatedWorker
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from db.session import Database
-from service.app import create_app
-from service.best import staleness
-from service.process.context import Context
-from service.settings import Settings
-from service.webhooks import addresses, deliveries
+from shardtune.db.session import Database
+from shardtune.service.app import create_app
+from shardtune.service.best import staleness
+from shardtune.service.process.context import Context
+from shardtune.service.settings import Settings
+from shardtune.service.webhooks import addresses, deliveries
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "receive_webhooks.py"
 

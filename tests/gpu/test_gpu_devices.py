@@ -10,12 +10,12 @@ from typing import Any
 import pynvml
 import pytest
 
-from api_schemas.leases import TrialTask
-from api_schemas.models import preset
-from workers.machine.device_health import Look, broken, occupied
-from workers.machine.device_watch import DevicesUnfit, DeviceWatch
-from workers.machine.inventory import Libraries, find_gpus, inventory
-from workers.machine.nvml_watch import Watch
+from shardtune.api_schemas.leases import TrialTask
+from shardtune.api_schemas.models import preset
+from shardtune.workers.machine.device_health import Look, broken, occupied
+from shardtune.workers.machine.device_watch import DevicesUnfit, DeviceWatch
+from shardtune.workers.machine.inventory import Libraries, find_gpus, inventory
+from shardtune.workers.machine.nvml_watch import Watch
 
 pytestmark = pytest.mark.gpu
 
@@ -73,7 +73,16 @@ def test_a_trial_records_the_conditions_it_ran_under(gpu: str, tmp_path: Path) -
         }
     )
     (tmp_path / "trial.json").write_text(task.model_dump_json())
-    command = [sys.executable, "-m", "workers", "run-trial", str(tmp_path / "trial.json"), "--json", "--ranks", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "shardtune.workers",
+        "run-trial",
+        str(tmp_path / "trial.json"),
+        "--json",
+        "--ranks",
+        "1",
+    ]
     command += ["--work-dir", str(tmp_path / "worker")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from api_schemas.hardware import Inventory
-from api_schemas.leases import TrialTask
-from api_schemas.models import ModelProfile, preset
-from api_schemas.studies import Objective
-from tuner.prediction import memory_gate
-from tuner.prediction.calibration import MemoryCalibration
-from tuner.prediction.traced_shape import of_study
+from shardtune.api_schemas.hardware import Inventory
+from shardtune.api_schemas.leases import TrialTask
+from shardtune.api_schemas.models import ModelProfile, preset
+from shardtune.api_schemas.studies import Objective
+from shardtune.tuner.prediction import memory_gate
+from shardtune.tuner.prediction.calibration import MemoryCalibration
+from shardtune.tuner.prediction.traced_shape import of_study
 
 pytestmark = pytest.mark.gpu
 
@@ -27,7 +27,7 @@ ZERO3: dict[str, Any] = {"kind": "zero", "stage": 3}
 @pytest.fixture(scope="module")
 def inventory() -> Inventory:
     printed = subprocess.run(
-        [sys.executable, "-m", "workers", "detect", "--ranks", "1", "--json"],
+        [sys.executable, "-m", "shardtune.workers", "detect", "--ranks", "1", "--json"],
         capture_output=True,
         text=True,
         check=True,
@@ -58,14 +58,23 @@ def task(inventory: Inventory, strategy: dict[str, Any], **config: Any) -> Trial
 def run(task: TrialTask, folder: Path) -> tuple[int, dict[str, Any]]:
     file = folder / "trial.json"
     file.write_text(task.model_dump_json())
-    command = [sys.executable, "-m", "workers", "run-trial", str(file), "--json", "--work-dir", str(folder / "worker")]
+    command = [
+        sys.executable,
+        "-m",
+        "shardtune.workers",
+        "run-trial",
+        str(file),
+        "--json",
+        "--work-dir",
+        str(folder / "worker"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280)
     return done.returncode, json.loads(done.stdout)
 
 
 def test_a_fork_after_the_imports_can_use_the_gpu(inventory: Inventory) -> None:
     host = subprocess.run(
-        [sys.executable, "-m", "workers.rank.warm.host"], stdin=subprocess.DEVNULL, capture_output=True
+        [sys.executable, "-m", "shardtune.workers.rank.warm.host"], stdin=subprocess.DEVNULL, capture_output=True
     )
     ready = json.loads(host.stdout.splitlines()[0])
     assert ready["fork_safe"], ready["reason"]
@@ -127,8 +136,8 @@ def test_the_gate_lets_pass_what_fits(inventory: Inventory, strategy: dict[str, 
 
 PROFILE = """
 import sys
-from api_schemas.leases import TrialTask
-from workers.rank import profile
+from shardtune.api_schemas.leases import TrialTask
+from shardtune.workers.rank import profile
 task = TrialTask.model_validate_json(sys.stdin.read())
 print(profile.of(task.model, task.workload).model_dump_json())
 """

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tiny_trials import HostProcess, tiny_task
 
-from api_schemas.measurements import RankReport
+from shardtune.api_schemas.measurements import RankReport
 
 
 @pytest.fixture(scope="session")

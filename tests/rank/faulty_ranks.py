@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from api_schemas.strategies import DdpConfig
-from workers.rank import main
-from workers.rank.strategies.base import Setting
-from workers.rank.strategies.ddp import DdpTrainer
-from workers.trial_dir import TrialDir
+from shardtune.api_schemas.strategies import DdpConfig
+from shardtune.workers.rank import main
+from shardtune.workers.rank.strategies.base import Setting
+from shardtune.workers.rank.strategies.ddp import DdpTrainer
+from shardtune.workers.trial_dir import TrialDir
 
 
 class WithoutAllReduce(DdpTrainer):

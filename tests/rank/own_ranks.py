@@ -7,8 +7,8 @@ import os
 import sys
 from pathlib import Path
 
-from workers.rank import main
-from workers.trial_dir import TrialDir
+from shardtune.workers.rank import main
+from shardtune.workers.trial_dir import TrialDir
 
 
 def run_ranks(folder: Path, ranks: int = 2) -> None:

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from api_schemas.leases import TrialTask
-from api_schemas.measurements import StepRecord
-from workers.rank.model import build, data
+from shardtune.api_schemas.leases import TrialTask
+from shardtune.api_schemas.measurements import StepRecord
+from shardtune.workers.rank.model import build, data
 
 _done: dict[str, tuple[StepRecord, ...]] = {}
 

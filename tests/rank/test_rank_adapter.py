@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from tiny_trials import HostProcess, tiny_task
 
-from api_schemas.failures import Failure, FailureKind
-from api_schemas.leases import ProfileTask, TrialTask
-from api_schemas.measurements import RankReport
-from api_schemas.models import ModelProfile, ModelSpec
+from shardtune.api_schemas.failures import Failure, FailureKind
+from shardtune.api_schemas.leases import ProfileTask, TrialTask
+from shardtune.api_schemas.measurements import RankReport
+from shardtune.api_schemas.models import ModelProfile, ModelSpec
 
 pytestmark = pytest.mark.ranks
 
@@ -18,7 +18,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "adapter"
 START = """
 import os, sys, time
 import torch
-from workers import adapter
+from shardtune import adapter
 trial = adapter.trial()
 model = trial.prepare(torch.nn.Linear(2, 1))
 """
@@ -38,7 +38,7 @@ BAD = {
     ),
     "starts its own ranks": (
         "import subprocess\n"
-        "done = subprocess.run([sys.executable, '-c', 'from workers import adapter; adapter.trial()'], "
+        "done = subprocess.run([sys.executable, '-c', 'from shardtune import adapter; adapter.trial()'], "
         "capture_output=True, text=True)\nraise RuntimeError(done.stderr)",
         FailureKind.CRASH,
         "the worker starts all ranks",
@@ -111,7 +111,7 @@ WAITING = """
 import os, time
 import torch
 from torch.utils.data import DataLoader, Dataset
-from workers import adapter
+from shardtune import adapter
 
 class Slow(Dataset):
     def __len__(self):

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from api_schemas.failures import FailureKind
-from api_schemas.measurements import MeasurePlan
-from workers.rank import classify
-from workers.rank.measure import throughput
+from shardtune.api_schemas.failures import FailureKind
+from shardtune.api_schemas.measurements import MeasurePlan
+from shardtune.workers.rank import classify
+from shardtune.workers.rank.measure import throughput
 
 PLAN = MeasurePlan(window_steps=2, min_windows=2, max_windows=4, target_half_width=0.05, max_measure_s=10)
 

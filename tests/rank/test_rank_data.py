@@ -2,7 +2,7 @@
 
 import torch
 
-from workers.rank.model import data, weights
+from shardtune.workers.rank.model import data, weights
 
 CPU = torch.device("cpu")
 

@@ -8,7 +8,7 @@ import pytest
 from plain_training import deviation, train
 from tiny_trials import tiny_task
 
-from api_schemas.measurements import RankReport
+from shardtune.api_schemas.measurements import RankReport
 
 pytestmark = pytest.mark.ranks
 

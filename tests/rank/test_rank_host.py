@@ -87,7 +87,7 @@ def test_no_rank_outlives_a_killed_parent_of_the_host(tmp_path: Path) -> None:
     # The parent stands for the agent: it starts a host, tells its pid, and is killed.
     program = (
         "import subprocess, sys\n"
-        "p = subprocess.Popen([sys.executable, '-m', 'workers.rank.warm.host'], stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n"
+        "p = subprocess.Popen([sys.executable, '-m', 'shardtune.workers.rank.warm.host'], stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n"
         "print(p.pid, flush=True)\n"
         "p.stdout.readline()\n"
         f"p.stdin.write(b'{json.dumps({'launch': str(tmp_path), 'world_size': 2})}\\n'); p.stdin.flush()\n"
@@ -116,7 +116,9 @@ def test_ranks_are_gone_when_their_deadline_has_passed(own_host: HostProcess) ->
 def test_ranks_without_a_host_hold_their_deadline_themselves(tmp_path: Path) -> None:
     (tmp_path / "task.json").write_text(tiny_task({"kind": "ddp"}, ranks=1, max_windows=100_000).model_dump_json())
     (tmp_path / "deadline").write_text(str(time.clock_gettime(time.CLOCK_BOOTTIME) + 1))
-    rank = subprocess.run([sys.executable, "-m", "workers.rank", str(tmp_path)], start_new_session=True, timeout=60)
+    rank = subprocess.run(
+        [sys.executable, "-m", "shardtune.workers.rank", str(tmp_path)], start_new_session=True, timeout=60
+    )
     assert rank.returncode == -signal.SIGKILL
 
 
@@ -129,7 +131,7 @@ def test_the_builder_takes_its_compilers_along_when_its_parent_is_killed(tmp_pat
     program = (
         "import subprocess, sys, os\n"
         "os.environ['SHARDTUNE_PARENT_PID'] = str(os.getpid())\n"
-        "subprocess.run([sys.executable, '-m', 'workers.rank.process.cpu_adam'], start_new_session=True)\n"
+        "subprocess.run([sys.executable, '-m', 'shardtune.workers.rank.process.cpu_adam'], start_new_session=True)\n"
     )
     with subprocess.Popen([sys.executable, "-c", program], env=environment) as parent:
         wait_for(lambda: (tmp_path / "pids").exists() and (tmp_path / "pids").read_text().endswith("\n"), 60)

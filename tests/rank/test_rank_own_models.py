@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from tiny_trials import tiny_task
 
-from api_schemas.failures import FailureKind
-from api_schemas.leases import ProfileTask, RestartTask
-from api_schemas.measurements import RankReport
-from api_schemas.models import ModelProfile, ModelSpec
-from api_schemas.restart import RestartPlan
-from workers.trial_dir import TrialDir
+from shardtune.api_schemas.failures import FailureKind
+from shardtune.api_schemas.leases import ProfileTask, RestartTask
+from shardtune.api_schemas.measurements import RankReport
+from shardtune.api_schemas.models import ModelProfile, ModelSpec
+from shardtune.api_schemas.restart import RestartPlan
+from shardtune.workers.trial_dir import TrialDir
 
 pytestmark = pytest.mark.ranks
 

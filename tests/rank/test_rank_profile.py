@@ -2,9 +2,9 @@
 
 import pytest
 
-from api_schemas.models import preset
-from api_schemas.workload import Workload
-from workers.rank.training import profile
+from shardtune.api_schemas.models import preset
+from shardtune.api_schemas.workload import Workload
+from shardtune.workers.rank.training import profile
 
 WORKLOAD = Workload(sequence_length=256, global_batch=8)
 

@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 from tiny_trials import GPT2, tiny_task
 
-from api_schemas.failures import Failure, FailureKind
-from api_schemas.hardware import Fingerprint
-from api_schemas.leases import RestartTask
-from api_schemas.restart import RestartMeasurement, RestartPlan
-from tuner.verdict import restart
-from workers.agent import collect
-from workers.agent.attempt import Workplace, attempt
-from workers.agent.supervise import Ended, Limits
-from workers.launchers.base import RankExit
-from workers.launchers.warm import WarmLauncher
-from workers.rank.classify import SetupError
-from workers.rank.training import checkpoint_folder
-from workers.trial_dir import TrialDir
+from shardtune.api_schemas.failures import Failure, FailureKind
+from shardtune.api_schemas.hardware import Fingerprint
+from shardtune.api_schemas.leases import RestartTask
+from shardtune.api_schemas.restart import RestartMeasurement, RestartPlan
+from shardtune.tuner.verdict import restart
+from shardtune.workers.agent import collect
+from shardtune.workers.agent.attempt import Workplace, attempt
+from shardtune.workers.agent.supervise import Ended, Limits
+from shardtune.workers.launchers.base import RankExit
+from shardtune.workers.launchers.warm import WarmLauncher
+from shardtune.workers.rank.classify import SetupError
+from shardtune.workers.rank.training import checkpoint_folder
+from shardtune.workers.trial_dir import TrialDir
 
 pytestmark = pytest.mark.ranks
 

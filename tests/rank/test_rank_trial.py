@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from tiny_trials import HostProcess, tiny_task
 
-from api_schemas.failures import FailureKind
-from api_schemas.leases import ProfileTask
-from api_schemas.measurements import RankReport
-from api_schemas.models import ModelProfile
+from shardtune.api_schemas.failures import FailureKind
+from shardtune.api_schemas.leases import ProfileTask
+from shardtune.api_schemas.measurements import RankReport
+from shardtune.api_schemas.models import ModelProfile
 
 pytestmark = pytest.mark.ranks
 
@@ -100,7 +100,7 @@ def test_ranks_also_start_cold(tmp_path: Path) -> None:
     (tmp_path / "task.json").write_text(tiny_task(DDP, parity_steps=2).model_dump_json())
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-m", "workers.rank", str(tmp_path)],
+            [sys.executable, "-m", "shardtune.workers.rank", str(tmp_path)],
             env=os.environ | {"RANK": r, "LOCAL_RANK": r, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"},
         )
         for r in "01"

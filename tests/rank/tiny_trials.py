@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from api_schemas.leases import ProfileTask, TrialTask
-from api_schemas.measurements import RankReport
+from shardtune.api_schemas.leases import ProfileTask, TrialTask
+from shardtune.api_schemas.measurements import RankReport
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -66,7 +66,10 @@ class HostProcess:
     @classmethod
     def start(cls, folder: Path) -> "HostProcess":
         process = subprocess.Popen(
-            [sys.executable, "-m", "workers.rank.warm.host"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "shardtune.workers.rank.warm.host"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         assert process.stdout is not None
         return cls(process, folder, json.loads(process.stdout.readline()))

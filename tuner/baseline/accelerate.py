@@ -2,13 +2,13 @@
 
 from pydantic import JsonValue
 
-from api_schemas.hardware import Cluster
-from api_schemas.strategies import DdpConfig, Fsdp1Config, TrialConfig
-from api_schemas.strategies.fsdp1 import sync_policies
-from api_schemas.workload import Workload, gradient_accumulation
-from tuner.baseline import deepspeed, fsdp
-from tuner.baseline import recipe as recipes
-from tuner.baseline.section import Section
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, TrialConfig
+from shardtune.api_schemas.strategies.fsdp1 import sync_policies
+from shardtune.api_schemas.workload import Workload, gradient_accumulation
+from shardtune.tuner.baseline import deepspeed, fsdp
+from shardtune.tuner.baseline import recipe as recipes
+from shardtune.tuner.baseline.section import Section
 
 KEYS = frozenset(["distributed_type", "compute_environment"])
 """Of which every such file has one."""

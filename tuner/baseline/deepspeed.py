@@ -2,12 +2,12 @@
 
 from pydantic import ValidationError
 
-from api_schemas.hardware import Cluster
-from api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
-from api_schemas.workload import Recipe, Workload
-from tuner.baseline import recipe as recipes
-from tuner.baseline.section import Section, in_words
-from tuner.baseline.zero import read_zero
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
+from shardtune.api_schemas.workload import Recipe, Workload
+from shardtune.tuner.baseline import recipe as recipes
+from shardtune.tuner.baseline.section import Section, in_words
+from shardtune.tuner.baseline.zero import read_zero
 
 _SILENT_KEYS = frozenset(
     [

@@ -2,10 +2,10 @@
 
 from pydantic import JsonValue, ValidationError
 
-from api_schemas.hardware import Cluster
-from api_schemas.strategies import Fsdp1Config, Fsdp2Config, TrialConfig
-from api_schemas.workload import Recipe
-from tuner.baseline.section import Section, in_words
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.strategies import Fsdp1Config, Fsdp2Config, TrialConfig
+from shardtune.api_schemas.workload import Recipe
+from shardtune.tuner.baseline.section import Section, in_words
 
 _SILENT = frozenset(["cpu_ram_efficient_loading", "sync_module_states", "state_dict_type", "min_num_params"])
 _SILENT |= {"transformer_layer_cls_to_wrap", "xla", "xla_fsdp_v2", "xla_fsdp_grad_ckpt"}

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Iterable
 
-from api_schemas.workload import Recipe, Workload
-from tuner.baseline.section import Section
+from shardtune.api_schemas.workload import Recipe, Workload
+from shardtune.tuner.baseline.section import Section
 
 
 def computes_in(recipe: Recipe) -> str:

@@ -4,11 +4,11 @@ from typing import NamedTuple
 
 from pydantic import JsonValue, ValidationError
 
-from api_schemas.hardware import Cluster
-from api_schemas.strategies import Fsdp1Config, Fsdp2Config, TrialConfig, ZeroConfig
-from api_schemas.workload import Workload, gradient_accumulation
-from tuner.baseline import accelerate, deepspeed, training_arguments
-from tuner.baseline.section import Section, in_words
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.strategies import Fsdp1Config, Fsdp2Config, TrialConfig, ZeroConfig
+from shardtune.api_schemas.workload import Workload, gradient_accumulation
+from shardtune.tuner.baseline import accelerate, deepspeed, training_arguments
+from shardtune.tuner.baseline.section import Section, in_words
 
 
 class Resolved(NamedTuple):

@@ -2,12 +2,12 @@
 
 from pydantic import JsonValue
 
-from api_schemas.hardware import Cluster
-from api_schemas.strategies import DdpConfig, TrialConfig
-from api_schemas.workload import Workload
-from tuner.baseline import accelerate, deepspeed, fsdp
-from tuner.baseline import recipe as recipes
-from tuner.baseline.section import Section
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
+from shardtune.api_schemas.workload import Workload
+from shardtune.tuner.baseline import accelerate, deepspeed, fsdp
+from shardtune.tuner.baseline import recipe as recipes
+from shardtune.tuner.baseline.section import Section
 
 KEYS = frozenset(["output_dir", "per_device_train_batch_size", "deepspeed", "fsdp", "fsdp_config", "ddp_bucket_cap_mb"])
 KEYS |= {"gradient_checkpointing", "learning_rate", "num_train_epochs", "max_steps", "adam_beta1", "torch_compile"}

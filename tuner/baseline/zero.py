@@ -1,7 +1,7 @@
 """The `zero_optimization` section of a DeepSpeed JSON: DeepSpeed 0.19.8's key names, defaults and old spellings."""
 
-from api_schemas.strategies import Offload, ZeroConfig
-from tuner.baseline.section import Section
+from shardtune.api_schemas.strategies import Offload, ZeroConfig
+from shardtune.tuner.baseline.section import Section
 
 _SILENT_ZERO_KEYS = frozenset(
     [

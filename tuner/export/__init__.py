@@ -3,6 +3,6 @@
 The strategies render their own options (api_schemas.strategies); these modules put them into files.
 """
 
-from tuner.export.bundle import export, files
+from shardtune.tuner.export.bundle import export, files
 
 __all__ = ["export", "files"]

@@ -4,10 +4,10 @@ from typing import Any
 
 import yaml
 
-from api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, ZeroConfig
-from api_schemas.strategies.fsdp1 import HYBRID
-from tuner.export.subject import Subject
-from tuner.export.templates import fill
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, ZeroConfig
+from shardtune.api_schemas.strategies.fsdp1 import HYBRID
+from shardtune.tuner.export.subject import Subject
+from shardtune.tuner.export.templates import fill
 
 
 def document(subject: Subject) -> str:

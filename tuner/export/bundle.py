@@ -2,11 +2,11 @@
 
 import json
 
-from api_schemas.exports import Export, ExportFormat
-from api_schemas.strategies import ZeroConfig
-from api_schemas.studies import Contender, Study
-from tuner.export import accelerate, launch, lightning, snippet, torchtitan, training_arguments
-from tuner.export.subject import Subject
+from shardtune.api_schemas.exports import Export, ExportFormat
+from shardtune.api_schemas.strategies import ZeroConfig
+from shardtune.api_schemas.studies import Contender, Study
+from shardtune.tuner.export import accelerate, launch, lightning, snippet, torchtitan, training_arguments
+from shardtune.tuner.export.subject import Subject
 
 NVME_PLACEHOLDER = "/path/on/nvme"
 """Where offloaded state goes is the user's to choose; the worker's own folder means nothing elsewhere."""

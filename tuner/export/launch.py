@@ -1,9 +1,9 @@
 """`launch.sh`: one line for torchrun, one for Accelerate, with what must be refused."""
 
-from api_schemas.environment import CPU_RANKS
-from api_schemas.strategies import Fsdp1Config, Fsdp2Config, ZeroConfig
-from tuner.export.subject import Subject
-from tuner.export.templates import fill, indent
+from shardtune.api_schemas.environment import CPU_RANKS
+from shardtune.api_schemas.strategies import Fsdp1Config, Fsdp2Config, ZeroConfig
+from shardtune.tuner.export.subject import Subject
+from shardtune.tuner.export.templates import fill, indent
 
 
 def script(subject: Subject) -> str:

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
-from tuner.export.rendered import Rendered, comment, differences
-from tuner.export.subject import Subject, torch_dtype
-from tuner.export.templates import fill
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
+from shardtune.tuner.export.rendered import Rendered, comment, differences
+from shardtune.tuner.export.subject import Subject, torch_dtype
+from shardtune.tuner.export.templates import fill
 
 RELEASE = "lightning 2.6"
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.strategies import TrialConfig
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,11 @@
 """`train_snippet.py`: a complete training script that does what the trial did, for its reader to take over."""
 
-from api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, ZeroConfig
-from api_schemas.strategies.fsdp1 import HYBRID
-from tuner.export import trainers
-from tuner.export.launch import torchrun_options
-from tuner.export.subject import Subject, torch_dtype
-from tuner.export.templates import fill, indent
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, ZeroConfig
+from shardtune.api_schemas.strategies.fsdp1 import HYBRID
+from shardtune.tuner.export import trainers
+from shardtune.tuner.export.launch import torchrun_options
+from shardtune.tuner.export.subject import Subject, torch_dtype
+from shardtune.tuner.export.templates import fill, indent
 
 _KEPT = (
     "mm",

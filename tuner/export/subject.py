@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-from api_schemas.base import Dtype
-from api_schemas.hardware import Cluster
-from api_schemas.leases import TrialTask
-from api_schemas.models import ModelProfile
-from api_schemas.strategies import TrialConfig
-from api_schemas.studies import Contender, Study
-from api_schemas.workload import Workload, gradient_accumulation
+from shardtune.api_schemas.base import Dtype
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.leases import TrialTask
+from shardtune.api_schemas.models import ModelProfile
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.studies import Contender, Study
+from shardtune.api_schemas.workload import Workload, gradient_accumulation
 
 _TORCH = {"float32": "torch.float32", "bfloat16": "torch.bfloat16"}
 

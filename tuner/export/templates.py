@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from importlib.resources import files as package_files
 from string import Template
 
-_FOLDER = package_files("tuner.export") / "templates"
+_FOLDER = package_files("shardtune.tuner.export") / "templates"
 
 
 def fill(name: str, **values: object) -> str:

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
-from tuner.export.rendered import Rendered, comment, differences
-from tuner.export.subject import Subject
-from tuner.export.templates import fill
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
+from shardtune.tuner.export.rendered import Rendered, comment, differences
+from shardtune.tuner.export.subject import Subject
+from shardtune.tuner.export.templates import fill
 
 RELEASE = "torchtitan 0.2.2"
 _BUCKET_CAP_MB = 100

@@ -1,9 +1,9 @@
 """The `Trainer` class of the training script, one per backend, after `workers.rank.strategies`."""
 
-from api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, ZeroConfig
-from api_schemas.strategies.fsdp1 import HYBRID
-from tuner.export.subject import Subject, torch_dtype
-from tuner.export.templates import fill, indent
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, ZeroConfig
+from shardtune.api_schemas.strategies.fsdp1 import HYBRID
+from shardtune.tuner.export.subject import Subject, torch_dtype
+from shardtune.tuner.export.templates import fill, indent
 
 
 def source(subject: Subject) -> str:

@@ -3,11 +3,11 @@
 import json
 from typing import Any
 
-from api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
-from api_schemas.strategies.training_arguments import block_arguments, strategy_arguments, workload_arguments
-from tuner.export.rendered import Rendered, comment, differences
-from tuner.export.subject import Subject
-from tuner.export.templates import fill
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
+from shardtune.api_schemas.strategies.training_arguments import block_arguments, strategy_arguments, workload_arguments
+from shardtune.tuner.export.rendered import Rendered, comment, differences
+from shardtune.tuner.export.subject import Subject
+from shardtune.tuner.export.templates import fill
 
 RELEASE = "transformers 5.23"
 

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from api_schemas.fingerprints import Effect, FieldChange
-from api_schemas.hardware import Fingerprint, bandwidth_band
+from shardtune.api_schemas.fingerprints import Effect, FieldChange
+from shardtune.api_schemas.hardware import Fingerprint, bandwidth_band
 
 Judge = Callable[[Any, Any], Effect | None]
 """What a difference between two known values does; None: nothing."""

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-from api_schemas.fingerprints import FieldChange
-from api_schemas.hardware import Fingerprint
-from tuner.freshness.fingerprints import POLICY, changes
+from shardtune.api_schemas.fingerprints import FieldChange
+from shardtune.api_schemas.hardware import Fingerprint
+from shardtune.tuner.freshness.fingerprints import POLICY, changes
 
 
 @dataclass(frozen=True)

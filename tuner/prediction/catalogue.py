@@ -11,7 +11,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from api_schemas.hardware import Cluster
+from shardtune.api_schemas.hardware import Cluster
 
 GB = 1e9
 HOST_GIB_PER_GPU = 256
@@ -53,7 +53,7 @@ _BINARY_GIB = {"H200-SXM-141GB": 139.8, "GH200-141GB": 139.8, "H100-SXM-96GB-HBM
 
 @cache
 def _load() -> dict[str, Gpu]:
-    data = json.loads((files("tuner") / "data" / "hardware.json").read_text())
+    data = json.loads((files("shardtune.tuner") / "data" / "hardware.json").read_text())
     network = data["network_gbit_per_s_per_gpu"]
     gpus = [_gpu(entry, network[entry["architecture"]]) for entry in data["gpus"]]
     return {gpu.name: gpu for gpu in gpus}

@@ -6,16 +6,16 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from api_schemas.base import GIB
-from api_schemas.hardware import Cluster, MeasuredHardware
-from api_schemas.workload import Workload
-from tuner.prediction import catalogue
-from tuner.prediction.calibration import UNCALIBRATED, MemoryCalibration, SpeedCalibration
-from tuner.prediction.footprint import Candidates, Dtypes, Implementation, MemoryTable, peak_memory
-from tuner.prediction.model_shape import ModelShape
-from tuner.prediction.throughput import Network, Rates, StepTable, rates_of, step_times
-from tuner.prediction.throughput.measured import fallback_network, measured_network, measured_rates
-from tuner.prediction.throughput.rates import CPU_NETWORK, CPU_RATES, cluster_network
+from shardtune.api_schemas.base import GIB
+from shardtune.api_schemas.hardware import Cluster, MeasuredHardware
+from shardtune.api_schemas.workload import Workload
+from shardtune.tuner.prediction import catalogue
+from shardtune.tuner.prediction.calibration import UNCALIBRATED, MemoryCalibration, SpeedCalibration
+from shardtune.tuner.prediction.footprint import Candidates, Dtypes, Implementation, MemoryTable, peak_memory
+from shardtune.tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.throughput import Network, Rates, StepTable, rates_of, step_times
+from shardtune.tuner.prediction.throughput.measured import fallback_network, measured_network, measured_rates
+from shardtune.tuner.prediction.throughput.rates import CPU_NETWORK, CPU_RATES, cluster_network
 
 
 @dataclass(frozen=True)

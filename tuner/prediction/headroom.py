@@ -3,9 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.prediction.evaluation import Evaluation
-from tuner.prediction.footprint import Candidates
-from tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.evaluation import Evaluation
+from shardtune.tuner.prediction.footprint import Candidates
+from shardtune.tuner.prediction.model_shape import ModelShape
 
 _SEQUENCES = np.unique(np.round(np.geomspace(1, 32_768, 160))) * 128.0
 _MICRO_BATCHES = np.unique(np.round(np.geomspace(1, 4096, 160)))

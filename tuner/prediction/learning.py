@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from api_schemas.base import GIB
-from api_schemas.hardware import Cluster, MeasuredHardware
-from api_schemas.measurements import Measurement, Memory
-from api_schemas.predictions import TrialPrediction
-from api_schemas.strategies import TrialConfig
-from api_schemas.workload import Workload
-from tuner.prediction.calibration import (
+from shardtune.api_schemas.base import GIB
+from shardtune.api_schemas.hardware import Cluster, MeasuredHardware
+from shardtune.api_schemas.measurements import Measurement, Memory
+from shardtune.api_schemas.predictions import TrialPrediction
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.workload import Workload
+from shardtune.tuner.prediction.calibration import (
     CPU_PART_SIGMA,
     ESTIMATED,
     NOTHING_LEARNT,
@@ -24,10 +24,10 @@ from tuner.prediction.calibration import (
     fit_memory,
     fit_speed,
 )
-from tuner.prediction.evaluation import Evaluation, evaluate
-from tuner.prediction.footprint.configs import from_configs
-from tuner.prediction.model_shape import ModelShape
-from tuner.prediction.traced_shape import TracedShape
+from shardtune.tuner.prediction.evaluation import Evaluation, evaluate
+from shardtune.tuner.prediction.footprint.configs import from_configs
+from shardtune.tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.traced_shape import TracedShape
 
 _DEVIATIONS = 1.645
 """Of a normal distribution, for 90 %."""

@@ -1,19 +1,19 @@
 """The first memory gate: reject a configuration only if it is very unlikely to fit, by the predictor's own error."""
 
-from api_schemas.base import GIB
-from api_schemas.failures import Failure, FailureKind
-from api_schemas.hardware import Cluster
-from api_schemas.predictions import TrialPrediction
-from api_schemas.sizes import memory
-from api_schemas.strategies import TrialConfig
-from api_schemas.studies import Objective
-from api_schemas.trials import Rejection
-from api_schemas.workload import Workload
-from tuner.objective import available_gib
-from tuner.prediction.calibration import MemoryCalibration
-from tuner.prediction.footprint import Dtypes, Implementation, MemoryTable, peak_memory
-from tuner.prediction.footprint.configs import from_configs
-from tuner.prediction.model_shape import ModelShape
+from shardtune.api_schemas.base import GIB
+from shardtune.api_schemas.failures import Failure, FailureKind
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.predictions import TrialPrediction
+from shardtune.api_schemas.sizes import memory
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.studies import Objective
+from shardtune.api_schemas.trials import Rejection
+from shardtune.api_schemas.workload import Workload
+from shardtune.tuner.objective import available_gib
+from shardtune.tuner.prediction.calibration import MemoryCalibration
+from shardtune.tuner.prediction.footprint import Dtypes, Implementation, MemoryTable, peak_memory
+from shardtune.tuner.prediction.footprint.configs import from_configs
+from shardtune.tuner.prediction.model_shape import ModelShape
 
 _DEVIATIONS = 2.33
 """Of a normal distribution: 99 % of the runs of a rejected configuration would not have fitted."""

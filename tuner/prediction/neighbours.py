@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from api_schemas.hardware import Cluster
-from api_schemas.predictions import Change
-from api_schemas.strategies import (
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.predictions import Change
+from shardtune.api_schemas.strategies import (
     Checkpointing,
     DdpConfig,
     Fsdp1Config,

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from api_schemas.base import DTYPE_BYTES, GIB
-from api_schemas.hardware import Cluster, MeasuredHardware
-from api_schemas.predictions import (
+from shardtune.api_schemas.base import DTYPE_BYTES, GIB
+from shardtune.api_schemas.hardware import Cluster, MeasuredHardware
+from shardtune.api_schemas.predictions import (
     Bound,
     MemoryPrediction,
     MemoryTerm,
@@ -22,10 +22,10 @@ from api_schemas.predictions import (
     SpeedPrediction,
     Verdict,
 )
-from api_schemas.strategies import TrialConfig
-from api_schemas.workload import MOST_SAMPLES, Workload
-from tuner.prediction import catalogue, headroom, model_shape, neighbours
-from tuner.prediction.calibration import (
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.workload import MOST_SAMPLES, Workload
+from shardtune.tuner.prediction import catalogue, headroom, model_shape, neighbours
+from shardtune.tuner.prediction.calibration import (
     NOTHING_LEARNT,
     PARTS,
     UNCALIBRATED,
@@ -33,12 +33,12 @@ from tuner.prediction.calibration import (
     MemoryCalibration,
     SpeedCalibration,
 )
-from tuner.prediction.evaluation import Evaluation, evaluate, machine
-from tuner.prediction.footprint import Dtypes, Implementation, peak_memory
-from tuner.prediction.footprint.configs import from_configs
-from tuner.prediction.footprint.peak import MOMENTS, SOURCES
-from tuner.prediction.model_shape import ModelShape
-from tuner.prediction.throughput import StepTable
+from shardtune.tuner.prediction.evaluation import Evaluation, evaluate, machine
+from shardtune.tuner.prediction.footprint import Dtypes, Implementation, peak_memory
+from shardtune.tuner.prediction.footprint.configs import from_configs
+from shardtune.tuner.prediction.footprint.peak import MOMENTS, SOURCES
+from shardtune.tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.throughput import StepTable
 
 DEFAULT_SEQUENCE = 4096
 _DEVIATIONS = 1.645

@@ -7,9 +7,9 @@ marked as one.
 from dataclasses import asdict, dataclass
 from functools import cached_property
 
-from api_schemas.models import ModelProfile, ModelSpec
-from tuner.prediction import model_shape
-from tuner.prediction.model_shape import ModelShape
+from shardtune.api_schemas.models import ModelProfile, ModelSpec
+from shardtune.tuner.prediction import model_shape
+from shardtune.tuner.prediction.model_shape import ModelShape
 
 _HEAD_DIM = 64
 """Of the assumed Llama block."""

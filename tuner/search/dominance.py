@@ -5,12 +5,12 @@ Only an order of trying, nothing is excluded: an allocator may fragment less wit
 
 from collections.abc import Iterable, Sequence
 
-from api_schemas.failures import FailureKind
-from api_schemas.search_space import KnobValue
-from api_schemas.strategies import TrialConfig
-from tuner.history import Observation
-from tuner.search.space import Space
-from tuner.search.space.flat import Flat, flatten
+from shardtune.api_schemas.failures import FailureKind
+from shardtune.api_schemas.search_space import KnobValue
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.tuner.history import Observation
+from shardtune.tuner.search.space import Space
+from shardtune.tuner.search.space.flat import Flat, flatten
 
 _PLACEMENT = ("backend", "stage", "sharding_strategy", "dp_shard", "offload_optimizer", "offload_param", "cpu_offload")
 _HEAVIER: dict[str, tuple[KnobValue, ...]] = {

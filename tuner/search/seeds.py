@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from api_schemas.hardware import Cluster
-from api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, Strategy, TrialConfig, ZeroConfig
-from api_schemas.workload import Workload
-from tuner.history import Origin
-from tuner.search.space import Space
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, Strategy, TrialConfig, ZeroConfig
+from shardtune.api_schemas.workload import Workload
+from shardtune.tuner.history import Origin
+from shardtune.tuner.search.space import Space
 
 MOST_SEEDS = 4
 

@@ -3,10 +3,10 @@ budget grows when a study is extended."""
 
 from collections.abc import Iterable, Sequence
 
-from api_schemas.studies import MOST_PAIRS, Budget
-from api_schemas.study_changes import Extension
-from api_schemas.trials import TrialState
-from tuner.history import Observation
+from shardtune.api_schemas.studies import MOST_PAIRS, Budget
+from shardtune.api_schemas.study_changes import Extension
+from shardtune.api_schemas.trials import TrialState
+from shardtune.tuner.history import Observation
 
 DEFAULT_MAX_TRIALS = 40
 MIN_TRIALS = 12

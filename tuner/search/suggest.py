@@ -15,12 +15,12 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, IntD
 from optuna.exceptions import ExperimentalWarning
 from optuna.trial import FrozenTrial, create_trial
 
-from api_schemas.search_space import KnobValue
-from api_schemas.strategies import TrialConfig
-from api_schemas.trials import Rejection, TrialState
-from tuner.history import Observation, Origin
-from tuner.search.dominance import probably_too_large, too_large
-from tuner.search.space import Chooser, Space
+from shardtune.api_schemas.search_space import KnobValue
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.trials import Rejection, TrialState
+from shardtune.tuner.history import Observation, Origin
+from shardtune.tuner.search.dominance import probably_too_large, too_large
+from shardtune.tuner.search.space import Chooser, Space
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 warnings.filterwarnings("ignore", category=ExperimentalWarning, message=".*group.*")

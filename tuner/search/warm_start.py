@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from api_schemas.trials import TrialState
-from tuner.history import Observation
+from shardtune.api_schemas.trials import TrialState
+from shardtune.tuner.history import Observation
 
 
 @dataclass(frozen=True)

@@ -17,14 +17,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from api_schemas.strategies import TrialConfig
-from api_schemas.studies import FEWEST_PAIRS
-from api_schemas.trials import TrialState
-from tuner.history import Observation
-from tuner.verdict import paired_test
-from tuner.verdict.paired_test import Decision
-from tuner.verdict.promotion import NEAR, Match
-from tuner.verdict.ranking import contender, search_speeds
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.studies import FEWEST_PAIRS
+from shardtune.api_schemas.trials import TrialState
+from shardtune.tuner.history import Observation
+from shardtune.tuner.verdict import paired_test
+from shardtune.tuner.verdict.paired_test import Decision
+from shardtune.tuner.verdict.promotion import NEAR, Match
+from shardtune.tuner.verdict.ranking import contender, search_speeds
 
 MOST_CHALLENGERS = 3
 RUNNER_UPS = 2

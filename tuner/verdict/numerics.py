@@ -4,11 +4,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from api_schemas.failures import FailureKind
-from api_schemas.measurements import StepRecord
-from api_schemas.trials import TrialState
-from api_schemas.workload import Recipe
-from tuner.history import Observation
+from shardtune.api_schemas.failures import FailureKind
+from shardtune.api_schemas.measurements import StepRecord
+from shardtune.api_schemas.trials import TrialState
+from shardtune.api_schemas.workload import Recipe
+from shardtune.tuner.history import Observation
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from functools import cache
 from statistics import median
 from typing import Literal
 
-from api_schemas.studies import MOST_PAIRS, Speedup
+from shardtune.api_schemas.studies import MOST_PAIRS, Speedup
 
 ERROR = 0.025
 """Probability, over all looks, of calling an equal or slower challenger faster; the interval has as much on either side."""

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from tuner.verdict import paired_test
-from tuner.verdict.paired_test import Decision
+from shardtune.tuner.verdict import paired_test
+from shardtune.tuner.verdict.paired_test import Decision
 
 MOST_CANDIDATES = 20
 NEAR = 0.9

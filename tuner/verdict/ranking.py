@@ -4,13 +4,13 @@ import math
 from collections.abc import Iterable, Sequence
 from statistics import median
 
-from api_schemas.measurements import Measurement
-from api_schemas.studies import Contender, Promotion, StudyResult, Verdict
-from api_schemas.trials import TrialState
-from tuner.history import Observation
-from tuner.verdict import paired_test
-from tuner.verdict.numerics import Judgement
-from tuner.verdict.promotion import MOST_CANDIDATES, NEAR, Match, Standing
+from shardtune.api_schemas.measurements import Measurement
+from shardtune.api_schemas.studies import Contender, Promotion, StudyResult, Verdict
+from shardtune.api_schemas.trials import TrialState
+from shardtune.tuner.history import Observation
+from shardtune.tuner.verdict import paired_test
+from shardtune.tuner.verdict.numerics import Judgement
+from shardtune.tuner.verdict.promotion import MOST_CANDIDATES, NEAR, Match, Standing
 
 
 def contender(obs: Observation) -> Contender:

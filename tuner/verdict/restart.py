@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from api_schemas.failures import Failure, FailureKind
-from api_schemas.restart import RestartCheck, RestartMeasurement
-from api_schemas.studies import StudyResult, StudySpec
-from api_schemas.trials import TrialState
-from api_schemas.workload import Recipe
-from tuner.verdict import numerics
+from shardtune.api_schemas.failures import Failure, FailureKind
+from shardtune.api_schemas.restart import RestartCheck, RestartMeasurement
+from shardtune.api_schemas.studies import StudyResult, StudySpec
+from shardtune.api_schemas.trials import TrialState
+from shardtune.api_schemas.workload import Recipe
+from shardtune.tuner.verdict import numerics
 
 _UNFIT = {
     FailureKind.OOM,

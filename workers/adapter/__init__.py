@@ -6,7 +6,7 @@ which starts the script and hands the trial in here; nothing here imports it.
 
 import os
 
-from workers.adapter.trial import AdapterError, Refused, Stopped, Trial
+from shardtune.workers.adapter.trial import AdapterError, Refused, Stopped, Trial
 
 __all__ = ["AdapterError", "Refused", "Stopped", "Trial", "in_trial", "trial"]
 

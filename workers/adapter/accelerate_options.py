@@ -5,8 +5,8 @@ from typing import Any
 from accelerate import DistributedDataParallelKwargs
 from accelerate.utils import GradientAccumulationPlugin
 
-from api_schemas.strategies import DdpConfig
-from workers.adapter.trial import Refused, Trial
+from shardtune.api_schemas.strategies import DdpConfig
+from shardtune.workers.adapter.trial import Refused, Trial
 
 
 def accelerator_options(trial: Trial) -> dict[str, Any]:

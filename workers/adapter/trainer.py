@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from api_schemas.strategies import DdpConfig, Fsdp2Config
-from api_schemas.strategies.training_arguments import strategy_arguments, workload_arguments
-from workers.adapter.trial import Trial
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config
+from shardtune.api_schemas.strategies.training_arguments import strategy_arguments, workload_arguments
+from shardtune.workers.adapter.trial import Trial
 
 
 def training_arguments(trial: Trial) -> dict[str, Any]:

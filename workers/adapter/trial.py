@@ -7,8 +7,8 @@ from typing import NoReturn, Protocol, TypeVar
 import torch
 from torch import nn
 
-from api_schemas.strategies import TrialConfig
-from api_schemas.workload import Workload
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.workload import Workload
 
 Module = TypeVar("Module", bound=nn.Module)
 

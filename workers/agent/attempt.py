@@ -5,22 +5,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from api_schemas.failures import Failure, FailureKind
-from api_schemas.hardware import Fingerprint
-from api_schemas.leases import ProfileTask, RestartTask, Task
-from api_schemas.measurements import Measurement
-from api_schemas.models import ModelProfile
-from api_schemas.restart import RestartMeasurement
-from workers.agent.collect import outcome
-from workers.agent.phases import see_through
-from workers.agent.supervise import Ended, Limits
-from workers.clock import now_s
-from workers.config.allowlist import Allowed
-from workers.launchers.base import Launcher, LaunchFailed
-from workers.machine.conditions import judged, observe
-from workers.machine.device_watch import DeviceWatch
-from workers.machine.host_load import HostLook
-from workers.trial_dir import DiskFull, TrialDir
+from shardtune.api_schemas.failures import Failure, FailureKind
+from shardtune.api_schemas.hardware import Fingerprint
+from shardtune.api_schemas.leases import ProfileTask, RestartTask, Task
+from shardtune.api_schemas.measurements import Measurement
+from shardtune.api_schemas.models import ModelProfile
+from shardtune.api_schemas.restart import RestartMeasurement
+from shardtune.workers.agent.collect import outcome
+from shardtune.workers.agent.phases import see_through
+from shardtune.workers.agent.supervise import Ended, Limits
+from shardtune.workers.clock import now_s
+from shardtune.workers.config.allowlist import Allowed
+from shardtune.workers.launchers.base import Launcher, LaunchFailed
+from shardtune.workers.machine.conditions import judged, observe
+from shardtune.workers.machine.device_watch import DeviceWatch
+from shardtune.workers.machine.host_load import HostLook
+from shardtune.workers.trial_dir import DiskFull, TrialDir
 
 log = logging.getLogger(__name__)
 

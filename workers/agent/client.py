@@ -14,9 +14,9 @@ from typing import TypeVar
 import httpx
 from pydantic import ValidationError
 
-from api_schemas.base import Schema
-from api_schemas.credentials import KeySource
-from api_schemas.leases import (
+from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.credentials import KeySource
+from shardtune.api_schemas.leases import (
     Heartbeat,
     HeartbeatAnswer,
     Lease,

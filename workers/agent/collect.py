@@ -8,15 +8,15 @@ import signal
 import statistics
 from collections.abc import Iterable, Sequence
 
-from api_schemas.failures import Failure, FailureKind
-from api_schemas.leases import ProfileTask, Task, TrialTask
-from api_schemas.measurements import Measurement, Memory, RankFigures, RankReport
-from api_schemas.models import ModelProfile
-from api_schemas.restart import RestartMeasurement
-from api_schemas.workload import gradient_accumulation
-from workers.agent.supervise import Ended
-from workers.launchers.base import RankExit
-from workers.trial_dir import TrialDir
+from shardtune.api_schemas.failures import Failure, FailureKind
+from shardtune.api_schemas.leases import ProfileTask, Task, TrialTask
+from shardtune.api_schemas.measurements import Measurement, Memory, RankFigures, RankReport
+from shardtune.api_schemas.models import ModelProfile
+from shardtune.api_schemas.restart import RestartMeasurement
+from shardtune.api_schemas.workload import gradient_accumulation
+from shardtune.workers.agent.supervise import Ended
+from shardtune.workers.launchers.base import RankExit
+from shardtune.workers.trial_dir import TrialDir
 
 # 97.5 % quantiles of Student's t for 1, 2, … degrees of freedom (any table of the distribution); beyond, the normal one
 # is within 2 %.

@@ -4,10 +4,10 @@ import logging
 import threading
 from collections.abc import Callable
 
-from api_schemas.leases import PROTOCOL_VERSION, Heartbeat, Lease
-from api_schemas.measurements import Progress
-from workers.agent.client import LeaseLost, Refused, ServiceClient, Unreachable
-from workers.clock import LeaseClock, now_s
+from shardtune.api_schemas.leases import PROTOCOL_VERSION, Heartbeat, Lease
+from shardtune.api_schemas.measurements import Progress
+from shardtune.workers.agent.client import LeaseLost, Refused, ServiceClient, Unreachable
+from shardtune.workers.clock import LeaseClock, now_s
 
 log = logging.getLogger(__name__)
 

@@ -9,21 +9,21 @@ import logging
 import secrets
 from collections.abc import Callable
 
-from api_schemas.failures import Failure, FailureKind
-from api_schemas.hardware import Fingerprint, Inventory
-from api_schemas.leases import PROTOCOL_VERSION, Lease, LeaseRequest, Registered, Registration, Report
-from api_schemas.measurements import Measurement
-from api_schemas.models import ModelProfile
-from api_schemas.restart import RestartMeasurement
-from workers.agent.attempt import Attempted, Workplace, attempt
-from workers.agent.client import ClientError, LeaseLost, Refused, ServiceClient, Unreachable, patiently
-from workers.agent.heartbeat import HeartbeatThread
-from workers.agent.supervise import Limits
-from workers.clock import now_s
-from workers.config.settings import WorkerSettings
-from workers.interrupt import Interrupt
-from workers.launchers.base import LaunchFailed
-from workers.trial_dir import TrialDir, check_disk, prune
+from shardtune.api_schemas.failures import Failure, FailureKind
+from shardtune.api_schemas.hardware import Fingerprint, Inventory
+from shardtune.api_schemas.leases import PROTOCOL_VERSION, Lease, LeaseRequest, Registered, Registration, Report
+from shardtune.api_schemas.measurements import Measurement
+from shardtune.api_schemas.models import ModelProfile
+from shardtune.api_schemas.restart import RestartMeasurement
+from shardtune.workers.agent.attempt import Attempted, Workplace, attempt
+from shardtune.workers.agent.client import ClientError, LeaseLost, Refused, ServiceClient, Unreachable, patiently
+from shardtune.workers.agent.heartbeat import HeartbeatThread
+from shardtune.workers.agent.supervise import Limits
+from shardtune.workers.clock import now_s
+from shardtune.workers.config.settings import WorkerSettings
+from shardtune.workers.interrupt import Interrupt
+from shardtune.workers.launchers.base import LaunchFailed
+from shardtune.workers.trial_dir import TrialDir, check_disk, prune
 
 _LEASE_WAIT_S = 2.0
 """How long the service may hold our question; a signal is noticed no later than this."""

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from api_schemas.leases import RestartTask, Task
-from workers.agent.collect import first_failure
-from workers.agent.supervise import Ended, Limits, supervise
-from workers.clock import now_s
-from workers.launchers.base import Launcher
-from workers.trial_dir import TrialDir
+from shardtune.api_schemas.leases import RestartTask, Task
+from shardtune.workers.agent.collect import first_failure
+from shardtune.workers.agent.supervise import Ended, Limits, supervise
+from shardtune.workers.clock import now_s
+from shardtune.workers.launchers.base import Launcher
+from shardtune.workers.trial_dir import TrialDir
 
 
 def see_through(

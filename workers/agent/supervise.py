@@ -5,10 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from workers.clock import now_s
-from workers.launchers.base import Launcher, RankExit
-from workers.machine.oom_counter import oom_kills
-from workers.trial_dir import TrialDir
+from shardtune.workers.clock import now_s
+from shardtune.workers.launchers.base import Launcher, RankExit
+from shardtune.workers.machine.oom_counter import oom_kills
+from shardtune.workers.trial_dir import TrialDir
 
 _POLL_S = 0.25
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from api_schemas.models import ModelSpec
+from shardtune.api_schemas.models import ModelSpec
 
 GROUP = "shardtune.models"
 

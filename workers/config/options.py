@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from workers.config import allowlist as allowed_code
+from shardtune.workers.config import allowlist as allowed_code
 
 
 def machine_options(parser: argparse.ArgumentParser) -> None:

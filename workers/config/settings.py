@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from workers.config.overrides import split_overrides
+from shardtune.workers.config.overrides import split_overrides
 
 
 class WorkerSettings(BaseSettings):

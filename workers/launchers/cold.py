@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from workers.launchers.base import LaunchFailed, Prepared, RankExit, RanksAlive
-from workers.launchers.processes import MARK, PYTHON, kill_marked, kill_quietly, start_tethered
+from shardtune.workers.launchers.base import LaunchFailed, Prepared, RankExit, RanksAlive
+from shardtune.workers.launchers.processes import MARK, PYTHON, kill_marked, kill_quietly, start_tethered
 
-RANK_COMMAND = (*PYTHON, "-m", "workers.rank")
+RANK_COMMAND = (*PYTHON, "-m", "shardtune.workers.rank")
 
 
 class ColdLauncher:

@@ -4,11 +4,11 @@ import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from workers.launchers import operators
-from workers.launchers.base import Prepared, RankExit
-from workers.launchers.cold import ColdLauncher
-from workers.launchers.processes import kill_marked
-from workers.launchers.warm import ForkUnsafe, WarmLauncher
+from shardtune.workers.launchers import operators
+from shardtune.workers.launchers.base import Prepared, RankExit
+from shardtune.workers.launchers.cold import ColdLauncher
+from shardtune.workers.launchers.processes import kill_marked
+from shardtune.workers.launchers.warm import ForkUnsafe, WarmLauncher
 
 log = logging.getLogger(__name__)
 

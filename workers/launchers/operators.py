@@ -5,12 +5,12 @@ import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from workers.clock import now_s
-from workers.launchers.processes import MARK, PYTHON, start_tethered
-from workers.status_note import doing
-from workers.trial_dir import tail
+from shardtune.workers.clock import now_s
+from shardtune.workers.launchers.processes import MARK, PYTHON, start_tethered
+from shardtune.workers.status_note import doing
+from shardtune.workers.trial_dir import tail
 
-BUILD_COMMAND = (*PYTHON, "-m", "workers.rank.process.cpu_adam")
+BUILD_COMMAND = (*PYTHON, "-m", "shardtune.workers.rank.process.cpu_adam")
 _LIMIT_S = 900.0
 
 log = logging.getLogger(__name__)

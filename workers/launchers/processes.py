@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from workers.launchers import tether
+from shardtune.workers.launchers import tether
 
 PYTHON = (sys.executable, *(["-P"] if sys.flags.safe_path else []))
 """The interpreter for our own modules. -P is passed on: with it a folder `workers` where we were started is not ours."""

@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from workers.launchers.base import LaunchFailed, Prepared, RankExit, RanksAlive
-from workers.launchers.processes import MARK, PYTHON, kill_marked, marked, start_tethered
-from workers.trial_dir import tail
+from shardtune.workers.launchers.base import LaunchFailed, Prepared, RankExit, RanksAlive
+from shardtune.workers.launchers.processes import MARK, PYTHON, kill_marked, marked, start_tethered
+from shardtune.workers.trial_dir import tail
 
-HOST_COMMAND = (*PYTHON, "-m", "workers.rank.warm.host")
+HOST_COMMAND = (*PYTHON, "-m", "shardtune.workers.rank.warm.host")
 
 log = logging.getLogger(__name__)
 

@@ -5,16 +5,16 @@ from collections.abc import Sequence
 
 import psutil
 
-from api_schemas.conditions import Conditions
-from api_schemas.failures import Failure, FailureKind
-from api_schemas.hardware import Cluster
-from api_schemas.leases import Task, TrialTask
-from api_schemas.measurements import Measurement, RankReport
-from api_schemas.models import ModelProfile
-from api_schemas.restart import RestartMeasurement
-from workers.machine import device_health, plausibility
-from workers.machine.device_health import Fault, Look
-from workers.machine.host_load import HostLook
+from shardtune.api_schemas.conditions import Conditions
+from shardtune.api_schemas.failures import Failure, FailureKind
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.leases import Task, TrialTask
+from shardtune.api_schemas.measurements import Measurement, RankReport
+from shardtune.api_schemas.models import ModelProfile
+from shardtune.api_schemas.restart import RestartMeasurement
+from shardtune.workers.machine import device_health, plausibility
+from shardtune.workers.machine.device_health import Fault, Look
+from shardtune.workers.machine.host_load import HostLook
 
 _STRAGGLER = 1.2
 """Slowest over median rank, at the same calculation on equal GPUs that do nothing else."""

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel
 
-from api_schemas.base import GIB
-from api_schemas.conditions import DeviceSeen
+from shardtune.api_schemas.base import GIB
+from shardtune.api_schemas.conditions import DeviceSeen
 
 _HARMFUL = {
     0x08: "hardware slowdown",

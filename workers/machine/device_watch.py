@@ -15,13 +15,13 @@ from typing import IO
 
 from pydantic import ValidationError
 
-from workers.clock import now_s
-from workers.launchers.processes import PYTHON, start_tethered
-from workers.machine import device_health
-from workers.machine.device_health import Look
-from workers.status_note import doing
+from shardtune.workers.clock import now_s
+from shardtune.workers.launchers.processes import PYTHON, start_tethered
+from shardtune.workers.machine import device_health
+from shardtune.workers.machine.device_health import Look
+from shardtune.workers.status_note import doing
 
-WATCH_COMMAND = (*PYTHON, "-m", "workers.machine.nvml_watch")
+WATCH_COMMAND = (*PYTHON, "-m", "shardtune.workers.machine.nvml_watch")
 _KEPT = 4 * 3600
 """Looks; more than the longest run takes."""
 _FRESH_S = 15.0

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from api_schemas.hardware import HardwareReport, Inventory, MeasuredHardware
-from workers.clock import now_s
-from workers.launchers.base import LaunchFailed
-from workers.launchers.cold import ColdLauncher
-from workers.launchers.processes import PYTHON
-from workers.trial_dir import tail
+from shardtune.api_schemas.hardware import HardwareReport, Inventory, MeasuredHardware
+from shardtune.workers.clock import now_s
+from shardtune.workers.launchers.base import LaunchFailed
+from shardtune.workers.launchers.cold import ColdLauncher
+from shardtune.workers.launchers.processes import PYTHON
+from shardtune.workers.trial_dir import tail
 
-COMMAND = (*PYTHON, "-m", "workers.rank.measure.hardware")
+COMMAND = (*PYTHON, "-m", "shardtune.workers.rank.measure.hardware")
 _DEADLINE_S = 300.0
 
 

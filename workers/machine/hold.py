@@ -5,15 +5,15 @@ import logging
 import os
 from collections.abc import Iterator
 
-from api_schemas.environment import CPU_RANKS
-from workers import status_note
-from workers.config.settings import WorkerSettings
-from workers.interrupt import Interrupt
-from workers.launchers.base import LaunchFailed, Prepared
-from workers.launchers.local import LocalLauncher
-from workers.machine import device_lock
-from workers.machine.device_watch import DeviceWatch
-from workers.machine.inventory import Gpus, find_gpus
+from shardtune.api_schemas.environment import CPU_RANKS
+from shardtune.workers import status_note
+from shardtune.workers.config.settings import WorkerSettings
+from shardtune.workers.interrupt import Interrupt
+from shardtune.workers.launchers.base import LaunchFailed, Prepared
+from shardtune.workers.launchers.local import LocalLauncher
+from shardtune.workers.machine import device_lock
+from shardtune.workers.machine.device_watch import DeviceWatch
+from shardtune.workers.machine.inventory import Gpus, find_gpus
 
 log = logging.getLogger(__name__)
 

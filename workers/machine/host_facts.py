@@ -6,8 +6,8 @@ from pathlib import Path
 
 import psutil
 
-from api_schemas.base import GIB
-from workers.machine.oom_counter import cgroups
+from shardtune.api_schemas.base import GIB
+from shardtune.workers.machine.oom_counter import cgroups
 
 _ETHERNET = "1"
 """ARPHRD_ETHER in /sys/class/net/*/type."""

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import psutil
 
-from api_schemas.base import GIB
-from api_schemas.conditions import Conditions
-from workers.clock import now_s
-from workers.machine.host_facts import host_memory_gib
-from workers.machine.oom_counter import cgroups
+from shardtune.api_schemas.base import GIB
+from shardtune.api_schemas.conditions import Conditions
+from shardtune.workers.clock import now_s
+from shardtune.workers.machine.host_facts import host_memory_gib
+from shardtune.workers.machine.oom_counter import cgroups
 
 _ROOT = Path("/sys/fs/cgroup")
 

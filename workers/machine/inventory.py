@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, JsonValue, ValidationError
 
-from api_schemas.base import GIB
-from api_schemas.hardware import Cluster, Fingerprint, Inventory
-from api_schemas.leases import TASK_KINDS
-from workers.config.allowlist import Allowed
-from workers.launchers.processes import PYTHON, start_tethered
-from workers.machine import host_facts
-from workers.machine.gpu_peaks import figures
+from shardtune.api_schemas.base import GIB
+from shardtune.api_schemas.hardware import Cluster, Fingerprint, Inventory
+from shardtune.api_schemas.leases import TASK_KINDS
+from shardtune.workers.config.allowlist import Allowed
+from shardtune.workers.launchers.processes import PYTHON, start_tethered
+from shardtune.workers.machine import host_facts
+from shardtune.workers.machine.gpu_peaks import figures
 
 DEFAULT_CPU_RANKS = 2
 _RANKS_SHARE = 0.8
@@ -107,7 +107,7 @@ def find_gpus() -> Gpus:
     Raises:
         DetectionFailed: there is a driver, but it does not answer as it should.
     """
-    command = [*PYTHON, "-m", "workers.machine.nvml"]
+    command = [*PYTHON, "-m", "shardtune.workers.machine.nvml"]
     try:
         child = subprocess.run(command, capture_output=True, text=True, timeout=_NVML_S, check=False)
         return Gpus.model_validate_json(child.stdout)
@@ -126,7 +126,7 @@ class LibraryProbe:
     @classmethod
     def start(cls) -> "LibraryProbe":
         """Start looking."""
-        command = [*PYTHON, "-m", "workers.rank.inventory"]
+        command = [*PYTHON, "-m", "shardtune.workers.rank.inventory"]
         return cls(start_tethered(command, os.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
 
     def result(self) -> Libraries:

@@ -1,6 +1,6 @@
 """The visible NVIDIA GPUs, printed as JSON by a process of its own, so that the agent never holds a device.
 
-NVML opens no CUDA context. Run as `python -m workers.machine.nvml`.
+NVML opens no CUDA context. Run as `python -m shardtune.workers.machine.nvml`.
 """
 
 import json
@@ -10,7 +10,7 @@ from typing import Any
 
 import pynvml
 
-from workers.machine.nvml_links import links
+from shardtune.workers.machine.nvml_links import links
 
 _PCIE_GB_PER_S_PER_LANE = {3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 """Per direction, after line coding (PCI-SIG base specifications)."""

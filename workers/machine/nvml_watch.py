@@ -1,4 +1,4 @@
-"""Looks at GPUs once a second and prints each look as a line of JSON: `python -m workers.machine.nvml_watch UUID…`.
+"""Looks at GPUs once a second and prints each look as a line of JSON: `python -m shardtune.workers.machine.nvml_watch UUID…`.
 
 A process of its own, like `workers.machine.nvml`, so that the agent never holds a device. A figure that the device does not give
 is null. What a look means is `device_health`'s business.

@@ -4,12 +4,12 @@ import logging
 
 from pydantic import JsonValue
 
-from api_schemas.hardware import Fingerprint, Inventory, MeasuredHardware, banded
-from workers.config.allowlist import Allowed
-from workers.config.overrides import overridden
-from workers.config.settings import WorkerSettings
-from workers.machine import hardware_speed
-from workers.machine.inventory import DetectionFailed, Gpus, Libraries, find_gpus, inventory
+from shardtune.api_schemas.hardware import Fingerprint, Inventory, MeasuredHardware, banded
+from shardtune.workers.config.allowlist import Allowed
+from shardtune.workers.config.overrides import overridden
+from shardtune.workers.config.settings import WorkerSettings
+from shardtune.workers.machine import hardware_speed
+from shardtune.workers.machine.inventory import DetectionFailed, Gpus, Libraries, find_gpus, inventory
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """Whether a measurement can be true at all. What cannot neither wins nor teaches; it is measured again."""
 
-from api_schemas.leases import TrialTask
-from api_schemas.measurements import Measurement
+from shardtune.api_schemas.leases import TrialTask
+from shardtune.api_schemas.measurements import Measurement
 
 _MOST_DATA_WAIT = 0.2
 """Of the timed windows; beyond, the speed is that of the data and not of the configuration."""

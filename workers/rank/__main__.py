@@ -1,20 +1,20 @@
-"""`python -m workers.rank TRIAL_DIR`: one rank in a process of its own, also under torchrun."""
+"""`python -m shardtune.workers.rank TRIAL_DIR`: one rank in a process of its own, also under torchrun."""
 
 import importlib
 import os
 import sys
 from pathlib import Path
 
-from workers.rank.process import lifeline
+from shardtune.workers.rank.process import lifeline
 
 
 def main() -> int:
     """Tie the process to its launcher, then import what takes seconds, and run."""
     if len(sys.argv) != 2:
-        sys.stderr.write("usage: python -m workers.rank TRIAL_DIR\n")
+        sys.stderr.write("usage: python -m shardtune.workers.rank TRIAL_DIR\n")
         return 2
     lifeline.tie_to_parent()
-    rank = importlib.import_module("workers.rank.main")
+    rank = importlib.import_module("shardtune.workers.rank.main")
     code = int(rank.run(Path(sys.argv[1])))
     sys.stdout.flush()
     sys.stderr.flush()

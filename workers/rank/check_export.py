@@ -1,4 +1,4 @@
-"""`python -m workers.rank.check_export FORMAT DIR`: have the consumer itself read an export. Prints one JSON object.
+"""`python -m shardtune.workers.rank.check_export FORMAT DIR`: have the consumer itself read an export. Prints one JSON object.
 
 The consumers are not ours to require, so they are imported only when they are asked for.
 """

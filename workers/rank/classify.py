@@ -9,9 +9,9 @@ import torch.distributed as dist
 from deepspeed.runtime.config import DeepSpeedConfigError
 from deepspeed.runtime.zero.utils import ZeRORuntimeException
 
-from api_schemas.failures import Failure, FailureKind
-from api_schemas.sizes import memory
-from workers import adapter
+from shardtune.api_schemas.failures import Failure, FailureKind
+from shardtune.api_schemas.sizes import memory
+from shardtune.workers import adapter
 
 Phase = Literal["starting", "building", "training"]
 

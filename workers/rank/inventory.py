@@ -1,4 +1,4 @@
-"""`python -m workers.rank.inventory`: what this machine's libraries and devices are, as JSON. Touches no CUDA context."""
+"""`python -m shardtune.workers.rank.inventory`: what this machine's libraries and devices are, as JSON. Touches no CUDA context."""
 
 import json
 import sys
@@ -7,8 +7,8 @@ from typing import Any
 import pynvml
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from api_schemas.base import GIB
-from workers.rank.versions import library_versions
+from shardtune.api_schemas.base import GIB
+from shardtune.workers.rank.versions import library_versions
 
 
 def describe() -> dict[str, Any]:

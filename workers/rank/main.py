@@ -11,17 +11,17 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from api_schemas.leases import ProfileTask, RestartTask, TrialTask
-from api_schemas.measurements import Progress, RankReport
-from workers.rank import classify, mesh, trial_dir
-from workers.rank.measure import memory, pace
-from workers.rank.place import Place
-from workers.rank.process import cpu_adam, deadline
-from workers.rank.strategies.base import Setting, Trainer
-from workers.rank.training import profile, restart, scripted, wrap
-from workers.rank.training import step as steps
-from workers.rank.training.loop import Loop, run_all
-from workers.rank.versions import library_versions
+from shardtune.api_schemas.leases import ProfileTask, RestartTask, TrialTask
+from shardtune.api_schemas.measurements import Progress, RankReport
+from shardtune.workers.rank import classify, mesh, trial_dir
+from shardtune.workers.rank.measure import memory, pace
+from shardtune.workers.rank.place import Place
+from shardtune.workers.rank.process import cpu_adam, deadline
+from shardtune.workers.rank.strategies.base import Setting, Trainer
+from shardtune.workers.rank.training import profile, restart, scripted, wrap
+from shardtune.workers.rank.training import step as steps
+from shardtune.workers.rank.training.loop import Loop, run_all
+from shardtune.workers.rank.versions import library_versions
 
 _LEAVE_S = 10
 """SIGALRM ends a rank that cannot leave in this time; its report stands."""

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from api_schemas.leases import Task
-from api_schemas.measurements import Progress, RankReport
-from api_schemas.models import ModelProfile
+from shardtune.api_schemas.leases import Task
+from shardtune.api_schemas.measurements import Progress, RankReport
+from shardtune.api_schemas.models import ModelProfile
 
 _TASK: TypeAdapter[Task] = TypeAdapter(Task)
 _THROTTLE_S = 0.5

@@ -11,26 +11,26 @@ import typer
 import uvicorn
 from pydantic import ValidationError
 
-from api_schemas.exports import ExportFormat
-from db.backup import backup
-from db.session import Database, parse_url, upgrade
-from service.app import create_app
-from service.cli import study_file, summary
-from service.cli.commands import export as exporting
-from service.cli.commands import fingerprints, keys, schedules, studies, workers
-from service.cli.commands import predict as predicting
-from service.cli.commands.tune import TuneOptions
-from service.cli.commands.tune import tune as run_tune
-from service.cli.connection import connected, study_named
-from service.cli.errors import PLATFORM_FAILURE, InputError
-from service.cli.options import AsJson, KeyFile, Service, StateDir, StudyId
-from service.cli.processes import MODULE, listening_socket
-from service.cli.stack import database_errors, database_url, prepare
-from service.observability import logs
-from service.process.context import Context
-from service.server import Server
-from service.settings import Settings
-from service.wording import study_words
+from shardtune.api_schemas.exports import ExportFormat
+from shardtune.db.backup import backup
+from shardtune.db.session import Database, parse_url, upgrade
+from shardtune.service.app import create_app
+from shardtune.service.cli import study_file, summary
+from shardtune.service.cli.commands import export as exporting
+from shardtune.service.cli.commands import fingerprints, keys, schedules, studies, workers
+from shardtune.service.cli.commands import predict as predicting
+from shardtune.service.cli.commands.tune import TuneOptions
+from shardtune.service.cli.commands.tune import tune as run_tune
+from shardtune.service.cli.connection import connected, study_named
+from shardtune.service.cli.errors import PLATFORM_FAILURE, InputError
+from shardtune.service.cli.options import AsJson, KeyFile, Service, StateDir, StudyId
+from shardtune.service.cli.processes import MODULE, listening_socket
+from shardtune.service.cli.stack import database_errors, database_url, prepare
+from shardtune.service.observability import logs
+from shardtune.service.process.context import Context
+from shardtune.service.server import Server
+from shardtune.service.settings import Settings
+from shardtune.service.wording import study_words
 
 app = typer.Typer(
     name="shardtune",
@@ -103,8 +103,8 @@ def serve(
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
 def worker(context: typer.Context) -> None:
-    """Run a worker; the options are those of `python -m workers` (see `shardtune worker --help`)."""
-    os.execv(MODULE[0], [*MODULE, "workers", *context.args])
+    """Run a worker; the options are those of `python -m shardtune.workers` (see `shardtune worker --help`)."""
+    os.execv(MODULE[0], [*MODULE, "shardtune.workers", *context.args])
 
 
 @app.command()
@@ -163,7 +163,7 @@ def run_trial(
 ) -> None:
     """Run one trial on this machine, without a service, and print its measurement."""
     study_file.read_json_object(file)
-    command = [*MODULE, "workers", "run-trial", str(file), "--work-dir", str(state_dir / "worker")]
+    command = [*MODULE, "shardtune.workers", "run-trial", str(file), "--work-dir", str(state_dir / "worker")]
     command += [*_worker_options(allow_model, allow_script), *(["--json"] if as_json else [])]
     code = subprocess.run(command, check=False).returncode
     # The worker's 1 means that it could not work at all.
@@ -177,7 +177,7 @@ def measure_hardware(
     as_json: AsJson = False,
 ) -> None:
     """Measure what predictions for this machine need (a minute); `predict --cluster local` and workers use it."""
-    command = [*MODULE, "workers", "measure-hardware", "--work-dir", str(state_dir / "worker")]
+    command = [*MODULE, "shardtune.workers", "measure-hardware", "--work-dir", str(state_dir / "worker")]
     command += ["--ranks", str(ranks)] if ranks else []
     command += ["--json"] if as_json else []
     code = subprocess.run(command, check=False).returncode

@@ -11,13 +11,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from api_schemas.exports import Export
-from api_schemas.leases import TrialTask
-from api_schemas.measurements import Measurement
-from api_schemas.strategies import TrialConfig
-from service.cli.errors import PlatformFailure
-from service.cli.files import write_files
-from service.cli.processes import MODULE
+from shardtune.api_schemas.exports import Export
+from shardtune.api_schemas.leases import TrialTask
+from shardtune.api_schemas.measurements import Measurement
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.service.cli.errors import PlatformFailure
+from shardtune.service.cli.files import write_files
+from shardtune.service.cli.processes import MODULE
 
 _CHECK_S = 180.0
 _PAIRS = 3
@@ -66,7 +66,7 @@ def as_text(answer: dict[str, Any]) -> str:
 
 def _check(export: Export, out: Path) -> dict[str, Any]:
     """Ask the consumer, where it is installed; a worker's package may be missing here altogether."""
-    command = [*MODULE, "workers.rank.check_export", export.format, str(out)]
+    command = [*MODULE, "shardtune.workers.rank.check_export", export.format, str(out)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_CHECK_S, check=False)
     except subprocess.TimeoutExpired:
@@ -104,7 +104,15 @@ def _measured(export: Export, out: Path, options: LossyOptions) -> dict[str, Any
 
 
 def _run(task: TrialTask, config: TrialConfig, options: LossyOptions) -> Measurement:
-    command = [*MODULE, "workers", "run-trial", "-", "--json", "--work-dir", str(options.state_dir / "worker")]
+    command = [
+        *MODULE,
+        "shardtune.workers",
+        "run-trial",
+        "-",
+        "--json",
+        "--work-dir",
+        str(options.state_dir / "worker"),
+    ]
     text = task.model_copy(update={"config": config}).model_dump_json()
     done = subprocess.run([*command, *options.worker_options], input=text, capture_output=True, text=True, check=False)
     try:

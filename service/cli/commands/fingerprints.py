@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from api_schemas.fingerprints import FingerprintDetail, FingerprintHolder, FingerprintRecord
-from service.cli.connection import running
-from service.cli.options import DEFAULT_SERVICE, AsJson, KeyFile, RunningService
+from shardtune.api_schemas.fingerprints import FingerprintDetail, FingerprintHolder, FingerprintRecord
+from shardtune.service.cli.connection import running
+from shardtune.service.cli.options import DEFAULT_SERVICE, AsJson, KeyFile, RunningService
 
 app = typer.Typer(help="Hardware and software of the workers, and what changed.", no_args_is_help=True)
 

@@ -10,19 +10,28 @@ from typing import Annotated
 import typer
 from pydantic import BaseModel, ValidationError
 
-from api_schemas.keys import DEFAULT_PROJECT, ApiKey, KeyCreated, KeySpec, ProjectSpec, Quotas, RotateRequest, Scope
-from api_schemas.retunes import RetunePolicy
-from db.queries import keys as rows
-from db.session import Database
-from service.access import manage_keys, projects
-from service.access.auth import is_loopback
-from service.cli.errors import InputError
-from service.cli.options import AsJson, StateDir
-from service.cli.stack import database_errors, database_url, prepare
-from service.cli.study_file import error_lines
-from service.http.errors import ServiceError
-from service.process.context import Context
-from service.settings import Settings
+from shardtune.api_schemas.keys import (
+    DEFAULT_PROJECT,
+    ApiKey,
+    KeyCreated,
+    KeySpec,
+    ProjectSpec,
+    Quotas,
+    RotateRequest,
+    Scope,
+)
+from shardtune.api_schemas.retunes import RetunePolicy
+from shardtune.db.queries import keys as rows
+from shardtune.db.session import Database
+from shardtune.service.access import manage_keys, projects
+from shardtune.service.access.auth import is_loopback
+from shardtune.service.cli.errors import InputError
+from shardtune.service.cli.options import AsJson, StateDir
+from shardtune.service.cli.stack import database_errors, database_url, prepare
+from shardtune.service.cli.study_file import error_lines
+from shardtune.service.http.errors import ServiceError
+from shardtune.service.process.context import Context
+from shardtune.service.settings import Settings
 
 app = typer.Typer(help="API keys, in the database of SHARDTUNE_DATABASE_URL or --state-dir.", no_args_is_help=True)
 projects_app = typer.Typer(help="Projects and their quotas, in the same database.", no_args_is_help=True)

@@ -8,13 +8,13 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
-from api_schemas.hardware import HardwareReport
-from api_schemas.models import ModelSpec, preset_names
-from api_schemas.predictions import Prediction, PredictionRequest, PredictionTable
-from service.cli import study_file
-from service.cli.errors import InputError
-from service.wording import study_words
-from tuner.prediction.predict import predictions
+from shardtune.api_schemas.hardware import HardwareReport
+from shardtune.api_schemas.models import ModelSpec, preset_names
+from shardtune.api_schemas.predictions import Prediction, PredictionRequest, PredictionTable
+from shardtune.service.cli import study_file
+from shardtune.service.cli.errors import InputError
+from shardtune.service.wording import study_words
+from shardtune.tuner.prediction.predict import predictions
 
 _WIDTH = 150
 """Of a table that is not on a terminal."""

@@ -6,14 +6,14 @@ from typing import Annotated, Any
 import typer
 from pydantic import BaseModel, ValidationError
 
-from api_schemas.keys import PROJECT_PATTERN
-from api_schemas.retunes import Retune, RetunePage, RetuneState
-from api_schemas.schedules import Schedule, SchedulePage, ScheduleSpec, Trigger
-from service.cli.connection import running
-from service.cli.errors import InputError
-from service.cli.options import DEFAULT_SERVICE, AsJson, KeyFile, RunningService
-from service.cli.study_file import error_lines
-from service.wording import retune_words
+from shardtune.api_schemas.keys import PROJECT_PATTERN
+from shardtune.api_schemas.retunes import Retune, RetunePage, RetuneState
+from shardtune.api_schemas.schedules import Schedule, SchedulePage, ScheduleSpec, Trigger
+from shardtune.service.cli.connection import running
+from shardtune.service.cli.errors import InputError
+from shardtune.service.cli.options import DEFAULT_SERVICE, AsJson, KeyFile, RunningService
+from shardtune.service.cli.study_file import error_lines
+from shardtune.service.wording import retune_words
 
 app = typer.Typer(help="When recommendations are measured again, and what that may cost.", no_args_is_help=True)
 retunes_app = typer.Typer(help="What was, is and will be measured again.", no_args_is_help=True)

@@ -10,17 +10,17 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from api_schemas.studies import Study, StudyState
-from api_schemas.study_changes import CloneRequest, Extension
-from service.cli import study_file, summary
-from service.cli.commands.tune import say, without_result
-from service.cli.connection import running, study_named
-from service.cli.errors import InputError, Interrupted, PlatformFailure
-from service.cli.lines import LineView
-from service.cli.options import DEFAULT_SERVICE, AsJson, KeyFile, RunningService, StudyId
-from service.cli.signals import signals_interrupt
-from service.client import ServiceClient
-from service.wording import study_words
+from shardtune.api_schemas.studies import Study, StudyState
+from shardtune.api_schemas.study_changes import CloneRequest, Extension
+from shardtune.service.cli import study_file, summary
+from shardtune.service.cli.commands.tune import say, without_result
+from shardtune.service.cli.connection import running, study_named
+from shardtune.service.cli.errors import InputError, Interrupted, PlatformFailure
+from shardtune.service.cli.lines import LineView
+from shardtune.service.cli.options import DEFAULT_SERVICE, AsJson, KeyFile, RunningService, StudyId
+from shardtune.service.cli.signals import signals_interrupt
+from shardtune.service.client import ServiceClient
+from shardtune.service.wording import study_words
 
 app = typer.Typer(help="Studies of a running service: list, create, follow and change them.", no_args_is_help=True)
 

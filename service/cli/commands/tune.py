@@ -11,19 +11,19 @@ from pathlib import Path
 
 from rich.console import Console
 
-from api_schemas.hardware import Cluster
-from api_schemas.studies import Study, StudySpec, StudyState
-from api_schemas.trials import Rejection, Trial
-from service.cli import study_file, summary
-from service.cli.errors import InputError, Interrupted, NothingFeasible, PlatformFailure
-from service.cli.files import write_files
-from service.cli.lines import LineView
-from service.cli.live import LiveView
-from service.cli.processes import detect_inventory
-from service.cli.signals import signals_interrupt
-from service.cli.stack import DATABASE_VARIABLE, LocalWorker, local_service, state_directory
-from service.client import ServiceClient, ServiceRefused, ServiceUnreachable
-from service.wording import study_words
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.studies import Study, StudySpec, StudyState
+from shardtune.api_schemas.trials import Rejection, Trial
+from shardtune.service.cli import study_file, summary
+from shardtune.service.cli.errors import InputError, Interrupted, NothingFeasible, PlatformFailure
+from shardtune.service.cli.files import write_files
+from shardtune.service.cli.lines import LineView
+from shardtune.service.cli.live import LiveView
+from shardtune.service.cli.processes import detect_inventory
+from shardtune.service.cli.signals import signals_interrupt
+from shardtune.service.cli.stack import DATABASE_VARIABLE, LocalWorker, local_service, state_directory
+from shardtune.service.client import ServiceClient, ServiceRefused, ServiceUnreachable
+from shardtune.service.wording import study_words
 
 _POLL_S = 0.5
 _UNFINISHED = (StudyState.RUNNING, StudyState.PAUSED)

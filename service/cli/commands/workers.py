@@ -5,11 +5,11 @@ from typing import Annotated
 
 import typer
 
-from api_schemas.leases import Worker
-from service.cli.connection import running
-from service.cli.errors import InputError
-from service.cli.options import DEFAULT_SERVICE, AsJson, KeyFile, RunningService
-from service.client import ServiceClient
+from shardtune.api_schemas.leases import Worker
+from shardtune.service.cli.connection import running
+from shardtune.service.cli.errors import InputError
+from shardtune.service.cli.options import DEFAULT_SERVICE, AsJson, KeyFile, RunningService
+from shardtune.service.client import ServiceClient
 
 app = typer.Typer(help="Workers of a running service. `shardtune worker` runs one.", no_args_is_help=True)
 

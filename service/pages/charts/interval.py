@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from api_schemas.studies import Speedup
-from service.pages.charts.plot import Tick, ticks
-from service.pages.charts.scale import spanning
+from shardtune.api_schemas.studies import Speedup
+from shardtune.service.pages.charts.plot import Tick, ticks
+from shardtune.service.pages.charts.scale import spanning
 
 WIDTH, HEIGHT, SIDE = 460, 92, 16
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any
 
-from db.queries.trial_points import TrialPoint
-from service.pages.charts.plot import Tick, polyline
-from service.pages.charts.scale import from_zero
-from service.pages.figures import backend_name, knob_name, knob_value, rate
+from shardtune.db.queries.trial_points import TrialPoint
+from shardtune.service.pages.charts.plot import Tick, polyline
+from shardtune.service.pages.charts.scale import from_zero
+from shardtune.service.pages.figures import backend_name, knob_name, knob_value, rate
 
 WIDTH, HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 1200, 320, 52, 18, 112, 60
 _ABSENT = "n/a"

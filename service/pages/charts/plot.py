@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from service.pages.charts.scale import LogScale, Scale, tick_label
+from shardtune.service.pages.charts.scale import LogScale, Scale, tick_label
 
 WIDTH, HEIGHT = 460, 290
 LEFT, RIGHT, TOP, BOTTOM = 58, 12, 28, 44

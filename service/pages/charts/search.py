@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from db.queries.trial_points import TrialPoint
-from service.pages.charts.plot import (
+from shardtune.db.queries.trial_points import TrialPoint
+from shardtune.service.pages.charts.plot import (
     BOTTOM,
     HEIGHT,
     LEFT,
@@ -18,9 +18,9 @@ from service.pages.charts.plot import (
     staircase,
     ticks,
 )
-from service.pages.charts.scale import Scale, for_sizes, from_zero, memory_unit, titled
-from service.pages.figures import backend_name, memory, rate
-from tuner.insights import pareto
+from shardtune.service.pages.charts.scale import Scale, for_sizes, from_zero, memory_unit, titled
+from shardtune.service.pages.figures import backend_name, memory, rate
+from shardtune.tuner.insights import pareto
 
 SHAPES = {"ddp": "circle", "zero": "square", "fsdp2": "triangle", "fsdp1": "diamond"}
 _MOST_MARKS = 400

@@ -2,8 +2,21 @@
 
 from collections.abc import Sequence
 
-from service.pages.charts.plot import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Area, Line, Mark, Plot, polyline, ticks
-from service.pages.charts.scale import Scale, from_zero, spanning
+from shardtune.service.pages.charts.plot import (
+    BOTTOM,
+    HEIGHT,
+    LEFT,
+    RIGHT,
+    TOP,
+    WIDTH,
+    Area,
+    Line,
+    Mark,
+    Plot,
+    polyline,
+    ticks,
+)
+from shardtune.service.pages.charts.scale import Scale, from_zero, spanning
 
 
 def losses(own: Sequence[float], reference: Sequence[float], reference_name: str, recorded: int) -> Plot | None:

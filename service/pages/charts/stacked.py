@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from api_schemas.predictions import MemoryTerm, Prediction
-from service.pages.charts.plot import Tick, ticks
-from service.pages.charts.scale import Scale
-from service.pages.figures import memory
+from shardtune.api_schemas.predictions import MemoryTerm, Prediction
+from shardtune.service.pages.charts.plot import Tick, ticks
+from shardtune.service.pages.charts.scale import Scale
+from shardtune.service.pages.figures import memory
 
 KINDS: dict[str, tuple[str, ...]] = {
     "parameters": ("parameters", "masters"),

@@ -5,11 +5,11 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from db.listing import Page
-from db.queries.overview import BEST_SORTS
-from service.pages.rendering import render
-from service.pages.views import best
-from service.process.context import InContext
+from shardtune.db.listing import Page
+from shardtune.db.queries.overview import BEST_SORTS
+from shardtune.service.pages.rendering import render
+from shardtune.service.pages.views import best
+from shardtune.service.process.context import InContext
 
 router = APIRouter()
 

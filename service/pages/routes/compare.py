@@ -5,9 +5,9 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from service.pages.rendering import render
-from service.pages.views.compare import comparison
-from service.process.context import InContext
+from shardtune.service.pages.rendering import render
+from shardtune.service.pages.views.compare import comparison
+from shardtune.service.process.context import InContext
 
 router = APIRouter()
 

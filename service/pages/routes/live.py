@@ -13,10 +13,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
-from db.queries import overview
-from service.http.errors import TooMany
-from service.process.context import Context, InContext
-from service.studies.create_and_read import must_exist
+from shardtune.db.queries import overview
+from shardtune.service.http.errors import TooMany
+from shardtune.service.process.context import Context, InContext
+from shardtune.service.studies.create_and_read import must_exist
 
 log = logging.getLogger(__name__)
 

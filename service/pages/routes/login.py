@@ -5,10 +5,10 @@ from typing import Annotated
 from fastapi import APIRouter, Form, Query, Request
 from starlette.responses import Response
 
-from service.http.errors import ServiceError
-from service.pages.gate import COOKIE, log_in, log_out
-from service.pages.rendering import Checked, render, see_other
-from service.process.context import InOpenContext
+from shardtune.service.http.errors import ServiceError
+from shardtune.service.pages.gate import COOKIE, log_in, log_out
+from shardtune.service.pages.rendering import Checked, render, see_other
+from shardtune.service.process.context import InOpenContext
 
 router = APIRouter()
 

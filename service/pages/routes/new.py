@@ -6,16 +6,16 @@ from typing import Annotated
 from fastapi import APIRouter, Form, Query, Request
 from starlette.responses import Response
 
-from api_schemas.keys import Scope
-from service.http.error_codes import FieldError
-from service.http.errors import Invalid
-from service.pages.gate import may
-from service.pages.rendering import Checked, render, see_other
-from service.pages.views.calculator import new_page
-from service.pages.views.form import FormErrors, StudyForm, study_spec
-from service.process.context import Context, InContext
-from service.studies import create_and_read
-from service.workers import registry
+from shardtune.api_schemas.keys import Scope
+from shardtune.service.http.error_codes import FieldError
+from shardtune.service.http.errors import Invalid
+from shardtune.service.pages.gate import may
+from shardtune.service.pages.rendering import Checked, render, see_other
+from shardtune.service.pages.views.calculator import new_page
+from shardtune.service.pages.views.form import FormErrors, StudyForm, study_spec
+from shardtune.service.process.context import Context, InContext
+from shardtune.service.studies import create_and_read
+from shardtune.service.workers import registry
 
 router = APIRouter(prefix="/new")
 

@@ -6,17 +6,17 @@ from typing import Annotated
 from fastapi import APIRouter, Form, Request
 from starlette.responses import Response
 
-from api_schemas.keys import Scope
-from db.queries.retunes import Filter
-from service.access import retune_budget
-from service.http.error_codes import FieldError
-from service.http.errors import Conflict, Invalid, NotFound
-from service.pages.gate import may
-from service.pages.rendering import Checked, render, see_other
-from service.pages.views.schedules import FormErrors, ScheduleForm, cards, choices, lines, spec_of
-from service.process.context import Context, InContext
-from service.retuning import records
-from service.schedules import manage as rules
+from shardtune.api_schemas.keys import Scope
+from shardtune.db.queries.retunes import Filter
+from shardtune.service.access import retune_budget
+from shardtune.service.http.error_codes import FieldError
+from shardtune.service.http.errors import Conflict, Invalid, NotFound
+from shardtune.service.pages.gate import may
+from shardtune.service.pages.rendering import Checked, render, see_other
+from shardtune.service.pages.views.schedules import FormErrors, ScheduleForm, cards, choices, lines, spec_of
+from shardtune.service.process.context import Context, InContext
+from shardtune.service.retuning import records
+from shardtune.service.schedules import manage as rules
 
 router = APIRouter(prefix="/schedules")
 

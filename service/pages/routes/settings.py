@@ -6,14 +6,14 @@ from fastapi import APIRouter, Form, Request
 from pydantic import ValidationError
 from starlette.responses import Response
 
-from api_schemas.keys import KeySpec, Scope
-from service.access import manage_keys
-from service.http.validation_errors import field_error
-from service.pages.gate import may
-from service.pages.rendering import Checked, see_other
-from service.pages.routes import webhooks
-from service.pages.views.settings import show
-from service.process.context import InContext
+from shardtune.api_schemas.keys import KeySpec, Scope
+from shardtune.service.access import manage_keys
+from shardtune.service.http.validation_errors import field_error
+from shardtune.service.pages.gate import may
+from shardtune.service.pages.rendering import Checked, see_other
+from shardtune.service.pages.routes import webhooks
+from shardtune.service.pages.views.settings import show
+from shardtune.service.process.context import InContext
 
 router = APIRouter(prefix="/settings", dependencies=[may(Scope.ADMIN)])
 

@@ -6,23 +6,23 @@ from typing import Annotated
 from fastapi import APIRouter, Form, Query, Request
 from starlette.responses import PlainTextResponse, Response
 
-from api_schemas.best import DecisionRequest
-from api_schemas.keys import Scope
-from api_schemas.studies import Study, StudyState
-from api_schemas.study_changes import Extension
-from api_schemas.trials import TrialState
-from db.listing import Page
-from db.queries import overview
-from db.queries.trial_points import TRIAL_SORTS, TrialFilter
-from service.http.errors import NotFound
-from service.pages.gate import may
-from service.pages.rendering import Checked, render, see_other
-from service.pages.views import best, recommended, words
-from service.pages.views import study as views
-from service.process.context import Context, InContext
-from service.recommendations import decisions
-from service.studies import actions, extension
-from service.studies import create_and_read as rules
+from shardtune.api_schemas.best import DecisionRequest
+from shardtune.api_schemas.keys import Scope
+from shardtune.api_schemas.studies import Study, StudyState
+from shardtune.api_schemas.study_changes import Extension
+from shardtune.api_schemas.trials import TrialState
+from shardtune.db.listing import Page
+from shardtune.db.queries import overview
+from shardtune.db.queries.trial_points import TRIAL_SORTS, TrialFilter
+from shardtune.service.http.errors import NotFound
+from shardtune.service.pages.gate import may
+from shardtune.service.pages.rendering import Checked, render, see_other
+from shardtune.service.pages.views import best, recommended, words
+from shardtune.service.pages.views import study as views
+from shardtune.service.process.context import Context, InContext
+from shardtune.service.recommendations import decisions
+from shardtune.service.studies import actions, extension
+from shardtune.service.studies import create_and_read as rules
 
 router = APIRouter(prefix="/studies")
 

@@ -3,11 +3,11 @@
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from service.http.errors import NotFound
-from service.pages.rendering import render
-from service.pages.views.trial import trial_page
-from service.process.context import InContext
-from service.studies.create_and_read import must_exist
+from shardtune.service.http.errors import NotFound
+from shardtune.service.pages.rendering import render
+from shardtune.service.pages.views.trial import trial_page
+from shardtune.service.process.context import InContext
+from shardtune.service.studies.create_and_read import must_exist
 
 router = APIRouter(prefix="/studies/{study_id}/trials")
 

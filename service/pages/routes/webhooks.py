@@ -7,15 +7,15 @@ from fastapi import APIRouter, Form, Query, Request
 from pydantic import ValidationError
 from starlette.responses import Response
 
-from api_schemas.keys import Scope
-from api_schemas.webhooks import WebhookSpec
-from service.http.errors import Invalid, NotFound
-from service.http.validation_errors import field_error
-from service.pages.gate import may
-from service.pages.rendering import Checked, render, see_other
-from service.pages.views import settings
-from service.process.context import Context, InContext
-from service.webhooks import manage
+from shardtune.api_schemas.keys import Scope
+from shardtune.api_schemas.webhooks import WebhookSpec
+from shardtune.service.http.errors import Invalid, NotFound
+from shardtune.service.http.validation_errors import field_error
+from shardtune.service.pages.gate import may
+from shardtune.service.pages.rendering import Checked, render, see_other
+from shardtune.service.pages.views import settings
+from shardtune.service.process.context import Context, InContext
+from shardtune.service.webhooks import manage
 
 router = APIRouter(prefix="/webhooks", dependencies=[may(Scope.ADMIN)])
 

@@ -3,13 +3,13 @@
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from api_schemas.keys import Scope
-from service.http.errors import NotFound
-from service.pages.gate import may
-from service.pages.rendering import Checked, render, see_other
-from service.pages.views.workers import cards
-from service.process.context import InContext
-from service.workers import registry as rules
+from shardtune.api_schemas.keys import Scope
+from shardtune.service.http.errors import NotFound
+from shardtune.service.pages.gate import may
+from shardtune.service.pages.rendering import Checked, render, see_other
+from shardtune.service.pages.views.workers import cards
+from shardtune.service.process.context import InContext
+from shardtune.service.workers import registry as rules
 
 router = APIRouter()
 

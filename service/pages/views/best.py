@@ -6,17 +6,17 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from api_schemas.studies import Contender, Study, StudyState
-from db.listing import Page
-from db.queries import overview, studies, workers
-from db.tables.studies import StudyRow, WorkerRow
-from service.pages.views import freshness, purpose, words
-from service.pages.views.freshness import Freshness
-from service.pages.views.purpose import Purpose
-from service.pages.views.recommended import Recommended, of_studies
-from service.studies import views as shown
-from service.wording import study_words
-from tuner.objective import available_gib
+from shardtune.api_schemas.studies import Contender, Study, StudyState
+from shardtune.db.listing import Page
+from shardtune.db.queries import overview, studies, workers
+from shardtune.db.tables.studies import StudyRow, WorkerRow
+from shardtune.service.pages.views import freshness, purpose, words
+from shardtune.service.pages.views.freshness import Freshness
+from shardtune.service.pages.views.purpose import Purpose
+from shardtune.service.pages.views.recommended import Recommended, of_studies
+from shardtune.service.studies import views as shown
+from shardtune.service.wording import study_words
+from shardtune.tuner.objective import available_gib
 
 PAGE = 25
 

@@ -3,20 +3,20 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from api_schemas.base import DTYPE_BYTES
-from api_schemas.models import preset_names
-from api_schemas.predictions import Prediction, PredictionTable
-from api_schemas.studies import Objective
-from api_schemas.workload import RECIPES, Recipe
-from db.tables.studies import WorkerRow
-from service.http.error_codes import FieldError
-from service.http.errors import ServiceError
-from service.pages.charts.stacked import KINDS, Stack, by_kind, stack
-from service.pages.views import form as forms
-from service.pages.views import words
-from service.pages.views.form import FormErrors, Hardware, StudyForm
-from tuner.objective import available_gib
-from tuner.prediction import catalogue, predict
+from shardtune.api_schemas.base import DTYPE_BYTES
+from shardtune.api_schemas.models import preset_names
+from shardtune.api_schemas.predictions import Prediction, PredictionTable
+from shardtune.api_schemas.studies import Objective
+from shardtune.api_schemas.workload import RECIPES, Recipe
+from shardtune.db.tables.studies import WorkerRow
+from shardtune.service.http.error_codes import FieldError
+from shardtune.service.http.errors import ServiceError
+from shardtune.service.pages.charts.stacked import KINDS, Stack, by_kind, stack
+from shardtune.service.pages.views import form as forms
+from shardtune.service.pages.views import words
+from shardtune.service.pages.views.form import FormErrors, Hardware, StudyForm
+from shardtune.tuner.objective import available_gib
+from shardtune.tuner.prediction import catalogue, predict
 
 MAY_FIT = "may fit"
 """What a rank may use lies within the prediction's 90 % range: only a run can tell."""

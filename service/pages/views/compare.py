@@ -6,12 +6,12 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from api_schemas.strategies import TrialConfig
-from api_schemas.studies import Study
-from db.queries import studies, trials
-from service.pages.figures import knob_name, knob_value, memory, percent, rate, ratio, seconds
-from service.pages.views import best, words
-from tuner.search.space.flat import flatten
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.studies import Study
+from shardtune.db.queries import studies, trials
+from shardtune.service.pages.figures import knob_name, knob_value, memory, percent, rate, ratio, seconds
+from shardtune.service.pages.views import best, words
+from shardtune.tuner.search.space.flat import flatten
 
 MOST = 4
 

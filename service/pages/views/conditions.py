@@ -1,9 +1,9 @@
 """The circumstances of a measurement in words: what the worker saw of its machine, and how the timing went."""
 
-from api_schemas.conditions import Conditions, DeviceSeen
-from api_schemas.failures import Failure
-from api_schemas.measurements import Measurement
-from service.pages.figures import memory, percent, seconds
+from shardtune.api_schemas.conditions import Conditions, DeviceSeen
+from shardtune.api_schemas.failures import Failure
+from shardtune.api_schemas.measurements import Measurement
+from shardtune.service.pages.figures import memory, percent, seconds
 
 _BUSY_CORES = 0.5
 """From here on, other programs are worth a warning."""

@@ -7,19 +7,19 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from api_schemas.base import Schema
-from api_schemas.hardware import Cluster
-from api_schemas.models import ModelSpec, preset_names
-from api_schemas.predictions import PredictionRequest
-from api_schemas.sizes import memory
-from api_schemas.strategies import TrialConfig
-from api_schemas.studies import StudySpec
-from db.tables.studies import WorkerRow
-from service.http.error_codes import FieldError
-from service.http.input_guard import check
-from service.http.validation_errors import field_error
-from service.pages.views import words
-from tuner.prediction import catalogue, neighbours
+from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.models import ModelSpec, preset_names
+from shardtune.api_schemas.predictions import PredictionRequest
+from shardtune.api_schemas.sizes import memory
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.studies import StudySpec
+from shardtune.db.tables.studies import WorkerRow
+from shardtune.service.http.error_codes import FieldError
+from shardtune.service.http.input_guard import check
+from shardtune.service.http.validation_errors import field_error
+from shardtune.service.pages.views import words
+from shardtune.tuner.prediction import catalogue, neighbours
 
 Asked = TypeVar("Asked", bound=Schema)
 

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from api_schemas.fingerprints import FieldChange
-from api_schemas.studies import Study
-from db.tables.studies import WorkerRow
-from service.workers import compatibility
-from tuner.freshness.fingerprints import changes
+from shardtune.api_schemas.fingerprints import FieldChange
+from shardtune.api_schemas.studies import Study
+from shardtune.db.tables.studies import WorkerRow
+from shardtune.service.workers import compatibility
+from shardtune.tuner.freshness.fingerprints import changes
 
 
 @dataclass(frozen=True)

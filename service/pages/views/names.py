@@ -4,10 +4,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from api_schemas.strategies import TrialConfig
-from api_schemas.studies import StudyResult
-from service.pages.figures import knob_name, knob_value
-from tuner.search.space.flat import flatten
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.studies import StudyResult
+from shardtune.service.pages.figures import knob_name, knob_value
+from shardtune.tuner.search.space.flat import flatten
 
 _MOST = 3
 _MOST_CHANGES = 6

@@ -5,12 +5,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import correlation, median
 
-from api_schemas.trials import TrialState
-from db.queries.trial_points import TrialPoint
-from service.pages.charts.plot import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Line, Mark, Plot, polyline, ticks
-from service.pages.charts.scale import for_sizes, memory_unit, titled
-from service.pages.charts.search import SHAPES
-from service.pages.figures import memory
+from shardtune.api_schemas.trials import TrialState
+from shardtune.db.queries.trial_points import TrialPoint
+from shardtune.service.pages.charts.plot import (
+    BOTTOM,
+    HEIGHT,
+    LEFT,
+    RIGHT,
+    TOP,
+    WIDTH,
+    Line,
+    Mark,
+    Plot,
+    polyline,
+    ticks,
+)
+from shardtune.service.pages.charts.scale import for_sizes, memory_unit, titled
+from shardtune.service.pages.charts.search import SHAPES
+from shardtune.service.pages.figures import memory
 
 _FEWEST = 3
 _FEWEST_TO_RANK = 5

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from api_schemas.retunes import RetuneOutcome, RetuneState
-from api_schemas.studies import Study
-from db.queries import retunes
-from db.tables.retunes import RetuneRow
-from service.wording import retune_words
+from shardtune.api_schemas.retunes import RetuneOutcome, RetuneState
+from shardtune.api_schemas.studies import Study
+from shardtune.db.queries import retunes
+from shardtune.db.tables.retunes import RetuneRow
+from shardtune.service.wording import retune_words
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from api_schemas.best import RecommendationState, Renewed
-from api_schemas.retunes import RetuneState
-from api_schemas.studies import StudyResult
-from db.queries import best, retunes
-from db.tables.best import BestRow, RecommendationRow
-from db.tables.retunes import RetuneRow
-from service.wording import retune_words
+from shardtune.api_schemas.best import RecommendationState, Renewed
+from shardtune.api_schemas.retunes import RetuneState
+from shardtune.api_schemas.studies import StudyResult
+from shardtune.db.queries import best, retunes
+from shardtune.db.tables.best import BestRow, RecommendationRow
+from shardtune.db.tables.retunes import RetuneRow
+from shardtune.service.wording import retune_words
 
 _SHOWN = 8
 """Decisions shown, newest first."""

@@ -8,15 +8,15 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sqlalchemy.orm import Session
 
-from api_schemas import times
-from api_schemas.retunes import Retune, RetuneOutcome, RetuneState
-from api_schemas.schedules import Schedule, ScheduleSpec, Trigger
-from db.queries import best, schedules
-from db.tables.best import BestRow
-from service.http.error_codes import FieldError
-from service.http.validation_errors import field_error
-from service.pages.views import words
-from service.wording import retune_words
+from shardtune.api_schemas import times
+from shardtune.api_schemas.retunes import Retune, RetuneOutcome, RetuneState
+from shardtune.api_schemas.schedules import Schedule, ScheduleSpec, Trigger
+from shardtune.db.queries import best, schedules
+from shardtune.db.tables.best import BestRow
+from shardtune.service.http.error_codes import FieldError
+from shardtune.service.http.validation_errors import field_error
+from shardtune.service.pages.views import words
+from shardtune.service.wording import retune_words
 
 _TONES = {
     RetuneOutcome.KEPT: "good",

@@ -6,13 +6,13 @@ from typing import Any
 from fastapi import Request
 from starlette.responses import Response
 
-from api_schemas.events import EVENT_TYPES
-from api_schemas.keys import Scope
-from service.access import manage_keys
-from service.http.error_codes import FieldError
-from service.pages.rendering import render
-from service.process.context import Context
-from service.webhooks import manage as webhooks
+from shardtune.api_schemas.events import EVENT_TYPES
+from shardtune.api_schemas.keys import Scope
+from shardtune.service.access import manage_keys
+from shardtune.service.http.error_codes import FieldError
+from shardtune.service.pages.rendering import render
+from shardtune.service.process.context import Context
+from shardtune.service.webhooks import manage as webhooks
 
 _MOST = 200
 """Keys listed; more are read over the API."""

@@ -6,28 +6,28 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from api_schemas.insights import Importance, ParetoPoint
-from api_schemas.strategies import TrialConfig
-from api_schemas.studies import Study, StudyPhase, StudyState
-from api_schemas.trials import TrialState
-from db.listing import Page
-from db.queries import leases, overview, trial_points, trials, workers
-from db.queries.trial_points import TrialFilter, TrialPoint
-from db.tables.studies import StudyRow
-from service.pages.charts.interval import Interval, interval
-from service.pages.charts.parallel import Parallel, parallel
-from service.pages.charts.plot import Plot
-from service.pages.charts.search import best_so_far, peak, speed_against_memory
-from service.pages.views import best, freshness, names, purpose, words
-from service.pages.views.freshness import Freshness
-from service.pages.views.predicted import Predicted, predicted
-from service.pages.views.purpose import Purpose
-from service.pages.views.recommended import Recommended, of_study
-from service.pages.views.trust import Trust, trust
-from service.studies import insights
-from service.wording import study_words
-from tuner.objective import available_gib
-from tuner.search.space.flat import Flat, flatten
+from shardtune.api_schemas.insights import Importance, ParetoPoint
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.studies import Study, StudyPhase, StudyState
+from shardtune.api_schemas.trials import TrialState
+from shardtune.db.listing import Page
+from shardtune.db.queries import leases, overview, trial_points, trials, workers
+from shardtune.db.queries.trial_points import TrialFilter, TrialPoint
+from shardtune.db.tables.studies import StudyRow
+from shardtune.service.pages.charts.interval import Interval, interval
+from shardtune.service.pages.charts.parallel import Parallel, parallel
+from shardtune.service.pages.charts.plot import Plot
+from shardtune.service.pages.charts.search import best_so_far, peak, speed_against_memory
+from shardtune.service.pages.views import best, freshness, names, purpose, words
+from shardtune.service.pages.views.freshness import Freshness
+from shardtune.service.pages.views.predicted import Predicted, predicted
+from shardtune.service.pages.views.purpose import Purpose
+from shardtune.service.pages.views.recommended import Recommended, of_study
+from shardtune.service.pages.views.trust import Trust, trust
+from shardtune.service.studies import insights
+from shardtune.service.wording import study_words
+from shardtune.tuner.objective import available_gib
+from shardtune.tuner.search.space.flat import Flat, flatten
 
 PAGE = 50
 _MOST_CHARTED = 2_000

@@ -5,23 +5,23 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from api_schemas.failures import FailureKind
-from api_schemas.measurements import Measurement, RankFigures
-from api_schemas.predictions import Prediction
-from api_schemas.studies import Study
-from api_schemas.trials import Run, Trial, TrialState
-from db.queries import trials
-from db.tables.studies import StudyRow, TrialRow
-from service.pages.charts.plot import Plot
-from service.pages.charts.series import losses, step_times
-from service.pages.views import best, words
-from service.pages.views.conditions import circumstances, conditions_of, surroundings, troubles
-from service.planning import study_snapshot, winner_rules
-from service.studies import views as shown
-from service.wording import study_words
-from tuner.objective import available_gib
-from tuner.prediction import model_shape, predict
-from tuner.search.space.flat import flatten
+from shardtune.api_schemas.failures import FailureKind
+from shardtune.api_schemas.measurements import Measurement, RankFigures
+from shardtune.api_schemas.predictions import Prediction
+from shardtune.api_schemas.studies import Study
+from shardtune.api_schemas.trials import Run, Trial, TrialState
+from shardtune.db.queries import trials
+from shardtune.db.tables.studies import StudyRow, TrialRow
+from shardtune.service.pages.charts.plot import Plot
+from shardtune.service.pages.charts.series import losses, step_times
+from shardtune.service.pages.views import best, words
+from shardtune.service.pages.views.conditions import circumstances, conditions_of, surroundings, troubles
+from shardtune.service.planning import study_snapshot, winner_rules
+from shardtune.service.studies import views as shown
+from shardtune.service.wording import study_words
+from shardtune.tuner.objective import available_gib
+from shardtune.tuner.prediction import model_shape, predict
+from shardtune.tuner.search.space.flat import flatten
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from api_schemas.studies import Study, StudyResult
-from db.tables.studies import RunRow
-from service.pages.figures import backend_name
-from service.pages.views.conditions import troubles
-from service.pages.views.freshness import Freshness
-from service.wording import study_words
-from tuner.search.space.flat import Flat
-from tuner.search.stopping import MIN_TRIALS
+from shardtune.api_schemas.studies import Study, StudyResult
+from shardtune.db.tables.studies import RunRow
+from shardtune.service.pages.figures import backend_name
+from shardtune.service.pages.views.conditions import troubles
+from shardtune.service.pages.views.freshness import Freshness
+from shardtune.service.wording import study_words
+from shardtune.tuner.search.space.flat import Flat
+from shardtune.tuner.search.stopping import MIN_TRIALS
 
 _NOISY = 0.1
 """Relative spread of the pairs' ratios beyond which a reader should know of it."""

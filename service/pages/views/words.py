@@ -1,12 +1,12 @@
 """Clusters, workloads and outcomes in words."""
 
-from api_schemas.hardware import Cluster
-from api_schemas.sizes import memory
-from api_schemas.studies import Study, StudyPhase, StudyResult, StudyState, Verdict
-from api_schemas.trials import TrialState
-from api_schemas.workload import Workload
-from service.pages.figures import percent
-from service.wording import study_words
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.sizes import memory
+from shardtune.api_schemas.studies import Study, StudyPhase, StudyResult, StudyState, Verdict
+from shardtune.api_schemas.trials import TrialState
+from shardtune.api_schemas.workload import Workload
+from shardtune.service.pages.figures import percent
+from shardtune.service.wording import study_words
 
 STATE_TONES = {
     StudyState.RUNNING: "busy",

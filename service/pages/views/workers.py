@@ -6,16 +6,16 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from api_schemas.failures import FailureKind
-from api_schemas.fingerprints import FieldChange
-from api_schemas.hardware import Fingerprint
-from db.queries import fingerprints, overview, workers
-from db.tables.fingerprints import FingerprintEraRow
-from db.tables.studies import AttemptRow, RunRow, WorkerRow
-from service.pages.views import words
-from service.pages.views.conditions import conditions_of, troubles
-from service.wording import study_words
-from service.workers.fingerprint_history import changes_of
+from shardtune.api_schemas.failures import FailureKind
+from shardtune.api_schemas.fingerprints import FieldChange
+from shardtune.api_schemas.hardware import Fingerprint
+from shardtune.db.queries import fingerprints, overview, workers
+from shardtune.db.tables.fingerprints import FingerprintEraRow
+from shardtune.db.tables.studies import AttemptRow, RunRow, WorkerRow
+from shardtune.service.pages.views import words
+from shardtune.service.pages.views.conditions import conditions_of, troubles
+from shardtune.service.wording import study_words
+from shardtune.service.workers.fingerprint_history import changes_of
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,10 @@
 import pytest
 from pydantic import ValidationError
 
-from api_schemas.failures import Failure, FailureKind
-from api_schemas.models import ModelSpec, preset, preset_names
-from api_schemas.strategies import Fsdp1Config, Fsdp2Config, TrialConfig, ZeroConfig
-from api_schemas.workload import RECIPES, Workload, gradient_accumulation
+from shardtune.api_schemas.failures import Failure, FailureKind
+from shardtune.api_schemas.models import ModelSpec, preset, preset_names
+from shardtune.api_schemas.strategies import Fsdp1Config, Fsdp2Config, TrialConfig, ZeroConfig
+from shardtune.api_schemas.workload import RECIPES, Workload, gradient_accumulation
 
 PUBLIC_PRESETS = {"gpt2", "gpt2-large", "llama-3.2-1b", "llama-2-7b", "llama-3.1-8b", "llama-2-70b", "qwen3-8b"}
 

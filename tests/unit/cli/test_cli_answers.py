@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from api_schemas.failures import Failure, FailureKind
-from api_schemas.hardware import Cluster
-from api_schemas.measurements import Progress
-from api_schemas.models import preset
-from api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
-from api_schemas.studies import (
+from shardtune.api_schemas.failures import Failure, FailureKind
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.measurements import Progress
+from shardtune.api_schemas.models import preset
+from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
+from shardtune.api_schemas.studies import (
     Budget,
     Contender,
     Promotion,
@@ -23,12 +23,12 @@ from api_schemas.studies import (
     StudyState,
     Verdict,
 )
-from api_schemas.trials import Rejection, Run, Trial, TrialState
-from api_schemas.workload import Workload
-from service.cli import live, summary
-from service.cli.commands import tune
-from service.cli.lines import LineView
-from service.wording import study_words
+from shardtune.api_schemas.trials import Rejection, Run, Trial, TrialState
+from shardtune.api_schemas.workload import Workload
+from shardtune.service.cli import live, summary
+from shardtune.service.cli.commands import tune
+from shardtune.service.cli.lines import LineView
+from shardtune.service.wording import study_words
 
 CPU = Cluster(device="cpu", gpus_per_node=2, memory_gib=4, host_memory_gib=8)
 DDP, ZERO = TrialConfig(strategy=DdpConfig()), TrialConfig(strategy=ZeroConfig(stage=2), micro_batch=4)

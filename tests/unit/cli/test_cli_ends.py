@@ -12,12 +12,12 @@ import httpx
 import psutil
 import pytest
 
-from service.cli import main
-from service.cli.errors import PlatformFailure
-from service.cli.files import write_files
-from service.cli.processes import Child, listening_socket, wait_until
-from service.cli.stack import prepare, state_directory
-from service.client import ServiceClient, ServiceRefused, ServiceUnreachable
+from shardtune.service.cli import main
+from shardtune.service.cli.errors import PlatformFailure
+from shardtune.service.cli.files import write_files
+from shardtune.service.cli.processes import Child, listening_socket, wait_until
+from shardtune.service.cli.stack import prepare, state_directory
+from shardtune.service.client import ServiceClient, ServiceRefused, ServiceUnreachable
 
 STUDY = {"model": "llama-tiny", "workload": {"sequence_length": 64, "global_batch": 16}}
 
@@ -90,7 +90,7 @@ def test_exported_files_replace_those_of_an_earlier_winner(tmp_path: Path, monke
 
 def test_a_child_dies_with_its_parent_even_by_sigkill(tmp_path: Path) -> None:
     program = (
-        "import sys, time; from pathlib import Path; from service.cli.processes import Child\n"
+        "import sys, time; from pathlib import Path; from shardtune.service.cli.processes import Child\n"
         f"child = Child('sleeper', [sys.executable, '-c', 'import time; time.sleep(600)'], Path({str(tmp_path / 'log')!r}))\n"
         "child.start(); print(child._process.pid, flush=True); time.sleep(600)"
     )

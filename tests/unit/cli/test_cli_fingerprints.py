@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 from simulated_worker import FINGERPRINT
 
-from api_schemas.fingerprints import Dependent, FieldChange, FingerprintDetail, FingerprintHolder
-from service.cli.commands import fingerprints
+from shardtune.api_schemas.fingerprints import Dependent, FieldChange, FingerprintDetail, FingerprintHolder
+from shardtune.service.cli.commands import fingerprints
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 HOLDER = FingerprintHolder(

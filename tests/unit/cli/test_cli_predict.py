@@ -8,11 +8,11 @@ from fastapi.testclient import TestClient
 from local_client import local_client
 from simulated_worker import FINGERPRINT
 
-from api_schemas.hardware import Cluster, CollectiveTime, HardwareReport, MeasuredHardware
-from service.app import create_app
-from service.cli.commands.app import app as cli
-from service.cli.errors import InputError
-from service.settings import Settings
+from shardtune.api_schemas.hardware import Cluster, CollectiveTime, HardwareReport, MeasuredHardware
+from shardtune.service.app import create_app
+from shardtune.service.cli.commands.app import app as cli
+from shardtune.service.cli.errors import InputError
+from shardtune.service.settings import Settings
 
 
 def predict(*arguments: str) -> None:

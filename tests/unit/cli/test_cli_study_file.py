@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from api_schemas.hardware import Cluster, Fingerprint, Inventory
-from service.cli import study_file
-from service.cli.errors import InputError
+from shardtune.api_schemas.hardware import Cluster, Fingerprint, Inventory
+from shardtune.service.cli import study_file
+from shardtune.service.cli.errors import InputError
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 STUDY = {"model": "llama-tiny", "workload": {"sequence_length": 64, "global_batch": 16}}

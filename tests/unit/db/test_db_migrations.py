@@ -4,7 +4,7 @@ import pytest
 from alembic import command
 from sqlalchemy import inspect
 
-from db.session import Database, is_current, make_engine, migration_config, upgrade
+from shardtune.db.session import Database, is_current, make_engine, migration_config, upgrade
 
 
 def test_upgrade_check_downgrade_upgrade(empty_database_url):

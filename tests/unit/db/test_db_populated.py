@@ -8,11 +8,11 @@ from alembic import command
 from simulated_worker import CLUSTER, FINGERPRINT, SPEC
 from sqlalchemy import MetaData, Table, select
 
-from api_schemas.hardware import Inventory
-from api_schemas.strategies import DdpConfig, TrialConfig
-from api_schemas.studies import StudySpec
-from db.queries import studies, trials
-from db.session import Database, make_engine, migration_config, upgrade
+from shardtune.api_schemas.hardware import Inventory
+from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
+from shardtune.api_schemas.studies import StudySpec
+from shardtune.db.queries import studies, trials
+from shardtune.db.session import Database, make_engine, migration_config, upgrade
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 FIRST = {

@@ -7,13 +7,13 @@ import pytest
 from simulated_worker import CLUSTER, FINGERPRINT, SPEC
 from sqlalchemy.exc import IntegrityError
 
-from api_schemas.hardware import Inventory, MeasuredHardware
-from api_schemas.leases import TASK_KINDS
-from api_schemas.strategies import DdpConfig, TrialConfig
-from api_schemas.studies import StudyPhase, StudySpec, StudyState
-from api_schemas.trials import TrialState
-from db.queries import events, leases, studies, trials, workers
-from db.tables.studies import StudyRow
+from shardtune.api_schemas.hardware import Inventory, MeasuredHardware
+from shardtune.api_schemas.leases import TASK_KINDS
+from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
+from shardtune.api_schemas.studies import StudyPhase, StudySpec, StudyState
+from shardtune.api_schemas.trials import TrialState
+from shardtune.db.queries import events, leases, studies, trials, workers
+from shardtune.db.tables.studies import StudyRow
 
 NOON = datetime(2026, 1, 1, 13, tzinfo=timezone(timedelta(hours=1)))
 CONFIG = TrialConfig(strategy=DdpConfig())

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from api_schemas.hardware import Cluster
-from api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, Offload, TrialConfig, ZeroConfig
-from api_schemas.workload import RECIPES, Workload
-from service.cli import study_file
-from service.cli.errors import InputError
-from tuner.baseline import Resolved, resolve_with_notes
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, Offload, TrialConfig, ZeroConfig
+from shardtune.api_schemas.workload import RECIPES, Workload
+from shardtune.service.cli import study_file
+from shardtune.service.cli.errors import InputError
+from shardtune.tuner.baseline import Resolved, resolve_with_notes
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 BF16 = Workload(sequence_length=64, global_batch=16)

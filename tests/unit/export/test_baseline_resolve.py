@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from api_schemas.hardware import Cluster
-from api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
-from api_schemas.workload import RECIPES, Workload
-from tuner.baseline import resolve, resolve_with_notes
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
+from shardtune.api_schemas.workload import RECIPES, Workload
+from shardtune.tuner.baseline import resolve, resolve_with_notes
 
 BF16 = Workload(sequence_length=64, global_batch=16)
 FP32 = Workload(sequence_length=64, global_batch=16, recipe=RECIPES["fp32"])

@@ -1,6 +1,6 @@
 """Who waits for work looks only when there may be some."""
 
-from service.process.work_board import Board
+from shardtune.service.process.work_board import Board
 
 
 def test_alike_workers_look_once_per_state_of_the_studies():

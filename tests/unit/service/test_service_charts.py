@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api_schemas.predictions import PredictionRequest
-from api_schemas.studies import Speedup
-from api_schemas.trials import TrialState
-from db.queries.trial_points import TrialPoint
-from service.pages import figures
-from service.pages.charts.interval import interval
-from service.pages.charts.parallel import parallel
-from service.pages.charts.scale import LogScale, Scale, for_sizes, tick_label
-from service.pages.charts.search import best_so_far, pareto_front, speed_against_memory
-from service.pages.charts.series import step_times
-from service.pages.charts.stacked import by_kind, stack
-from tuner.prediction.predict import predictions
+from shardtune.api_schemas.predictions import PredictionRequest
+from shardtune.api_schemas.studies import Speedup
+from shardtune.api_schemas.trials import TrialState
+from shardtune.db.queries.trial_points import TrialPoint
+from shardtune.service.pages import figures
+from shardtune.service.pages.charts.interval import interval
+from shardtune.service.pages.charts.parallel import parallel
+from shardtune.service.pages.charts.scale import LogScale, Scale, for_sizes, tick_label
+from shardtune.service.pages.charts.search import best_so_far, pareto_front, speed_against_memory
+from shardtune.service.pages.charts.series import step_times
+from shardtune.service.pages.charts.stacked import by_kind, stack
+from shardtune.tuner.prediction.predict import predictions
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -3,9 +3,9 @@
 import httpx
 import pytest
 
-from api_schemas.credentials import KeySource
-from api_schemas.studies import StudySpec
-from service.client import ServiceClient, ServiceRefused, ServiceUnreachable
+from shardtune.api_schemas.credentials import KeySource
+from shardtune.api_schemas.studies import StudySpec
+from shardtune.service.client import ServiceClient, ServiceRefused, ServiceUnreachable
 
 SPEC = StudySpec.model_validate({"model": "llama-tiny", "workload": {"sequence_length": 64, "global_batch": 8}})
 BUSY = {"code": "quota_requests", "detail": "come again"}

@@ -6,10 +6,10 @@ from itertools import islice
 import pytest
 from pydantic import ValidationError
 
-from api_schemas import times
-from api_schemas.schedules import ScheduleSpec
-from service.schedules import catch_up, cron
-from service.schedules.catch_up import Due
+from shardtune.api_schemas import times
+from shardtune.api_schemas.schedules import ScheduleSpec
+from shardtune.service.schedules import catch_up, cron
+from shardtune.service.schedules.catch_up import Due
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

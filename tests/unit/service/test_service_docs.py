@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from api_schemas.events import EVENT_TYPES
-from service.webhooks.deliveries import RETRY_S
+from shardtune.api_schemas.events import EVENT_TYPES
+from shardtune.service.webhooks.deliveries import RETRY_S
 
 DOCS = Path(__file__).parents[3] / "docs"
 

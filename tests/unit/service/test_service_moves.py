@@ -6,12 +6,12 @@ from itertools import product
 import pytest
 from simulated_worker import failure
 
-from api_schemas.failures import FailureKind
-from api_schemas.strategies import DdpConfig, TrialConfig
-from api_schemas.trials import ALLOWED_MOVES, TrialState
-from db.tables.studies import RunRow, TrialRow
-from service.lifecycle import transitions
-from service.lifecycle.outcomes import Ended, next_state
+from shardtune.api_schemas.failures import FailureKind
+from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
+from shardtune.api_schemas.trials import ALLOWED_MOVES, TrialState
+from shardtune.db.tables.studies import RunRow, TrialRow
+from shardtune.service.lifecycle import transitions
+from shardtune.service.lifecycle.outcomes import Ended, next_state
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ENDS = {TrialState.INFEASIBLE, TrialState.PRUNED, TrialState.FAILED, TrialState.CANCELLED}

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from simulated_worker import FINGERPRINT
 
-from api_schemas.hardware import FIRST_FIELDS, Fingerprint, banded
-from tuner.freshness.fingerprints import POLICY, changes, stale_fields
-from tuner.freshness.staleness import Machine, Marks, assess, marked
+from shardtune.api_schemas.hardware import FIRST_FIELDS, Fingerprint, banded
+from shardtune.tuner.freshness.fingerprints import POLICY, changes, stale_fields
+from shardtune.tuner.freshness.staleness import Machine, Marks, assess, marked
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 DEBOUNCE = timedelta(minutes=5)

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from api_schemas.models import preset
-from tuner.prediction.footprint import Dtypes, Implementation
-from tuner.prediction.footprint.activations import block_bytes, logits_bytes
-from tuner.prediction.footprint.candidates import FULL, NONE, SELECTIVE, from_rows
-from tuner.prediction.model_shape import ModelShape, from_config
+from shardtune.api_schemas.models import preset
+from shardtune.tuner.prediction.footprint import Dtypes, Implementation
+from shardtune.tuner.prediction.footprint.activations import block_bytes, logits_bytes
+from shardtune.tuner.prediction.footprint.candidates import FULL, NONE, SELECTIVE, from_rows
+from shardtune.tuner.prediction.model_shape import ModelShape, from_config
 
 LLAMA = from_config(preset("llama-2-7b").config)
 GPT = ModelShape(name="gpt", layers=1, hidden=2048, heads=16, kv_heads=16, head_dim=128, ffn=8192, vocab=50257,

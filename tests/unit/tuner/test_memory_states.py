@@ -3,16 +3,24 @@
 import numpy as np
 import pytest
 
-from api_schemas.base import GIB
-from api_schemas.models import preset
-from api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, Offload, Strategy, TrialConfig, ZeroConfig
-from api_schemas.workload import RECIPES, Recipe, Workload
-from tuner.prediction.footprint import Dtypes, Implementation, peak_memory
-from tuner.prediction.footprint.candidates import DDP, FSDP2, ZERO, from_rows
-from tuner.prediction.footprint.configs import from_configs
-from tuner.prediction.footprint.states import states
-from tuner.prediction.model_shape import from_config
-from tuner.prediction.predict import state_gib
+from shardtune.api_schemas.base import GIB
+from shardtune.api_schemas.models import preset
+from shardtune.api_schemas.strategies import (
+    DdpConfig,
+    Fsdp1Config,
+    Fsdp2Config,
+    Offload,
+    Strategy,
+    TrialConfig,
+    ZeroConfig,
+)
+from shardtune.api_schemas.workload import RECIPES, Recipe, Workload
+from shardtune.tuner.prediction.footprint import Dtypes, Implementation, peak_memory
+from shardtune.tuner.prediction.footprint.candidates import DDP, FSDP2, ZERO, from_rows
+from shardtune.tuner.prediction.footprint.configs import from_configs
+from shardtune.tuner.prediction.footprint.states import states
+from shardtune.tuner.prediction.model_shape import from_config
+from shardtune.tuner.prediction.predict import state_gib
 
 SEVEN_B = from_config(preset("llama-2-7b").config)
 SEVENTY_B = from_config(preset("llama-2-70b").config)

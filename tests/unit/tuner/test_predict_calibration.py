@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tuner.prediction.calibration import PARTS, MemoryCalibration, fit_memory, fit_speed
+from shardtune.tuner.prediction.calibration import PARTS, MemoryCalibration, fit_memory, fit_speed
 
 
 def _parts(seed: int) -> dict[str, float]:

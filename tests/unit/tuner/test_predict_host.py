@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 from tuner_cases import cpu
 
-from api_schemas.models import preset
-from api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, Strategy, TrialConfig, ZeroConfig
-from api_schemas.workload import RECIPES, Workload
-from tuner.prediction.evaluation import evaluate
-from tuner.prediction.footprint import Dtypes, Implementation
-from tuner.prediction.footprint.configs import from_configs
-from tuner.prediction.footprint.tensors import buckets_filled, modules_above
-from tuner.prediction.model_shape import from_config
-from tuner.prediction.throughput.collectives import Traffic, traffic
-from tuner.prediction.throughput.host import micro_batch_launches
-from tuner.prediction.throughput.rates import Network
+from shardtune.api_schemas.models import preset
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, Strategy, TrialConfig, ZeroConfig
+from shardtune.api_schemas.workload import RECIPES, Workload
+from shardtune.tuner.prediction.evaluation import evaluate
+from shardtune.tuner.prediction.footprint import Dtypes, Implementation
+from shardtune.tuner.prediction.footprint.configs import from_configs
+from shardtune.tuner.prediction.footprint.tensors import buckets_filled, modules_above
+from shardtune.tuner.prediction.model_shape import from_config
+from shardtune.tuner.prediction.throughput.collectives import Traffic, traffic
+from shardtune.tuner.prediction.throughput.host import micro_batch_launches
+from shardtune.tuner.prediction.throughput.rates import Network
 
 TINY = from_config(preset("llama-tiny").config)
 NETWORK = Network(intra=1e9, inter=1e9, gpus_per_node=8, host_link=1e9)

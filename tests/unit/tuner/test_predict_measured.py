@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from tuner_cases import cpu, gpus
 
-from api_schemas.hardware import CollectiveTime, MeasuredHardware
-from tuner.prediction.evaluation import machine
-from tuner.prediction.throughput.collectives import ring_seconds
-from tuner.prediction.throughput.measured import fallback_network, measured_network, measured_rates
+from shardtune.api_schemas.hardware import CollectiveTime, MeasuredHardware
+from shardtune.tuner.prediction.evaluation import machine
+from shardtune.tuner.prediction.throughput.collectives import ring_seconds
+from shardtune.tuner.prediction.throughput.measured import fallback_network, measured_network, measured_rates
 
 MIB = 2**20
 MEASURED = MeasuredHardware(

@@ -2,9 +2,9 @@
 
 import pytest
 
-from api_schemas.models import preset
-from tuner.prediction.footprint.tensors import block_tensors, outside_tensors
-from tuner.prediction.model_shape import from_config
+from shardtune.api_schemas.models import preset
+from shardtune.tuner.prediction.footprint.tensors import block_tensors, outside_tensors
+from shardtune.tuner.prediction.model_shape import from_config
 
 SMALL = {
     "num_hidden_layers": 2,

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from api_schemas.models import preset
-from api_schemas.predictions import Prediction, PredictionRequest
-from api_schemas.strategies import Fsdp2Config, TrialConfig, ZeroConfig
-from api_schemas.workload import Workload
-from tuner.prediction import catalogue
-from tuner.prediction.footprint.configs import from_configs
-from tuner.prediction.model_shape import from_config
-from tuner.prediction.predict import evaluate, predict, predictions
+from shardtune.api_schemas.models import preset
+from shardtune.api_schemas.predictions import Prediction, PredictionRequest
+from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig, ZeroConfig
+from shardtune.api_schemas.workload import Workload
+from shardtune.tuner.prediction import catalogue
+from shardtune.tuner.prediction.footprint.configs import from_configs
+from shardtune.tuner.prediction.model_shape import from_config
+from shardtune.tuner.prediction.predict import evaluate, predict, predictions
 
 SEVEN_B = from_config(preset("llama-2-7b").config)
 CLUSTER = catalogue.parse_cluster("8xh100")
@@ -130,6 +130,6 @@ def test_cpu_ranks_have_no_context_and_keep_what_is_offloaded() -> None:
 
 def test_nothing_heavy_is_imported() -> None:
     code = (
-        "import sys, tuner.prediction.predict; print({'torch', 'transformers', 'optuna', 'fastapi'} & set(sys.modules))"
+        "import sys, shardtune.tuner.prediction.predict; print({'torch', 'transformers', 'optuna', 'fastapi'} & set(sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"

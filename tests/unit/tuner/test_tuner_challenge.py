@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from tuner_cases import complete
 
-from api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
-from api_schemas.trials import TrialState
-from tuner.verdict import challenge, paired_test
-from tuner.verdict.promotion import Match
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
+from shardtune.api_schemas.trials import TrialState
+from shardtune.tuner.verdict import challenge, paired_test
+from shardtune.tuner.verdict.promotion import Match
 
 UP, DOWN, LEVEL = math.log(1.1), math.log(0.95), math.log(1.001)
 DDP = TrialConfig(strategy=DdpConfig())

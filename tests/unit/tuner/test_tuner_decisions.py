@@ -3,17 +3,17 @@ import math
 import pytest
 from tuner_cases import complete, cpu, infeasible, measured
 
-from api_schemas.failures import Failure, FailureKind
-from api_schemas.measurements import Memory
-from api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
-from api_schemas.studies import Budget, Objective, Verdict
-from api_schemas.trials import TrialState
-from api_schemas.workload import RECIPES
-from tuner.history import Observation
-from tuner.objective import over_limit
-from tuner.search.stopping import end_of_search
-from tuner.verdict import numerics, ranking
-from tuner.verdict.promotion import Standing
+from shardtune.api_schemas.failures import Failure, FailureKind
+from shardtune.api_schemas.measurements import Memory
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
+from shardtune.api_schemas.studies import Budget, Objective, Verdict
+from shardtune.api_schemas.trials import TrialState
+from shardtune.api_schemas.workload import RECIPES
+from shardtune.tuner.history import Observation
+from shardtune.tuner.objective import over_limit
+from shardtune.tuner.search.stopping import end_of_search
+from shardtune.tuner.verdict import numerics, ranking
+from shardtune.tuner.verdict.promotion import Standing
 
 DDP, FSDP2 = TrialConfig(strategy=DdpConfig()), TrialConfig(strategy=Fsdp2Config(dp_shard=2))
 ZERO, ZERO_3 = TrialConfig(strategy=ZeroConfig(stage=2)), TrialConfig(strategy=ZeroConfig(stage=3))

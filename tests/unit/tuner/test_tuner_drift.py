@@ -9,7 +9,7 @@ from statistics import median
 
 import pytest
 
-from tuner.freshness import drift
+from shardtune.tuner.freshness import drift
 
 # Copied from benchmarks/data: the tests do not change when more is recorded.
 REPEATS = Path(__file__).parent / "data" / "repeats.csv"

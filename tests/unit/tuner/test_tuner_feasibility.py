@@ -1,18 +1,18 @@
 import pytest
 from tuner_cases import gpus, llama, shape
 
-from api_schemas.base import GIB
-from api_schemas.failures import Failure, FailureKind
-from api_schemas.models import ModelSpec
-from api_schemas.strategies import DdpConfig, Fsdp2Config, Offload, TrialConfig, ZeroConfig
-from api_schemas.studies import Objective
-from api_schemas.workload import Workload
-from tuner.prediction.calibration import ESTIMATED, NOTHING_LEARNT, MemoryCalibration, fit_memory
-from tuner.prediction.footprint import Dtypes, Implementation, peak_memory
-from tuner.prediction.footprint.configs import from_configs
-from tuner.prediction.learning import memory_of, predict_trial
-from tuner.prediction.memory_gate import gate, near_the_edge
-from tuner.prediction.traced_shape import of_study
+from shardtune.api_schemas.base import GIB
+from shardtune.api_schemas.failures import Failure, FailureKind
+from shardtune.api_schemas.models import ModelSpec
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, Offload, TrialConfig, ZeroConfig
+from shardtune.api_schemas.studies import Objective
+from shardtune.api_schemas.workload import Workload
+from shardtune.tuner.prediction.calibration import ESTIMATED, NOTHING_LEARNT, MemoryCalibration, fit_memory
+from shardtune.tuner.prediction.footprint import Dtypes, Implementation, peak_memory
+from shardtune.tuner.prediction.footprint.configs import from_configs
+from shardtune.tuner.prediction.learning import memory_of, predict_trial
+from shardtune.tuner.prediction.memory_gate import gate, near_the_edge
+from shardtune.tuner.prediction.traced_shape import of_study
 
 SHORT = Workload(sequence_length=128, global_batch=64)
 ON_CPU = Offload()

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api_schemas.studies import FEWEST_PAIRS
-from tuner.verdict import paired_test, promotion
-from tuner.verdict.promotion import FreshRun, Match, NextRun, standing
+from shardtune.api_schemas.studies import FEWEST_PAIRS
+from shardtune.tuner.verdict import paired_test, promotion
+from shardtune.tuner.verdict.promotion import FreshRun, Match, NextRun, standing
 
 UP, DOWN = math.log(1.4), math.log(0.5)
 

@@ -4,13 +4,13 @@ import pytest
 from pydantic import ValidationError
 from simulated_worker import SPEC, failure, restarted
 
-from api_schemas.failures import FailureKind
-from api_schemas.strategies import DdpConfig, TrialConfig
-from api_schemas.studies import Contender, StudyResult, StudySpec, Verdict
-from api_schemas.trials import TrialState
-from api_schemas.workload import RECIPES
-from tuner.verdict import restart
-from tuner.verdict.restart import RestartRun
+from shardtune.api_schemas.failures import FailureKind
+from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
+from shardtune.api_schemas.studies import Contender, StudyResult, StudySpec, Verdict
+from shardtune.api_schemas.trials import TrialState
+from shardtune.api_schemas.workload import RECIPES
+from shardtune.tuner.verdict import restart
+from shardtune.tuner.verdict.restart import RestartRun
 
 STANDS = Contender(
     trial_number=3,

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from tuner.search.space.knobs import KNOBS
+from shardtune.tuner.search.space.knobs import KNOBS
 
 PAGE = Path(__file__).parents[3] / "docs" / "search-space.md"
 

@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tuner_cases import TINY, WORKLOAD, cpu, gpus, llama, space_of, tiny_space
 
-from api_schemas.search_space import SpaceLimits
-from api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, TrialConfig, ZeroConfig
-from api_schemas.workload import Workload, gradient_accumulation
-from tuner.search.space import Space, build
+from shardtune.api_schemas.search_space import SpaceLimits
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, TrialConfig, ZeroConfig
+from shardtune.api_schemas.workload import Workload, gradient_accumulation
+from shardtune.tuner.search.space import Space, build
 
 CLUSTERS = [cpu(1), cpu(2), cpu(4), gpus(1, 1), gpus(1, 8), gpus(2, 4)]
 

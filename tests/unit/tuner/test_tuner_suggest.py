@@ -2,14 +2,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tuner_cases import complete, cpu, gate_of, gpus, infeasible, llama, open_gate, search, space_of, tiny_space
 
-from api_schemas.failures import Failure, FailureKind
-from api_schemas.search_space import SpaceLimits
-from api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
-from api_schemas.trials import TrialState
-from api_schemas.workload import Workload
-from tuner.history import Observation
-from tuner.search.seeds import seed_configs
-from tuner.search.suggest import next_config
+from shardtune.api_schemas.failures import Failure, FailureKind
+from shardtune.api_schemas.search_space import SpaceLimits
+from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
+from shardtune.api_schemas.trials import TrialState
+from shardtune.api_schemas.workload import Workload
+from shardtune.tuner.history import Observation
+from shardtune.tuner.search.seeds import seed_configs
+from shardtune.tuner.search.suggest import next_config
 
 WORKLOAD = Workload(sequence_length=128, global_batch=16)
 

@@ -3,10 +3,10 @@
 import pytest
 from tuner_cases import complete, cpu, open_gate, space_of
 
-from api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
-from tuner.search import warm_start
-from tuner.search.suggest import next_config
-from tuner.search.warm_start import WarmStart
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
+from shardtune.tuner.search import warm_start
+from shardtune.tuner.search.suggest import next_config
+from shardtune.tuner.search.warm_start import WarmStart
 
 DDP = TrialConfig(strategy=DdpConfig())
 DDP_4 = TrialConfig(strategy=DdpConfig(), micro_batch=4)

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from benchmarks import repeats, verdicts
-from tuner.verdict import promotion
+from shardtune.tuner.verdict import promotion
 
 
 def gaussian(deviation, disturbed=0.0):

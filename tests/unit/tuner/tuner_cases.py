@@ -2,22 +2,22 @@
 
 from collections.abc import Callable
 
-from api_schemas.failures import Failure, FailureKind
-from api_schemas.hardware import Cluster
-from api_schemas.measurements import Measurement, Memory, StepRecord
-from api_schemas.models import BlockProfile, ModelProfile, ModelSpec, preset
-from api_schemas.search_space import SpaceLimits
-from api_schemas.strategies import TrialConfig
-from api_schemas.studies import Objective
-from api_schemas.trials import Rejection, TrialState
-from api_schemas.workload import Workload
-from tuner.history import Observation
-from tuner.prediction import memory_gate
-from tuner.prediction.calibration import MemoryCalibration
-from tuner.prediction.model_shape import ModelShape
-from tuner.prediction.traced_shape import of_study
-from tuner.search.space import Space, build
-from tuner.search.suggest import next_config
+from shardtune.api_schemas.failures import Failure, FailureKind
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.measurements import Measurement, Memory, StepRecord
+from shardtune.api_schemas.models import BlockProfile, ModelProfile, ModelSpec, preset
+from shardtune.api_schemas.search_space import SpaceLimits
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.studies import Objective
+from shardtune.api_schemas.trials import Rejection, TrialState
+from shardtune.api_schemas.workload import Workload
+from shardtune.tuner.history import Observation
+from shardtune.tuner.prediction import memory_gate
+from shardtune.tuner.prediction.calibration import MemoryCalibration
+from shardtune.tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.traced_shape import of_study
+from shardtune.tuner.search.space import Space, build
+from shardtune.tuner.search.suggest import next_config
 
 
 def llama(name: str) -> ModelProfile:

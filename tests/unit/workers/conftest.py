@@ -5,12 +5,12 @@ import uuid
 import pytest
 from worker_fakes import FAKE_HOST, make_task
 
-from api_schemas.hardware import Fingerprint
-from api_schemas.leases import TrialTask
-from workers.launchers.cold import ColdLauncher
-from workers.launchers.processes import kill_marked, marked
-from workers.launchers.warm import WarmLauncher
-from workers.trial_dir import TrialDir
+from shardtune.api_schemas.hardware import Fingerprint
+from shardtune.api_schemas.leases import TrialTask
+from shardtune.workers.launchers.cold import ColdLauncher
+from shardtune.workers.launchers.processes import kill_marked, marked
+from shardtune.workers.launchers.warm import WarmLauncher
+from shardtune.workers.trial_dir import TrialDir
 
 
 @pytest.fixture

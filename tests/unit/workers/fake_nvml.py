@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-from workers.machine.nvml_watch import Watch
+from shardtune.workers.machine.nvml_watch import Watch
 
 GIB = 1 << 30
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
-from api_schemas.workload import Workload
-from workers import adapter
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
+from shardtune.api_schemas.workload import Workload
+from shardtune.workers import adapter
 
 
 class Recorder:

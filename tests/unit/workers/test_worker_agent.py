@@ -3,14 +3,14 @@
 import pytest
 from worker_fakes import FakeService
 
-from api_schemas.leases import Lease, Report
-from workers.agent.attempt import Workplace
-from workers.agent.client import Refused, ServiceClient
-from workers.agent.loop import Agent
-from workers.clock import LeaseClock, now_s
-from workers.config.settings import WorkerSettings
-from workers.interrupt import Interrupt
-from workers.machine.inventory import Gpus, Libraries, inventory
+from shardtune.api_schemas.leases import Lease, Report
+from shardtune.workers.agent.attempt import Workplace
+from shardtune.workers.agent.client import Refused, ServiceClient
+from shardtune.workers.agent.loop import Agent
+from shardtune.workers.clock import LeaseClock, now_s
+from shardtune.workers.config.settings import WorkerSettings
+from shardtune.workers.interrupt import Interrupt
+from shardtune.workers.machine.inventory import Gpus, Libraries, inventory
 
 REGISTERED = {"worker_id": "w1", "lease_s": 20, "heartbeat_s": 0.1}
 CONTINUE = (200, {"action": "continue", "lease_s": 20})

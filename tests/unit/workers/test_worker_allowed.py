@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from api_schemas.failures import Failure, FailureKind
-from api_schemas.hardware import Fingerprint
-from api_schemas.leases import TrialTask
-from api_schemas.models import ModelSpec
-from workers.__main__ import main
-from workers.agent.attempt import Workplace, attempt
-from workers.agent.supervise import Limits
-from workers.config.allowlist import Allowed, Script
-from workers.config.settings import WorkerSettings
+from shardtune.api_schemas.failures import Failure, FailureKind
+from shardtune.api_schemas.hardware import Fingerprint
+from shardtune.api_schemas.leases import TrialTask
+from shardtune.api_schemas.models import ModelSpec
+from shardtune.workers.__main__ import main
+from shardtune.workers.agent.attempt import Workplace, attempt
+from shardtune.workers.agent.supervise import Limits
+from shardtune.workers.config.allowlist import Allowed, Script
+from shardtune.workers.config.settings import WorkerSettings
 
 SCRIPTS = Allowed(frozenset({"lora"}), {"plain": Script(Path("/srv/train.py"), ("--data", "x"))})
 

@@ -1,9 +1,9 @@
-"""`python -m workers` before anything is started: what it accepts, and how it refuses."""
+"""`python -m shardtune.workers` before anything is started: what it accepts, and how it refuses."""
 
 import pytest
 
-from workers.__main__ import main, read_task
-from workers.machine.device_lock import hold
+from shardtune.workers.__main__ import main, read_task
+from shardtune.workers.machine.device_lock import hold
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ import random
 import pytest
 from worker_fakes import FakeService
 
-from api_schemas.credentials import KeySource
-from api_schemas.leases import Heartbeat, LeaseRequest, Report
-from workers.agent.client import LeaseLost, Refused, ServiceClient, Unreachable, backoff_s, patiently
+from shardtune.api_schemas.credentials import KeySource
+from shardtune.api_schemas.leases import Heartbeat, LeaseRequest, Report
+from shardtune.workers.agent.client import LeaseLost, Refused, ServiceClient, Unreachable, backoff_s, patiently
 
 SESSION = "session-1234"
 REPORT = Report(protocol_version=1, session=SESSION, attempt=1, gpu_seconds=1.0)

@@ -6,13 +6,13 @@ import os
 import pytest
 from worker_fakes import make_task
 
-from api_schemas.failures import Failure
-from api_schemas.leases import ProfileTask
-from api_schemas.measurements import Measurement, Memory, RankReport
-from api_schemas.workload import Workload
-from workers.agent.collect import half_width, most, outcome
-from workers.agent.supervise import Ended
-from workers.launchers.base import RankExit
+from shardtune.api_schemas.failures import Failure
+from shardtune.api_schemas.leases import ProfileTask
+from shardtune.api_schemas.measurements import Measurement, Memory, RankReport
+from shardtune.api_schemas.workload import Workload
+from shardtune.workers.agent.collect import half_width, most, outcome
+from shardtune.workers.agent.supervise import Ended
+from shardtune.workers.launchers.base import RankExit
 
 
 def write(directory, rank, at_s=1000, **values):

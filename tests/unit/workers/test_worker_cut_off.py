@@ -9,12 +9,12 @@ from loopback_proxy import LoopbackProxy
 from simulated_worker import PROFILE, SPEC, SimulatedWorker
 
 from benchmarks.service.replicas import Replica
-from workers.agent.attempt import Workplace
-from workers.agent.client import ServiceClient
-from workers.agent.loop import Agent
-from workers.config.settings import WorkerSettings
-from workers.interrupt import Interrupt
-from workers.machine.inventory import Gpus, Libraries, inventory
+from shardtune.workers.agent.attempt import Workplace
+from shardtune.workers.agent.client import ServiceClient
+from shardtune.workers.agent.loop import Agent
+from shardtune.workers.config.settings import WorkerSettings
+from shardtune.workers.interrupt import Interrupt
+from shardtune.workers.machine.inventory import Gpus, Libraries, inventory
 
 LEASE_S = 4
 

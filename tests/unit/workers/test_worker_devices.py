@@ -13,15 +13,15 @@ import pytest
 from fake_nvml import GIB, FakeNvml
 from worker_fakes import make_task
 
-from api_schemas.conditions import Conditions
-from api_schemas.failures import Failure
-from api_schemas.hardware import Cluster
-from api_schemas.measurements import Measurement, Memory
-from workers.machine import nvml_watch
-from workers.machine.conditions import judged, straggler
-from workers.machine.device_health import DeviceLook, Fault, Look, broken, fault, occupied, seen
-from workers.machine.device_watch import DevicesUnfit, DeviceWatch
-from workers.machine.host_load import HostLook, throttled_s
+from shardtune.api_schemas.conditions import Conditions
+from shardtune.api_schemas.failures import Failure
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.measurements import Measurement, Memory
+from shardtune.workers.machine import nvml_watch
+from shardtune.workers.machine.conditions import judged, straggler
+from shardtune.workers.machine.device_health import DeviceLook, Fault, Look, broken, fault, occupied, seen
+from shardtune.workers.machine.device_watch import DevicesUnfit, DeviceWatch
+from shardtune.workers.machine.host_load import HostLook, throttled_s
 
 WELL = {"used": GIB, "pids": [], "reasons": 0, "ecc": 0, "remapped": (0, 0, 0, 0)}
 CAPPED, THERMAL, POWER_BRAKE = 0x04, 0x40, 0x80

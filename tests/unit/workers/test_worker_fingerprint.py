@@ -5,12 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from api_schemas.hardware import CollectiveTime, MeasuredHardware, banded
-from workers.config.overrides import overridden
-from workers.config.settings import WorkerSettings
-from workers.machine import hardware_speed, host_facts, nvml
-from workers.machine.inventory import Gpus, Libraries, cluster, fingerprint, inventory
-from workers.machine.offer import offer, with_bandwidth
+from shardtune.api_schemas.hardware import CollectiveTime, MeasuredHardware, banded
+from shardtune.workers.config.overrides import overridden
+from shardtune.workers.config.settings import WorkerSettings
+from shardtune.workers.machine import hardware_speed, host_facts, nvml
+from shardtune.workers.machine.inventory import Gpus, Libraries, cluster, fingerprint, inventory
+from shardtune.workers.machine.offer import offer, with_bandwidth
 
 NOTHING = Gpus(driver=None, devices=())
 

@@ -2,11 +2,20 @@
 
 import pytest
 
-from workers.machine.gpu_peaks import figures
-from workers.machine.host_facts import host_memory_gib
-from workers.machine.inventory import DetectionFailed, Gpu, Gpus, Libraries, cluster, find_gpus, fingerprint, inventory
-from workers.machine.nvml import visible
-from workers.machine.oom_counter import oom_kills
+from shardtune.workers.machine.gpu_peaks import figures
+from shardtune.workers.machine.host_facts import host_memory_gib
+from shardtune.workers.machine.inventory import (
+    DetectionFailed,
+    Gpu,
+    Gpus,
+    Libraries,
+    cluster,
+    find_gpus,
+    fingerprint,
+    inventory,
+)
+from shardtune.workers.machine.nvml import visible
+from shardtune.workers.machine.oom_counter import oom_kills
 
 GPUS = [Gpu(uuid=f"GPU-{n}", name="NVIDIA H200", memory_bytes=(140 << 30) + n, pcie_gb_per_s=63.0) for n in range(4)]
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from api_schemas.failures import Failure, FailureKind
-from api_schemas.hardware import Fingerprint
-from api_schemas.leases import RestartTask
-from api_schemas.restart import RestartMeasurement
-from workers.agent.attempt import Workplace, attempt
-from workers.agent.supervise import Limits
-from workers.trial_dir import TrialDir, prune
+from shardtune.api_schemas.failures import Failure, FailureKind
+from shardtune.api_schemas.hardware import Fingerprint
+from shardtune.api_schemas.leases import RestartTask
+from shardtune.api_schemas.restart import RestartMeasurement
+from shardtune.workers.agent.attempt import Workplace, attempt
+from shardtune.workers.agent.supervise import Limits
+from shardtune.workers.trial_dir import TrialDir, prune
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ import psutil
 import pytest
 from worker_fakes import FAKE_HOST
 
-from service.cli.tied import tied
-from workers.agent.supervise import Limits, supervise
-from workers.launchers.base import LaunchFailed
-from workers.launchers.processes import MARK, kill_marked, marked
-from workers.launchers.tether import PID_NAMESPACE
-from workers.launchers.warm import ForkUnsafe
+from shardtune.service.cli.tied import tied
+from shardtune.workers.agent.supervise import Limits, supervise
+from shardtune.workers.launchers.base import LaunchFailed
+from shardtune.workers.launchers.processes import MARK, kill_marked, marked
+from shardtune.workers.launchers.tether import PID_NAMESPACE
+from shardtune.workers.launchers.warm import ForkUnsafe
 
 LONG = Limits(deadline_s=60, no_progress_s=60)
 
@@ -111,8 +111,8 @@ def test_a_host_that_finds_forking_unsafe_says_so(warm, mark):
 _AGENT = """
 import os, sys
 from pathlib import Path
-from workers.launchers.warm import WarmLauncher
-from workers.launchers.cold import ColdLauncher
+from shardtune.workers.launchers.warm import WarmLauncher
+from shardtune.workers.launchers.cold import ColdLauncher
 kind, mark, directory, *command = sys.argv[1:]
 if kind == "warm":
     launcher = WarmLauncher(os.environ, mark, Path(directory) / "host.log", 30, command)

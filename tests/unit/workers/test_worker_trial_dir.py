@@ -5,9 +5,9 @@ import os
 
 import pytest
 
-from api_schemas.leases import TrialTask
-from workers.machine.device_lock import DevicesBusy, hold, pool_mark
-from workers.trial_dir import DiskFull, TrialDir, prune, tail
+from shardtune.api_schemas.leases import TrialTask
+from shardtune.workers.machine.device_lock import DevicesBusy, hold, pool_mark
+from shardtune.workers.trial_dir import DiskFull, TrialDir, prune, tail
 
 
 def test_the_rank_reads_the_task_the_agent_wrote(directory, task, fingerprint):

@@ -8,11 +8,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from api_schemas.hardware import Cluster
-from api_schemas.leases import TrialTask
-from api_schemas.models import preset
-from api_schemas.strategies import DdpConfig, TrialConfig
-from api_schemas.workload import Workload
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.leases import TrialTask
+from shardtune.api_schemas.models import preset
+from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
+from shardtune.api_schemas.workload import Workload
 
 FAKE_HOST = (sys.executable, "-S", str(Path(__file__).with_name("fake_host.py")))
 

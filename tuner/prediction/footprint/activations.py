@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tuner.prediction.footprint.candidates import FULL, SELECTIVE, Array, Candidates, Dtypes, Implementation
-from tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.footprint.candidates import FULL, SELECTIVE, Array, Candidates, Dtypes, Implementation
+from shardtune.tuner.prediction.model_shape import ModelShape
 
 
 @dataclass(frozen=True)

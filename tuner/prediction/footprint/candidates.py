@@ -10,8 +10,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from api_schemas.base import DTYPE_BYTES
-from api_schemas.workload import Recipe, Workload
+from shardtune.api_schemas.base import DTYPE_BYTES
+from shardtune.api_schemas.workload import Recipe, Workload
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, TrialConfig, ZeroConfig
-from tuner.prediction.footprint.candidates import (
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, TrialConfig, ZeroConfig
+from shardtune.tuner.prediction.footprint.candidates import (
     DDP,
     FSDP1,
     FSDP2,

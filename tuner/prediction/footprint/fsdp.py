@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tuner.prediction.footprint.candidates import FSDP2, Array, Candidates, Dtypes, Implementation
-from tuner.prediction.footprint.kept import States
-from tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.footprint.candidates import FSDP2, Array, Candidates, Dtypes, Implementation
+from shardtune.tuner.prediction.footprint.kept import States
+from shardtune.tuner.prediction.model_shape import ModelShape
 
 
 def expert_padding(shape: ModelShape, c: Candidates) -> Array:

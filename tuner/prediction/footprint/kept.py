@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tuner.prediction.footprint.candidates import Array
+from shardtune.tuner.prediction.footprint.candidates import Array
 
 
 @dataclass(frozen=True)

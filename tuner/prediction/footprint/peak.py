@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from api_schemas.base import GIB
-from tuner.prediction.footprint.activations import block_bytes, logits_bytes
-from tuner.prediction.footprint.candidates import FSDP1, NONE, ZERO, Array, Candidates, Dtypes, Implementation
-from tuner.prediction.footprint.kept import States
-from tuner.prediction.footprint.states import states
-from tuner.prediction.model_shape import ModelShape
+from shardtune.api_schemas.base import GIB
+from shardtune.tuner.prediction.footprint.activations import block_bytes, logits_bytes
+from shardtune.tuner.prediction.footprint.candidates import FSDP1, NONE, ZERO, Array, Candidates, Dtypes, Implementation
+from shardtune.tuner.prediction.footprint.kept import States
+from shardtune.tuner.prediction.footprint.states import states
+from shardtune.tuner.prediction.model_shape import ModelShape
 
 TERMS = (
     "parameters", "masters", "gradients", "optimizer", "gathered", "buckets", "activations", "recomputation", "logits",

@@ -6,7 +6,7 @@ FSDP in `tuner.prediction.footprint.fsdp`, DeepSpeed in `tuner.prediction.footpr
 
 import numpy as np
 
-from tuner.prediction.footprint.candidates import (
+from shardtune.tuner.prediction.footprint.candidates import (
     DDP,
     FSDP1,
     FSDP2,
@@ -17,10 +17,10 @@ from tuner.prediction.footprint.candidates import (
     Dtypes,
     Implementation,
 )
-from tuner.prediction.footprint.fsdp import fully_sharded
-from tuner.prediction.footprint.kept import States
-from tuner.prediction.footprint.zero import zero_1_2, zero_3
-from tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.footprint.fsdp import fully_sharded
+from shardtune.tuner.prediction.footprint.kept import States
+from shardtune.tuner.prediction.footprint.zero import zero_1_2, zero_3
+from shardtune.tuner.prediction.model_shape import ModelShape
 
 
 def states(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, gloo: bool = False) -> States:

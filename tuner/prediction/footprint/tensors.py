@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from tuner.prediction.footprint.candidates import Array
-from tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.footprint.candidates import Array
+from shardtune.tuner.prediction.model_shape import ModelShape
 
 
 def block_modules(shape: ModelShape) -> list[tuple[int, ...]]:

@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from tuner.prediction.footprint.candidates import (
+from shardtune.tuner.prediction.footprint.candidates import (
     DDP,
     FSDP1,
     FSDP2,
@@ -16,11 +16,11 @@ from tuner.prediction.footprint.candidates import (
     Implementation,
     Mask,
 )
-from tuner.prediction.footprint.fsdp import expert_padding
-from tuner.prediction.footprint.tensors import buckets_filled, modules_above
-from tuner.prediction.footprint.zero import is_bf16_optimizer, stays_gathered
-from tuner.prediction.model_shape import ModelShape
-from tuner.prediction.throughput.rates import Curve, Network
+from shardtune.tuner.prediction.footprint.fsdp import expert_padding
+from shardtune.tuner.prediction.footprint.tensors import buckets_filled, modules_above
+from shardtune.tuner.prediction.footprint.zero import is_bf16_optimizer, stays_gathered
+from shardtune.tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.throughput.rates import Curve, Network
 
 _BF16_OPTIMIZER_BUFFER = 5e8
 """Elements that DeepSpeed's engine reduces at a time for it (`buffered_allreduce_fallback`)."""

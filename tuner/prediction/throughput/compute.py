@@ -4,10 +4,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tuner.prediction.footprint.candidates import FULL, NONE, SELECTIVE, Array, Candidates, Dtypes, Implementation
-from tuner.prediction.model_shape import ModelShape
-from tuner.prediction.throughput import host
-from tuner.prediction.throughput.rates import Rates
+from shardtune.tuner.prediction.footprint.candidates import (
+    FULL,
+    NONE,
+    SELECTIVE,
+    Array,
+    Candidates,
+    Dtypes,
+    Implementation,
+)
+from shardtune.tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.throughput import host
+from shardtune.tuner.prediction.throughput.rates import Rates
 
 _SAVED_HOOKS = 4.0
 """Launches per operator of a checkpointed forward: non-reentrant checkpointing passes what each saves through Python, and

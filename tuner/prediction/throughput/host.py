@@ -7,9 +7,18 @@ anything is trained under each strategy: milliseconds over those of an operator,
 
 import numpy as np
 
-from tuner.prediction.footprint.candidates import DDP, FSDP1, FSDP2, ZERO, Array, Candidates, Dtypes, Implementation
-from tuner.prediction.footprint.tensors import block_tensors, outside_tensors
-from tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.footprint.candidates import (
+    DDP,
+    FSDP1,
+    FSDP2,
+    ZERO,
+    Array,
+    Candidates,
+    Dtypes,
+    Implementation,
+)
+from shardtune.tuner.prediction.footprint.tensors import block_tensors, outside_tensors
+from shardtune.tuner.prediction.model_shape import ModelShape
 
 _CAST = 3.0
 """DDP in mixed precision: each parameter is cast by a parametrization of its own, forward and backward."""

@@ -3,8 +3,8 @@
 from collections import defaultdict
 from dataclasses import replace
 
-from api_schemas.hardware import Cluster, MeasuredHardware
-from tuner.prediction.throughput.rates import CPU_NETWORK, CPU_RATES, Network, Rates
+from shardtune.api_schemas.hardware import Cluster, MeasuredHardware
+from shardtune.tuner.prediction.throughput.rates import CPU_NETWORK, CPU_RATES, Network, Rates
 
 _PASSES = {"all_gather": 1.0, "reduce_scatter": 1.0, "all_reduce": 2.0}
 _SUSTAINED = 0.9

@@ -7,8 +7,8 @@ how well they hold on sources that were left out: docs/measurements/predictor.md
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from api_schemas.hardware import Cluster
-from tuner.prediction.catalogue import Gpu
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.tuner.prediction.catalogue import Gpu
 
 
 @dataclass(frozen=True)

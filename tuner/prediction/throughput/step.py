@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tuner.prediction.footprint.candidates import FSDP2, ZERO, Array, Candidates, Dtypes, Implementation
-from tuner.prediction.model_shape import ModelShape
-from tuner.prediction.throughput.collectives import Traffic, traffic
-from tuner.prediction.throughput.compute import ComputeTimes, compute_times
-from tuner.prediction.throughput.host import step_launches
-from tuner.prediction.throughput.rates import Network, Rates
+from shardtune.tuner.prediction.footprint.candidates import FSDP2, ZERO, Array, Candidates, Dtypes, Implementation
+from shardtune.tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.throughput.collectives import Traffic, traffic
+from shardtune.tuner.prediction.throughput.compute import ComputeTimes, compute_times
+from shardtune.tuner.prediction.throughput.host import step_launches
+from shardtune.tuner.prediction.throughput.rates import Network, Rates
 
 HOST_ADAM_BYTES_PER_S = 15e9
 """Memory traffic of one rank's share of a node's CPU Adam (a node streams 100-200 GB/s for eight ranks)."""

@@ -2,9 +2,9 @@
 
 import math
 
-from api_schemas.search_space import KnobValue
-from tuner.search.space.knobs import KNOBS
-from tuner.search.space.walk import Question
+from shardtune.api_schemas.search_space import KnobValue
+from shardtune.tuner.search.space.knobs import KNOBS
+from shardtune.tuner.search.space.walk import Question
 
 _SHOWN = 12
 

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-from api_schemas.base import DTYPE_BYTES
-from api_schemas.hardware import Cluster
-from api_schemas.models import ModelProfile
-from api_schemas.strategies import DdpConfig, ZeroConfig
-from api_schemas.workload import Workload, gradient_accumulation
+from shardtune.api_schemas.base import DTYPE_BYTES
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.models import ModelProfile
+from shardtune.api_schemas.strategies import DdpConfig, ZeroConfig
+from shardtune.api_schemas.workload import Workload, gradient_accumulation
 
 _MIB = 1 << 20
 _ZERO = ZeroConfig(stage=3)

@@ -4,8 +4,16 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from api_schemas.search_space import KnobValue
-from api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, Offload, Strategy, TrialConfig, ZeroConfig
+from shardtune.api_schemas.search_space import KnobValue
+from shardtune.api_schemas.strategies import (
+    DdpConfig,
+    Fsdp1Config,
+    Fsdp2Config,
+    Offload,
+    Strategy,
+    TrialConfig,
+    ZeroConfig,
+)
 
 Flat = dict[str, KnobValue]
 

@@ -7,8 +7,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from api_schemas.search_space import KnobValue
-from api_schemas.strategies.fsdp1 import ShardingStrategy
+from shardtune.api_schemas.search_space import KnobValue
+from shardtune.api_schemas.strategies.fsdp1 import ShardingStrategy
 
 Kind = Literal["bool", "int", "number", "word", "group"]
 

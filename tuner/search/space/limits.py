@@ -2,8 +2,8 @@
 
 import difflib
 
-from api_schemas.search_space import BACKENDS, KnobValue, Limit, SpaceLimits
-from tuner.search.space.knobs import KNOBS, Knob
+from shardtune.api_schemas.search_space import BACKENDS, KnobValue, Limit, SpaceLimits
+from shardtune.tuner.search.space.knobs import KNOBS, Knob
 
 
 class Limits:

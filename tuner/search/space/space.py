@@ -2,17 +2,17 @@
 
 from collections.abc import Callable, Iterator
 
-from api_schemas.hardware import Cluster
-from api_schemas.models import ModelProfile
-from api_schemas.search_space import KnobValue, SpaceLimits
-from api_schemas.strategies import TrialConfig
-from api_schemas.workload import Workload
-from tuner.search.space import candidates
-from tuner.search.space.domains import Domains
-from tuner.search.space.flat import Flat, flatten, unflatten
-from tuner.search.space.knobs import KNOBS
-from tuner.search.space.limits import Limits
-from tuner.search.space.walk import Answer, DeadEnd, Question, Walk
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.models import ModelProfile
+from shardtune.api_schemas.search_space import KnobValue, SpaceLimits
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.workload import Workload
+from shardtune.tuner.search.space import candidates
+from shardtune.tuner.search.space.domains import Domains
+from shardtune.tuner.search.space.flat import Flat, flatten, unflatten
+from shardtune.tuner.search.space.knobs import KNOBS
+from shardtune.tuner.search.space.limits import Limits
+from shardtune.tuner.search.space.walk import Answer, DeadEnd, Question, Walk
 
 Chooser = Callable[[str, tuple[KnobValue, ...]], KnobValue]
 """Takes a parameter's name and its candidate values, and returns one of them."""

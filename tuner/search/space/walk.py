@@ -6,13 +6,13 @@ Sampling, enumeration, membership and reading a configuration are the same walk 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from api_schemas.search_space import KnobValue
-from api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, ZeroConfig
-from api_schemas.strategies.fsdp1 import HYBRID, RESHARDING, ShardingStrategy, sync_policies
-from tuner.search.space.domains import Domains, divisors
-from tuner.search.space.flat import Flat
-from tuner.search.space.knobs import KNOBS
-from tuner.search.space.limits import Limits
+from shardtune.api_schemas.search_space import KnobValue
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, ZeroConfig
+from shardtune.api_schemas.strategies.fsdp1 import HYBRID, RESHARDING, ShardingStrategy, sync_policies
+from shardtune.tuner.search.space.domains import Domains, divisors
+from shardtune.tuner.search.space.flat import Flat
+from shardtune.tuner.search.space.knobs import KNOBS
+from shardtune.tuner.search.space.limits import Limits
 
 
 @dataclass(frozen=True)

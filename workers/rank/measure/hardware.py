@@ -1,4 +1,4 @@
-"""`python -m workers.rank.measure.hardware DIR`: what a rank reaches while all of them work, for the predictor.
+"""`python -m shardtune.workers.rank.measure.hardware DIR`: what a rank reaches while all of them work, for the predictor.
 
 Every figure is the median of repetitions, taken on all ranks at once: cores, memory and links are shared as in a trial.
 Rank 0 writes `hardware.json`.
@@ -15,11 +15,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from api_schemas.hardware import CollectiveTime, MeasuredHardware
-from workers.rank import mesh
-from workers.rank.measure import throughput
-from workers.rank.place import Place
-from workers.rank.process import lifeline
+from shardtune.api_schemas.hardware import CollectiveTime, MeasuredHardware
+from shardtune.workers.rank import mesh
+from shardtune.workers.rank.measure import throughput
+from shardtune.workers.rank.place import Place
+from shardtune.workers.rank.process import lifeline
 
 _SIZES = {"cpu": (1 << 14, 1 << 17, 1 << 20, 1 << 23, 1 << 25), "cuda": (1 << 18, 1 << 21, 1 << 24, 1 << 27, 1 << 29)}
 """Bytes of the whole tensor, from latency to bandwidth."""

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 import torch
 from torch.autograd.profiler import profile
 
-from api_schemas.base import GIB
-from api_schemas.measurements import Memory
-from workers.rank.place import Place
+from shardtune.api_schemas.base import GIB
+from shardtune.api_schemas.measurements import Memory
+from shardtune.workers.rank.place import Place
 
 
 class MemoryMeter(Protocol):

@@ -2,8 +2,8 @@
 
 import torch
 
-from workers.rank.measure import throughput
-from workers.rank.place import Place
+from shardtune.workers.rank.measure import throughput
+from shardtune.workers.rank.place import Place
 
 _REPEATS = 5
 

@@ -9,9 +9,9 @@ import transformers
 from torch import nn
 from transformers.initialization import no_init_weights
 
-from api_schemas.models import ModelSpec
-from api_schemas.workload import Workload
-from workers.rank.model import weights
+from shardtune.api_schemas.models import ModelSpec
+from shardtune.api_schemas.workload import Workload
+from shardtune.workers.rank.model import weights
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 

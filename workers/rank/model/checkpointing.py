@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from api_schemas.strategies import Checkpointing
+from shardtune.api_schemas.strategies import Checkpointing
 
 _SAVED_NAMES = (
     "mm.default",

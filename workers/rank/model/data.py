@@ -6,7 +6,7 @@ a quarter of its positions replaced by draws that favour a few tokens, as text d
 
 import torch
 
-from workers.rank.model import weights
+from shardtune.workers.rank.model import weights
 
 _ACTIVE = 64
 """Tokens in use; spread over the vocabulary, so that every shard of the embedding is touched."""

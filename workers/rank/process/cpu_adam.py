@@ -1,6 +1,6 @@
 """Builds DeepSpeed's C++ operators before a trial needs them: once per machine, never within a timed trial.
 
-Run as `python -m workers.rank.process.cpu_adam` by the agent before it takes work, and by a rank only where that was left out.
+Run as `python -m shardtune.workers.rank.process.cpu_adam` by the agent before it takes work, and by a rank only where that was left out.
 """
 
 import functools
@@ -19,10 +19,10 @@ import torch
 from deepspeed.ops.op_builder import CPUAdamBuilder
 from torch.utils.cpp_extension import _get_build_directory, _import_module_from_library
 
-from api_schemas.leases import ProfileTask, RestartTask, Task, TrialTask
-from api_schemas.strategies import ZeroConfig
-from workers.rank.classify import SetupError
-from workers.rank.process import lifeline
+from shardtune.api_schemas.leases import ProfileTask, RestartTask, Task, TrialTask
+from shardtune.api_schemas.strategies import ZeroConfig
+from shardtune.workers.rank.classify import SetupError
+from shardtune.workers.rank.process import lifeline
 
 # DeepSpeed's CPU Adam asks for the CPU's vendor each time it is made, which takes a second and a subprocess. Cached
 # here, the warm host asks once for all its ranks.
@@ -58,7 +58,12 @@ def ensure(task: TrialTask | RestartTask, moving: Callable[[], None]) -> None:
     """
     if not needed(task) or os.environ.get("LOCAL_RANK", "0") != "0" or is_built():
         return
-    command = [sys.executable, *(["-P"] if sys.flags.safe_path else []), "-m", "workers.rank.process.cpu_adam"]
+    command = [
+        sys.executable,
+        *(["-P"] if sys.flags.safe_path else []),
+        "-m",
+        "shardtune.workers.rank.process.cpu_adam",
+    ]
     environment = {**os.environ, lifeline.PARENT_VARIABLE: str(os.getpid())}
     builder = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
     while True:

@@ -10,10 +10,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from api_schemas.leases import TrialTask
-from api_schemas.workload import AdamW, gradient_accumulation
-from workers.rank.model.build import DTYPES
-from workers.rank.place import Place
+from shardtune.api_schemas.leases import TrialTask
+from shardtune.api_schemas.workload import AdamW, gradient_accumulation
+from shardtune.workers.rank.model.build import DTYPES
+from shardtune.workers.rank.place import Place
 
 
 class Trainer(Protocol):

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from api_schemas.strategies import DdpConfig
-from workers.rank.model import build as models
-from workers.rank.model import cast
-from workers.rank.strategies import base, sharded_checkpoint
+from shardtune.api_schemas.strategies import DdpConfig
+from shardtune.workers.rank.model import build as models
+from shardtune.workers.rank.model import cast
+from shardtune.workers.rank.strategies import base, sharded_checkpoint
 
 
 class DdpTrainer:

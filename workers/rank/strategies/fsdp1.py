@@ -15,12 +15,12 @@ from torch.distributed.fsdp import (
     ShardingStrategy,
 )
 
-from api_schemas.strategies import Fsdp1Config
-from api_schemas.strategies.fsdp1 import HYBRID
-from workers.rank.model import build as models
-from workers.rank.model import weights
-from workers.rank.place import Place
-from workers.rank.strategies import base, sharded_checkpoint
+from shardtune.api_schemas.strategies import Fsdp1Config
+from shardtune.api_schemas.strategies.fsdp1 import HYBRID
+from shardtune.workers.rank.model import build as models
+from shardtune.workers.rank.model import weights
+from shardtune.workers.rank.place import Place
+from shardtune.workers.rank.strategies import base, sharded_checkpoint
 
 
 class Fsdp1Trainer:

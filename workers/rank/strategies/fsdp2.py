@@ -10,11 +10,11 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from api_schemas.strategies import Fsdp2Config
-from workers.rank.model import build as models
-from workers.rank.model import weights
-from workers.rank.place import Place
-from workers.rank.strategies import base, sharded_checkpoint
+from shardtune.api_schemas.strategies import Fsdp2Config
+from shardtune.workers.rank.model import build as models
+from shardtune.workers.rank.model import weights
+from shardtune.workers.rank.place import Place
+from shardtune.workers.rank.strategies import base, sharded_checkpoint
 
 
 class Fsdp2Trainer:

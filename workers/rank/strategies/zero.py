@@ -12,10 +12,10 @@ from deepspeed.ops.adam import DeepSpeedCPUAdam
 from deepspeed.utils import logger, set_z3_leaf_modules
 from torch import nn
 
-from api_schemas.strategies import ZeroConfig
-from workers.rank.model import build as models
-from workers.rank.model import moe, weights
-from workers.rank.strategies import base
+from shardtune.api_schemas.strategies import ZeroConfig
+from shardtune.workers.rank.model import build as models
+from shardtune.workers.rank.model import moe, weights
+from shardtune.workers.rank.strategies import base
 
 NVME_VARIABLE = "SHARDTUNE_NVME_PATH"
 """Folder on a local NVMe disk, where the worker's probe found that DeepSpeed's asynchronous I/O works."""

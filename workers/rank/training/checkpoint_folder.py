@@ -16,13 +16,13 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
-from api_schemas.base import GIB
-from api_schemas.measurements import CheckpointPart, Progress
-from workers.rank.classify import SetupError
-from workers.rank.measure import throughput
-from workers.rank.place import Place
-from workers.rank.strategies.base import Trainer
-from workers.rank.trial_dir import ProgressFile
+from shardtune.api_schemas.base import GIB
+from shardtune.api_schemas.measurements import CheckpointPart, Progress
+from shardtune.workers.rank.classify import SetupError
+from shardtune.workers.rank.measure import throughput
+from shardtune.workers.rank.place import Place
+from shardtune.workers.rank.strategies.base import Trainer
+from shardtune.workers.rank.trial_dir import ProgressFile
 
 _POSITION = "position.json"
 """Written last: without it the checkpoint is not whole."""

@@ -10,16 +10,16 @@ from typing import Any, Literal, TypeVar
 import torch
 import torch.distributed as dist
 
-from api_schemas.leases import TrialTask
-from api_schemas.measurements import MeasurePlan, Progress, StepRecord
-from workers.rank import mesh, trial_dir
-from workers.rank.classify import NumericsError, OverLimitError
-from workers.rank.measure import throughput
-from workers.rank.measure.memory import MemoryMeter
-from workers.rank.model import data
-from workers.rank.place import Place
-from workers.rank.strategies.base import Setting, Trainer
-from workers.rank.training.step import Step
+from shardtune.api_schemas.leases import TrialTask
+from shardtune.api_schemas.measurements import MeasurePlan, Progress, StepRecord
+from shardtune.workers.rank import mesh, trial_dir
+from shardtune.workers.rank.classify import NumericsError, OverLimitError
+from shardtune.workers.rank.measure import throughput
+from shardtune.workers.rank.measure.memory import MemoryMeter
+from shardtune.workers.rank.model import data
+from shardtune.workers.rank.place import Place
+from shardtune.workers.rank.strategies.base import Setting, Trainer
+from shardtune.workers.rank.training.step import Step
 
 PROFILED_STEPS = 2
 """The optimizer's state appears in the first step; the second has all of it."""

@@ -6,11 +6,11 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from api_schemas.models import BlockProfile, ModelProfile, ModelSpec
-from api_schemas.workload import Workload
-from workers.rank.model import build as models
-from workers.rank.model import moe
-from workers.rank.training import step
+from shardtune.api_schemas.models import BlockProfile, ModelProfile, ModelSpec
+from shardtune.api_schemas.workload import Workload
+from shardtune.workers.rank.model import build as models
+from shardtune.workers.rank.model import moe
+from shardtune.workers.rank.training import step
 
 
 def of(spec: ModelSpec, workload: Workload) -> ModelProfile:

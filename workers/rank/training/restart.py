@@ -6,16 +6,16 @@ The agent launches twice over one trial directory, so whoever loads is a new pro
 from dataclasses import dataclass
 from pathlib import Path
 
-from api_schemas.leases import RestartTask
-from api_schemas.measurements import RankReport
-from api_schemas.restart import RestartPlan
-from workers.rank.measure import memory
-from workers.rank.strategies.base import Setting, Trainer
-from workers.rank.training.checkpoint_folder import CheckpointFolder
-from workers.rank.training.loop import Loop, Steps, run_all
-from workers.rank.training.step import Step
-from workers.rank.trial_dir import ProgressFile
-from workers.rank.versions import library_versions
+from shardtune.api_schemas.leases import RestartTask
+from shardtune.api_schemas.measurements import RankReport
+from shardtune.api_schemas.restart import RestartPlan
+from shardtune.workers.rank.measure import memory
+from shardtune.workers.rank.strategies.base import Setting, Trainer
+from shardtune.workers.rank.training.checkpoint_folder import CheckpointFolder
+from shardtune.workers.rank.training.loop import Loop, Steps, run_all
+from shardtune.workers.rank.training.step import Step
+from shardtune.workers.rank.trial_dir import ProgressFile
+from shardtune.workers.rank.versions import library_versions
 
 FOLDER = "checkpoint"
 """In the trial directory; the agent removes it when the attempt is over."""

@@ -18,17 +18,17 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor, Replicate
 
-from api_schemas.leases import ProfileTask, TrialTask
-from api_schemas.strategies import DdpConfig, TrialConfig
-from workers import adapter
-from workers.rank import mesh, trial_dir
-from workers.rank.classify import NumericsError
-from workers.rank.measure import memory
-from workers.rank.place import Place
-from workers.rank.strategies import base
-from workers.rank.training import profile, wrap
-from workers.rank.training.data_wait import DataWait, counted
-from workers.rank.training.loop import Loop, Steps
+from shardtune.api_schemas.leases import ProfileTask, TrialTask
+from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
+from shardtune.workers import adapter
+from shardtune.workers.rank import mesh, trial_dir
+from shardtune.workers.rank.classify import NumericsError
+from shardtune.workers.rank.measure import memory
+from shardtune.workers.rank.place import Place
+from shardtune.workers.rank.strategies import base
+from shardtune.workers.rank.training import profile, wrap
+from shardtune.workers.rank.training.data_wait import DataWait, counted
+from shardtune.workers.rank.training.loop import Loop, Steps
 
 _SILENT_S = 60
 """A script that reports nothing for so long has its stack written to the rank's log, once."""

@@ -9,11 +9,11 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from api_schemas.models import ModelSpec
-from api_schemas.workload import Workload
-from workers.rank.model import build as models
-from workers.rank.model import data
-from workers.rank.strategies.base import causal_loss
+from shardtune.api_schemas.models import ModelSpec
+from shardtune.api_schemas.workload import Workload
+from shardtune.workers.rank.model import build as models
+from shardtune.workers.rank.model import data
+from shardtune.workers.rank.strategies.base import causal_loss
 
 GROUP = "shardtune.models"
 

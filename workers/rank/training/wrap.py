@@ -2,14 +2,14 @@
 
 from torch import nn
 
-from api_schemas.strategies import DdpConfig, Fsdp1Config, TrialConfig, ZeroConfig
-from workers.rank.model import build as models
-from workers.rank.model import checkpointing
-from workers.rank.strategies import base
-from workers.rank.strategies.ddp import DdpTrainer
-from workers.rank.strategies.fsdp1 import Fsdp1Trainer
-from workers.rank.strategies.fsdp2 import Fsdp2Trainer
-from workers.rank.strategies.zero import ZeroTrainer
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, TrialConfig, ZeroConfig
+from shardtune.workers.rank.model import build as models
+from shardtune.workers.rank.model import checkpointing
+from shardtune.workers.rank.strategies import base
+from shardtune.workers.rank.strategies.ddp import DdpTrainer
+from shardtune.workers.rank.strategies.fsdp1 import Fsdp1Trainer
+from shardtune.workers.rank.strategies.fsdp2 import Fsdp2Trainer
+from shardtune.workers.rank.strategies.zero import ZeroTrainer
 
 
 def trainer(model: nn.Module, setting: base.Setting) -> base.Trainer:

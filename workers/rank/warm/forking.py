@@ -12,8 +12,8 @@ from typing import NoReturn
 
 import torch
 
-from workers.rank import main
-from workers.rank.process import lifeline
+from shardtune.workers.rank import main
+from shardtune.workers.rank.process import lifeline
 
 _PROBE_TIMEOUT_S = 60.0
 

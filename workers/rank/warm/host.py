@@ -1,7 +1,7 @@
 """The warm host: imports torch, deepspeed and transformers once and forks the ranks of each trial.
 
 A forked rank is a fresh process (clean device context, its memory gone with it) without seconds of imports. The host
-itself touches no device and starts no thread. `python -m workers.rank.warm.host` speaks JSON lines; see `Host`.
+itself touches no device and starts no thread. `python -m shardtune.workers.rank.warm.host` speaks JSON lines; see `Host`.
 """
 
 import contextlib
@@ -19,11 +19,11 @@ from typing import Any
 import cpuinfo  # type: ignore[import-untyped]
 import transformers
 
-from api_schemas.leases import ProfileTask, Task
-from workers.rank import trial_dir
-from workers.rank.process import cpu_adam, deadline, lifeline
-from workers.rank.versions import library_versions
-from workers.rank.warm import forking
+from shardtune.api_schemas.leases import ProfileTask, Task
+from shardtune.workers.rank import trial_dir
+from shardtune.workers.rank.process import cpu_adam, deadline, lifeline
+from shardtune.workers.rank.versions import library_versions
+from shardtune.workers.rank.warm import forking
 
 _DEADLINE_POLL_S = 0.5
 

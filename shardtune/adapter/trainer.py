@@ -1,0 +1,5 @@
+"""For scripts on Hugging Face's Trainer: `TrainingArguments(..., **training_arguments(trial))` and `attach(trainer, trial)`."""
+
+from shardtune.workers.adapter.trainer import attach, training_arguments
+
+__all__ = ["attach", "training_arguments"]

@@ -27,7 +27,7 @@ test: setup
 
 screenshots: setup
 	./tests/setup-machine.sh
-	OMP_NUM_THREADS=1 $(BIN)/python tests/browser/screenshots.py screenshots
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.browser.screenshots screenshots
 
 # Ten minutes of random kills; needs PostgreSQL's programs.
 soak: setup
@@ -35,8 +35,8 @@ soak: setup
 	$(BIN)/python -m benchmarks.service.soak --minutes 10
 
 test-long: soak
-	SHARDTUNE_TEST_LONG=1 $(BIN)/python -m pytest --timeout=3600 tests/flow/test_flow_machine.py \
-		tests/flow/test_flow_fuzz.py tests/flow/test_flow_crash_points.py \
+	SHARDTUNE_TEST_LONG=1 $(BIN)/python -m pytest --timeout=3600 tests/flow/leasing/test_any_order.py \
+		tests/flow/http/test_fuzz.py tests/flow/leasing/test_crash_points.py \
 		tests/endtoend/test_live_retune.py tests/endtoend/test_fingerprint_change.py $(PYTEST_ARGS)
 
 check: setup

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from needs import missing
-from postgres_server import PostgresServer
 from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 
 from shardtune.db.session import Database, upgrade
+from tests.support.needs import missing
+from tests.support.postgres_server import PostgresServer
 
 _NUMBERS = itertools.count()
 

@@ -17,10 +17,11 @@ from typing import Any
 
 import httpx
 
-from benchmarks.service import figures, history, load, stored
-from benchmarks.service.replicas import Replica
+from benchmarks.service import figures, load, stored
 from shardtune.db.session import Database, upgrade
-from tests.postgres_server import PostgresServer
+from tests.support import history
+from tests.support.postgres_server import PostgresServer
+from tests.support.replica import Replica
 
 _SETTINGS = {"lease_s": 60, "heartbeat_s": 2, "sweep_s": 2}
 _TEMPLATE = "template"

@@ -19,12 +19,12 @@ from typing import Any
 
 import httpx
 
-from benchmarks.service import history
-from benchmarks.service.replicas import Replica
 from shardtune.db.session import Database, upgrade
 from shardtune.service.cli.tied import tied
-from tests.postgres_server import PostgresServer
-from tests.simulated_worker import CLUSTER, SPEC
+from tests.support import history
+from tests.support.postgres_server import PostgresServer
+from tests.support.replica import Replica
+from tests.support.simulated_worker import CLUSTER, SPEC
 
 _SETTINGS = {"lease_s": 4, "heartbeat_s": 0.5, "sweep_s": 0.5, "poll_s": 0.2}
 _MOST_OPEN = 4

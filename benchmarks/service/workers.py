@@ -14,7 +14,7 @@ import httpx
 from shardtune.api_schemas.hardware import Inventory
 from shardtune.api_schemas.leases import PROTOCOL_VERSION, TASK_KINDS
 from shardtune.api_schemas.strategies import TrialConfig
-from tests.simulated_worker import CLUSTER, FINGERPRINT, PROFILE, measurement, restarted, speed_of
+from tests.support.simulated_worker import CLUSTER, FINGERPRINT, PROFILE, measurement, restarted, speed_of
 
 _RETRY_S = 0.1
 _INVENTORY = Inventory(cluster=CLUSTER, fingerprint=FINGERPRINT, task_kinds=TASK_KINDS).model_dump(mode="json")

@@ -7,10 +7,11 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from browser_steps import Site
-from needs import missing
 from playwright.sync_api import Browser, Page, expect, sync_playwright
-from real_parts import Stack
+
+from tests.support.browser_steps import Site
+from tests.support.needs import missing
+from tests.support.real_parts import Stack
 
 CHROMIUM = "/usr/bin/chromium"
 expect.set_options(timeout=15_000)

@@ -13,11 +13,9 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from real_parts import Stack
-from receiver import receiver
-from scenes import Story
+from tests.support.real_parts import Stack
+from tests.support.receiver import receiver
+from tests.support.scenes import Story
 
 CHROMIUM = "/usr/bin/chromium"
 FORMS = {

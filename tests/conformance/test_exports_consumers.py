@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up_studies import CPU, contender_of, study_of
 
 from shardtune.api_schemas.exports import Export, ExportFormat
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
 from shardtune.tuner.export import export
 from shardtune.workers.rank import check_export
+from tests.support.made_up_studies import CPU, contender_of, study_of
 
 EIGHT_GPUS = Cluster(device="cuda", gpu="NVIDIA H100 80GB HBM3", gpus_per_node=8, memory_gib=80, host_memory_gib=1000)
 DDP = TrialConfig(strategy=DdpConfig(bucket_cap_mb=7, gradient_as_bucket_view=True, grad_sync="every"), micro_batch=2)

@@ -11,7 +11,6 @@ from accelerate.parallelism_config import ParallelismConfig
 from accelerate.utils import DeepSpeedPlugin, FullyShardedDataParallelPlugin
 from accelerate.utils.launch import prepare_multi_gpu_env
 from deepspeed.runtime.config import DeepSpeedConfig
-from made_up_studies import contender_of, study_of
 from torch.distributed.fsdp import BackwardPrefetch, ShardingStrategy
 
 from shardtune.api_schemas.hardware import Cluster
@@ -20,6 +19,7 @@ from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config
 from shardtune.api_schemas.workload import RECIPES, Workload
 from shardtune.tuner.export import files, snippet
 from shardtune.workers.rank.model import checkpointing
+from tests.support.made_up_studies import contender_of, study_of
 
 EIGHT_GPUS = Cluster(device="cuda", gpu="NVIDIA H100 80GB HBM3", gpus_per_node=8, memory_gib=80, host_memory_gib=1000)
 TWO_NODES = EIGHT_GPUS.model_copy(update={"nodes": 2})

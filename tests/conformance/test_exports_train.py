@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from made_up_studies import contender_of, study_of
 
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, Offload, TrialConfig, ZeroConfig
 from shardtune.tuner.export import files
+from tests.support.made_up_studies import contender_of, study_of
 
 pytestmark = pytest.mark.ranks
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_parts import study, until
-from replicas import Replicas, replicas_of
 
 from shardtune.service.cli.tied import tied
+from tests.support.real_parts import study, until
+from tests.support.replicas import Replicas, replicas_of
 
 pytestmark = [
     pytest.mark.ranks,

@@ -11,7 +11,8 @@ from typing import Any
 
 import psutil
 import pytest
-from real_parts import Crew, Stack, study, until
+
+from tests.support.real_parts import Crew, Stack, study, until
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(600)]
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import psutil
 import pytest
-from real_parts import Stack, study, until
 from sqlalchemy import select
 
 from shardtune.api_schemas.retunes import Cause
@@ -21,6 +20,7 @@ from shardtune.service.canaries import judge, send
 from shardtune.service.process.context import Context
 from shardtune.service.retuning import challenge_steps, driver, queue
 from shardtune.service.settings import Settings
+from tests.support.real_parts import Stack, study, until
 
 pytestmark = [
     pytest.mark.ranks,

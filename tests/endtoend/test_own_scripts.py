@@ -10,7 +10,8 @@ from typing import Any
 
 import psutil
 import pytest
-from real_parts import Stack, until
+
+from tests.support.real_parts import Stack, until
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(400)]
 

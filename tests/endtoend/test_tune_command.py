@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_parts import study
+
+from tests.support.real_parts import study
 
 pytestmark = pytest.mark.ranks
 

@@ -9,8 +9,6 @@ import httpx
 import pytest
 import uvicorn
 from fastapi.testclient import TestClient
-from local_client import local_client
-from still_clock import Clock
 
 from shardtune.db.session import Database
 from shardtune.service.app import create_app
@@ -18,6 +16,8 @@ from shardtune.service.cli import main
 from shardtune.service.cli.processes import listening_socket
 from shardtune.service.process.context import Context
 from shardtune.service.settings import Settings
+from tests.support.local_client import local_client
+from tests.support.still_clock import Clock
 
 
 @pytest.fixture

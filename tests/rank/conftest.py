@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tiny_trials import HostProcess, tiny_task
 
 from shardtune.api_schemas.measurements import RankReport
+from tests.support.tiny_trials import HostProcess, tiny_task
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@ import os
 import uuid
 
 import pytest
-from worker_fakes import FAKE_HOST, make_task
 
 from shardtune.api_schemas.hardware import Fingerprint
 from shardtune.api_schemas.leases import TrialTask
@@ -11,6 +10,7 @@ from shardtune.workers.launchers.cold import ColdLauncher
 from shardtune.workers.launchers.processes import kill_marked, marked
 from shardtune.workers.launchers.warm import WarmLauncher
 from shardtune.workers.trial_dir import TrialDir
+from tests.support.worker_fakes import FAKE_HOST, make_task
 
 
 @pytest.fixture

@@ -1,0 +1,21 @@
+"""What the documentation lists is what there is."""
+
+from pathlib import Path
+
+import pytest
+
+from shardtune.api_schemas.events import EVENT_TYPES
+from shardtune.service.webhooks.deliveries import RETRY_S
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.mark.parametrize("kind", EVENT_TYPES)
+def test_every_event_is_documented(kind):
+    assert f"`{kind}`" in (DOCS / "events.md").read_text()
+
+
+def test_the_pauses_between_tries_are_those_documented():
+    hours = [str(seconds // 3600) for seconds in RETRY_S if seconds >= 3600]
+    assert (RETRY_S[0], RETRY_S[1] // 60, RETRY_S[2] // 60) == (5, 5, 30)
+    assert f"5 s, 5 min, 30 min, {', '.join(hours[:-1])} and {hours[-1]} hours" in (DOCS / "webhooks.md").read_text()

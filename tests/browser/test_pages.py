@@ -1,0 +1,244 @@
+"""The pages as a person uses them: one real study is created, watched and read; others are cancelled and retuned."""
+
+import json
+import re
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.support.browser_steps import press
+from tests.support.real_parts import TINY, study
+
+pytestmark = pytest.mark.ranks
+
+
+def fill_in(page: Page, batch: str = "8") -> None:
+    page.goto("/new")
+    page.get_by_label("Preset").select_option("custom")
+    page.get_by_role("textbox", name="config.json").fill(json.dumps(TINY))
+    page.get_by_label("Sequence length").fill("32")
+    page.get_by_label("Global batch").fill(batch)
+    page.get_by_label("Precision").select_option("fp32")
+    page.get_by_label("Trials, at most").fill("4")
+
+
+@pytest.fixture(scope="module")
+def finished(site) -> str:
+    """The address of a study that was created by mouse and followed to its end without a reload."""
+    watched = site.open(viewport={"width": 1600, "height": 1000})
+    page = watched.page
+    fill_in(page)
+    expect(page.locator("#result")).to_contain_text("What fits llama")
+    page.get_by_role("button", name="Create study").click()
+    page.wait_for_url("**/studies/study-*")
+    page.evaluate("window.notReloaded = true")
+    expect(page.locator("#charts")).to_contain_text("Charts appear with the first measured trial")
+    expect(page.locator("#activity")).to_contain_text("trial 0", timeout=90_000)
+    expect(page.locator("#chart-best-so-far .mark")).not_to_have_count(0, timeout=60_000)
+    expect(page.locator("#activity")).to_contain_text("fresh run", timeout=120_000)
+    expect(page.locator("#head")).to_contain_text("complete", timeout=300_000)
+    expect(page.locator("#answer")).to_contain_text(re.compile("Confirmed|No significant improvement|is slower"))
+    assert page.evaluate("window.notReloaded")
+    path = page.url.removeprefix(site.address)
+    watched.close()
+    return path
+
+
+@pytest.fixture
+def running(site) -> str:
+    """A study that has just been created, and is cancelled in the end."""
+    study_id = site.stack.create(study(budget={"max_trials": 40}, seed=1))
+    yield f"/studies/{study_id}"
+    site.stack.http.post(f"/v1/studies/{study_id}:cancel")
+
+
+@pytest.mark.parametrize("width", [1600, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_is_accessible_and_fits(site, finished, running, scheme, width):
+    watched = site.open(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    paths = [
+        "/",
+        "/studies",
+        "/new",
+        "/workers",
+        "/schedules",
+        "/settings",
+        "/compare",
+        "/nothing",
+        finished,
+        running,
+        f"{finished}/trials/0",
+    ]
+    paths += [f"{finished}/export", f"/compare?pick={finished.split('/')[-1]}:0&pick={finished.split('/')[-1]}:1"]
+    for path in paths:
+        watched.page.goto(path)
+        watched.assert_accessible()
+    # Chromium reports the 404 of the page that does not exist.
+    watched.complaints = [text for text in watched.complaints if "404" not in text]
+    watched.close()
+
+
+def test_pause_and_cancel_by_keyboard(page, running):
+    page.goto(running)
+    page.once("dialog", lambda dialog: dialog.accept())
+    for name, state in (("Pause", "paused"), ("Resume", "running"), ("Cancel", "cancelled")):
+        press(page, "button", name)
+        expect(page.locator("#head")).to_contain_text(state)
+
+
+def test_create_by_keyboard_and_retune_by_mouse(page, site):
+    fill_in(page, batch="16")
+    press(page, "button", "Create study")
+    page.wait_for_url("**/studies/study-*")
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator("#head")).to_contain_text("cancelled")
+    first = page.url
+    page.get_by_role("button", name="Retune").click()
+    page.wait_for_url(lambda url: url != first)
+    expect(page.locator("#head")).to_contain_text("running")
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator("#head")).to_contain_text("cancelled")
+
+
+def test_best_config_leads_to_its_files(page, finished):
+    page.goto("/?q=llama")
+    page.locator("table.best").get_by_role("link", name="Export").first.click()
+    copy = page.get_by_role("button", name="Copy").first
+    copy.click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert "strategy" in json.loads(copied)["config"]
+    with page.expect_download() as download:
+        page.get_by_role("heading", name="launch.sh").get_by_role("link", name="Download").click()
+    assert download.value.suggested_filename == "launch.sh"
+
+
+def test_a_best_row_is_exported_and_retuned_by_keyboard(page, finished):
+    page.goto("/?q=llama")
+    press(page, "link", "Export")
+    page.wait_for_url("**/export")
+    with page.expect_download() as download:
+        press(page, "link", "Download")
+    assert download.value.suggested_filename
+    page.goto("/?q=llama")
+    press(page, "button", "Retune")
+    page.wait_for_url("**/studies/study-*")
+    assert not page.url.endswith(finished)
+    page.once("dialog", lambda dialog: dialog.accept())
+    press(page, "button", "Cancel")
+    expect(page.locator("#head")).to_contain_text("cancelled")
+
+
+def test_the_workers_page_follows_without_a_reload(page, site, running):
+    page.goto("/workers")
+    page.evaluate("window.notReloaded = true")
+    expect(page.locator(".worker")).to_contain_text("trial", timeout=60_000)
+    page.get_by_text("Fingerprint").click()
+    site.stack.http.post(f"/v1/studies/{running.split('/')[-1]}:cancel").raise_for_status()
+    expect(page.locator(".worker")).to_contain_text("waiting for work", timeout=30_000)
+    expect(page.locator(".worker")).to_contain_text("Last run")
+    expect(page.locator(".worker details")).to_have_attribute("open", "")
+    assert page.evaluate("window.notReloaded")
+
+
+def test_trials_are_sorted_and_compared_by_keyboard(page, finished):
+    page.goto(finished)
+    press(page, "link", "tokens/s/GPU")
+    page.wait_for_url("**sort=speed**")
+    expect(page.locator("table.trials th[aria-sort=descending]")).to_contain_text("tokens/s/GPU")
+    speeds = [
+        float(text.replace(",", ""))
+        for text in page.locator("table.trials td[data-label='tokens/s/GPU']").all_inner_texts()
+    ]
+    assert len(speeds) == 4 and speeds == sorted(speeds, reverse=True)
+    for box in page.locator("table.trials input[type=checkbox]").all()[:2]:
+        box.focus()
+        page.keyboard.press("Space")
+    press(page, "button", "Compare the ticked")
+    expect(page.locator("table.compare tr.differs")).not_to_have_count(0)
+
+
+def test_trials_are_compared_by_mouse(page, finished):
+    page.goto(finished)
+    page.get_by_label("Compare trial 0").check()
+    page.get_by_label("Compare trial 1").check()
+    page.get_by_role("button", name="Compare the ticked").click()
+    expect(page.locator("table.compare thead a")).to_have_count(2)
+    expect(page.locator("table.compare tr.differs")).not_to_have_count(0)
+
+
+def test_a_trial_shows_its_steps_ranks_and_memory(page, finished):
+    page.goto(f"{finished}/trials/0")
+    expect(page.locator("#chart-loss polyline.own")).to_be_visible()
+    expect(page.locator("#chart-step-times .area.warm-up")).to_be_visible()
+    expect(page.get_by_role("heading", name="Rank by rank")).to_be_visible()
+    expect(page.locator("main")).to_contain_text("shardtune run-trial trial-0/config.json")
+
+
+def test_the_calculator_follows_what_is_typed(page):
+    page.goto("/new")
+    page.get_by_label("Preset").select_option("llama-2-70b")
+    page.get_by_label("Hardware").select_option("H100-SXM5-80GB")
+    expect(page.locator("#result")).to_contain_text("69 billion parameters, 8 × H100")
+    expect(page.locator("#result .badge.bad").first).to_have_text("does not fit")
+    slider = page.get_by_role("slider", name="GPUs")
+    slider.focus()
+    page.keyboard.press("End")
+    expect(page.locator("#result")).to_contain_text("128 × 8 × H100")
+    expect(page.locator("#gpus")).to_have_text("1024")
+    page.get_by_label("Sequence length").fill("long")
+    expect(page.locator("#result")).to_contain_text("must be a whole number")
+
+
+def test_a_schedule_is_made_run_paused_and_deleted_by_keyboard(site, finished):
+    watched = site.open(viewport={"width": 390, "height": 900}, color_scheme="dark")
+    page = watched.page
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.goto("/schedules")
+    page.get_by_label("Name").fill("nightly")
+    page.get_by_role("textbox", name="Cron").fill("30 2 * * *")
+    page.get_by_label("Time zone").fill("Europe/Berlin")
+    # Closed now, so that what is asked for waits.
+    opens = datetime.now(ZoneInfo("Europe/Berlin")) + timedelta(hours=3)
+    page.get_by_label("Starts only between").fill(f"{opens:%H:%M}-{opens + timedelta(minutes=5):%H:%M}")
+    press(page, "button", "Create schedule")
+    expect(page.locator("#schedules")).to_contain_text("At 02:30 every day (Europe/Berlin)")
+    press(page, "button", "Run in its window")
+    expect(page.locator("#schedules")).to_contain_text("by hand: asked for 1 recommendation to be measured again")
+    expect(page.locator("#retunes .badge")).to_have_text("queued")
+    expect(page.locator("#retunes")).to_contain_text("waits for a window of its schedule")
+    watched.assert_accessible()
+    press(page, "button", "Pause")
+    expect(page.locator("#schedules .badge")).to_have_text("paused")
+    expect(page.locator("#retunes .badge")).to_have_text("skipped")
+    press(page, "button", "Delete")
+    expect(page.locator("main")).to_contain_text("No schedule yet")
+    watched.close()
+
+
+def test_everything_to_read_and_send_works_without_scripts(site, finished):
+    watched = site.open(java_script_enabled=False)
+    page = watched.page
+    page.goto("/?q=nothing-like-it")
+    expect(page.locator("main")).to_contain_text("No answered study matches")
+    page.goto("/new")
+    page.get_by_label("Preset").select_option("gpt2")
+    page.get_by_role("button", name="Calculate").click()
+    expect(page.locator("#result")).to_contain_text("124 million parameters")
+    page.goto(finished)
+    page.get_by_label("Backend").select_option("ddp")
+    page.get_by_role("button", name="Filter").click()
+    expect(page.locator("table.trials")).to_contain_text("DDP")
+    expect(page.locator("table.trials")).not_to_contain_text("FSDP2")
+    watched.close()
+
+
+def test_the_theme_is_kept(page):
+    page.goto("/")
+    page.get_by_role("button", name="Switch between light and dark").click()
+    page.goto("/workers")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    expect(page.get_by_role("button", name="Switch between light and dark")).to_have_text("Light")

@@ -1,0 +1,199 @@
+"""Best configurations: exact, nearest with every difference, files, resolving, and what people decide."""
+
+import json
+
+import pytest
+
+from tests.flow.leasing.test_concurrency import in_threads
+from tests.support.simulated_worker import CLUSTER, FINGERPRINT, SPEC, SimulatedWorker, measurement, speed_of
+
+WORKLOAD = SPEC["workload"]
+ASK = {"model": "llama-tiny", "cluster": CLUSTER.model_dump_json(), "workload": json.dumps(WORKLOAD)}
+
+
+def tune(client, speed=1.0, fingerprint=FINGERPRINT, **changes):
+    """A finished study, on a machine of this speed."""
+
+    def behave(_lease, task):
+        return measurement(speed * speed_of(task.config))
+
+    worker = SimulatedWorker(client, behave=behave, fingerprint=fingerprint).register()
+    study = client.post("/v1/studies", json=SPEC | changes).json()
+    worker.work()
+    return study["study_id"]
+
+
+def best(client, **params):
+    answer = client.get("/v1/best", params=params or ASK)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def decide(client, key, action, **body):
+    return client.post(f"/v1/best:{action}", params={"study_key": key}, json=body)
+
+
+def test_exact_answer_by_case_and_by_key(client):
+    assert client.get("/v1/best", params=ASK).json()["code"] == "unknown_best"
+    study_id = tune(client)
+    found = best(client)
+    assert (found["match"], found["differences"], found["freshness"]) == ("exact", [], "fresh")
+    assert found["confidence"] == {"level": "high", "reasons": []}
+    assert found["study_id"] == study_id and found["best"]["config"]["strategy"]["kind"] == "fsdp2"
+    assert best(client, study_key=found["study_key"])["recommendation_id"] == found["recommendation_id"]
+    other_seed = ASK | {"workload": json.dumps(WORKLOAD | {"seed": 7})}
+    assert best(client, **other_seed)["match"] == "exact"
+
+
+def test_nearest_answer_names_every_difference_and_lowers_the_confidence(quick_client):
+    tune(quick_client)
+    near = best(quick_client, **ASK | {"workload": json.dumps(WORKLOAD | {"global_batch": 16})})
+    assert near["match"] == "nearest"
+    assert near["differences"] == [{"field": "workload.global_batch", "wanted": 16, "found": 8}]
+    assert near["confidence"]["level"] == "medium"
+    bigger = CLUSTER.model_copy(update={"gpus_per_node": 4}).model_dump_json()
+    assert best(quick_client, **ASK | {"cluster": bigger})["confidence"]["level"] == "low"
+    exact = quick_client.get("/v1/best", params=ASK | {"cluster": bigger, "match": "exact"})
+    assert (exact.status_code, exact.json()["code"]) == (404, "unknown_best")
+    assert quick_client.get("/v1/best", params=ASK | {"model": "gpt2"}).status_code == 404
+
+
+def test_files_by_format_and_by_accept(quick_client):
+    tune(quick_client)
+    by_name = quick_client.get("/v1/best", params=ASK | {"format": "launch.sh"})
+    by_accept = quick_client.get("/v1/best", params=ASK, headers={"accept": "text/x-shellscript"})
+    assert by_name.text == by_accept.text and by_name.text.startswith("#!")
+    assert by_name.headers["content-type"].startswith("text/x-shellscript")
+    assert quick_client.get("/v1/best", params=ASK | {"format": "../x"}).status_code == 422
+    refused = quick_client.get("/v1/best", params=ASK, headers={"accept": "image/png"})
+    assert (refused.status_code, refused.json()["code"]) == (406, "not_acceptable")
+
+
+def test_unchanged_answer_is_not_sent_again_however_old(quick_client, clock):
+    tune(quick_client)
+    tag = quick_client.get("/v1/best", params=ASK).headers["etag"]
+    clock.turn(3600)
+    again = quick_client.get("/v1/best", params=ASK, headers={"If-None-Match": tag})
+    assert again.status_code == 304 and again.headers["etag"] == tag
+    assert best(quick_client)["age_s"] == 3600
+
+
+def test_faster_answer_takes_over_and_slower_one_does_not(client):
+    first, _slower = tune(client), tune(client, speed=0.5)
+    assert best(client)["study_id"] == first
+    faster = tune(client, speed=2.0)
+    found = best(client)
+    assert found["study_id"] == faster
+    history = client.get("/v1/best:history", params={"study_key": found["study_key"]}).json()["decisions"]
+    assert [entry["action"] for entry in history] == ["served", "proposed", "kept", "proposed", "served", "proposed"]
+    states = [entry["state"] for entry in client.get("/v1/recommendations").json()["recommendations"]]
+    assert sorted(states) == ["retired", "retired", "serving"]
+
+
+def test_other_software_is_another_case(quick_client):
+    tune(quick_client)
+    newer = FINGERPRINT.model_copy(update={"torch": "2.14.0"})
+    old = best(quick_client)
+    tune(quick_client, speed=0.5, fingerprint=newer)
+    assert best(quick_client, study_key=old["study_key"])["fingerprint"]["torch"] == "2.13.0"
+    assert best(quick_client)["fingerprint"]["torch"] == "2.14.0", "the newest, where none is asked for"
+
+
+def test_pin_holds_and_rollback_goes_back(client):
+    first = tune(client)
+    key = best(client)["study_key"]
+    assert decide(client, key, "pin", note="night run").json()["state"] == "serving"
+    second = tune(client, speed=2.0)
+    assert best(client)["study_id"] == first and best(client)["is_pinned"]
+    assert decide(client, key, "approve").json()["study_id"] == second
+    assert best(client)["study_id"] == second
+    assert decide(client, key, "rollback").json()["study_id"] == first
+    assert best(client)["study_id"] == first
+    decide(client, key, "unpin")
+    assert not best(client)["is_pinned"]
+    history = client.get("/v1/best:history", params={"study_key": key}).json()["decisions"]
+    assert [entry["action"] for entry in history[:3]] == ["unpinned", "rolled_back", "approved"]
+    assert history[-3]["note"] == "night run" and history[-3]["by"] == "local"
+
+
+def test_project_that_demands_approval_serves_nothing_unapproved(client):
+    client.put("/v1/projects/default", json={"requires_approval": True})
+    study_id = tune(client)
+    assert client.get("/v1/best", params=ASK).json()["code"] == "unknown_best"
+    (proposal,) = client.get("/v1/recommendations?state=proposed").json()["recommendations"]
+    key = proposal["study_key"]
+    assert decide(client, key, "rollback").json()["code"] == "nothing_to_decide"
+    decide(client, key, "approve").raise_for_status()
+    assert best(client)["study_id"] == study_id
+    tune(client, speed=2.0)
+    assert decide(client, key, "reject").json()["state"] == "rejected"
+    assert best(client)["study_id"] == study_id
+    assert decide(client, "0" * 32, "pin").json()["code"] == "unknown_best"
+
+
+def test_operator_demands_approval_in_every_project(open_service, sqlite_url, monkeypatch):
+    monkeypatch.setenv("SHARDTUNE_REQUIRES_APPROVAL", "true")
+    client = open_service(sqlite_url)
+    tune(client)
+    assert client.get("/v1/best", params=ASK).json()["code"] == "unknown_best"
+    (proposal,) = client.get("/v1/recommendations?state=proposed").json()["recommendations"]
+    decide(client, proposal["study_key"], "approve").raise_for_status()
+    assert best(client)["study_id"] == proposal["study_id"]
+
+
+def test_decision_about_something_else_than_was_seen_is_refused(client):
+    tune(client)
+    key = best(client)["study_key"]
+
+    def tags():
+        named = {"study_key": key}
+        return [client.get(path, params=named).headers["etag"] for path in ("/v1/best", "/v1/best:history")]
+
+    def pin(tag):
+        return client.post("/v1/best:pin", params={"study_key": key}, headers={"If-Match": tag})
+
+    seen = tags()
+    assert pin(seen[0]).status_code == 200
+    refused = [pin(tag) for tag in [*seen, '"other"']]
+    assert [(answer.status_code, answer.json()["code"]) for answer in refused] == [(412, "precondition_failed")] * 3
+    assert [pin(tags()[place]).status_code for place in (0, 1)] == [200, 200]
+    assert pin(f"{seen[0]}, {tags()[1]}").status_code == 200
+    before = tags()
+    tune(client, speed=2.0)
+    assert pin(before[1]).status_code == 412, "a proposal came meanwhile"
+    assert pin(before[0]).status_code == 200, "what is served is the same"
+    assert pin("*").status_code == 200
+
+
+def test_resolve_starts_one_study_however_many_ask(client):
+    worker = SimulatedWorker(client).register()
+    body = {"study": SPEC}
+    answers = []
+    in_threads(lambda _: answers.append(client.post("/v1/best:resolve", json=body)), range(6))
+    assert {answer.status_code for answer in answers} == {202}
+    assert len({answer.json()["study"]["study_id"] for answer in answers}) == 1
+    assert answers[0].headers["location"].startswith("/v1/studies/study-")
+    worker.work()
+    known = client.post("/v1/best:resolve", json=body)
+    assert known.status_code == 200 and known.json()["best"]["match"] == "exact"
+    assert len(client.get("/v1/studies").json()["studies"]) == 1
+
+
+def test_resolve_does_not_repeat_what_failed(quick_client):
+    worker = SimulatedWorker(quick_client).register()
+    body = {"study": SPEC | {"budget": {"max_trials": 1}}}
+    named = {"Idempotency-Key": "job-1"}
+    first = quick_client.post("/v1/best:resolve", json=body, headers=named)
+    worker.work()
+    again = quick_client.post("/v1/best:resolve", json=body)
+    assert (again.status_code, again.json()["code"]) == (409, "study_failed")
+    assert first.json()["study"]["state"] == "running"
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{}, {"model": "llama-tiny"}, ASK | {"workload": "{}"}, ASK | {"cluster": "["}, {"study_key": "x"}],
+)
+def test_incomplete_question_is_refused_with_the_field(quick_client, params):
+    answer = quick_client.get("/v1/best", params=params)
+    assert answer.status_code == 422 and answer.json()["errors"][0]["field"], answer.text

@@ -1,0 +1,145 @@
+"""A change of the machines: marked, announced once after the debounce, and measured again once, in any number of replicas."""
+
+import pytest
+
+from shardtune.api_schemas.hardware import FIRST_FIELDS
+from shardtune.service.best import staleness
+from tests.flow.best.test_best import best, tune
+from tests.flow.leasing.test_concurrency import in_threads
+from tests.support.simulated_worker import FINGERPRINT, SPEC, SimulatedWorker
+
+NEW = FINGERPRINT.model_copy(update={"driver": "560.1", "torch": "2.14.0"})
+DEBOUNCE_S, GONE_S, LIVE_S = 300, 3600, 90
+
+
+@pytest.fixture
+def context(client):
+    return client.app.state.context
+
+
+@pytest.fixture
+def case(client):
+    """A served recommendation, measured by worker `sim`."""
+    tune(client)
+    return best(client)["study_key"]
+
+
+def bring(client, name="sim", fingerprint=NEW):
+    return SimulatedWorker(client, name=name, fingerprint=fingerprint).register()
+
+
+def keep_alive(context, clock, seconds, *workers):
+    """Time passes, the workers ask for work, and the service looks."""
+    for _ in range(int(seconds // 60)):
+        clock.turn(60)
+        for worker in workers:
+            worker.lease()
+        staleness.watch(context)
+
+
+def retunes(client):
+    return client.get("/v1/retunes").json()["retunes"]
+
+
+def told(client, key):
+    decisions = client.get("/v1/best:history", params={"study_key": key}).json()["decisions"]
+    return [entry for entry in decisions if entry["action"] in ("stale", "fresh")]
+
+
+def test_a_change_is_seen_at_once_and_causes_one_retune_after_the_debounce(client, context, clock, case):
+    worker = bring(client)
+    in_threads(lambda _: staleness.watch(context), range(4))
+    found = best(client)
+    assert (found["freshness"], found["changed_fields"]) == ("stale", ["torch"]), "the driver was unknown before"
+    assert found["confidence"]["level"] == "low" and "torch" in found["confidence"]["reasons"][0]
+    assert (retunes(client), told(client, case)) == ([], [])
+    keep_alive(context, clock, DEBOUNCE_S, worker)
+    in_threads(lambda _: staleness.watch(context), range(4))
+    (retune,) = retunes(client)
+    assert (retune["study_key"], retune["cause"], retune["changed_fields"]) == (case, "fingerprint", ["torch"])
+    (event,) = told(client, case)
+    assert (event["action"], event["note"], event["by"]) == ("stale", "torch 2.13.0 → 2.14.0", "service")
+    keep_alive(context, clock, 3 * DEBOUNCE_S, worker)
+    assert len(retunes(client)) == len(told(client, case)) == 1
+
+
+def test_a_change_that_rolls_over_five_workers_is_one_event(client, context, clock, case):
+    fleet = [bring(client, f"node-{n}", FINGERPRINT) for n in range(5)]
+    bring(client, "sim", FINGERPRINT)
+    clock.turn(GONE_S + 60)
+    for n in range(5):
+        keep_alive(context, clock, 60, *fleet)
+        fleet[n] = bring(client, f"node-{n}")
+        staleness.watch(context)
+        assert best(client)["freshness"] == ("stale" if n == 4 else "fresh")
+    keep_alive(context, clock, 2 * DEBOUNCE_S, *fleet)
+    assert len(retunes(client)) == len(told(client, case)) == 1
+
+
+def test_a_worker_that_comes_back_as_it_was_within_the_debounce_causes_nothing(client, context, clock, case):
+    worker = bring(client)
+    keep_alive(context, clock, DEBOUNCE_S - 60, worker)
+    worker = bring(client, fingerprint=FINGERPRINT)
+    keep_alive(context, clock, 2 * DEBOUNCE_S, worker)
+    assert (best(client)["freshness"], retunes(client), told(client, case)) == ("fresh", [], [])
+
+
+def test_a_change_taken_back_later_withdraws_the_retune_that_waits(client, context, clock, case):
+    worker = bring(client)
+    keep_alive(context, clock, DEBOUNCE_S + 60, worker)
+    worker = bring(client, fingerprint=FINGERPRINT)
+    keep_alive(context, clock, 60, worker)
+    (retune,) = retunes(client)
+    assert (retune["outcome"], retune["reason"]) == ("skipped", "the machines have changed back")
+    assert [entry["action"] for entry in told(client, case)] == ["fresh", "stale"]
+    assert best(client)["freshness"] == "fresh"
+
+
+def test_a_silent_worker_holds_its_fingerprint_for_a_while_and_nobody_alive_says_nothing(client, context, clock, case):
+    other = bring(client, "other")
+    keep_alive(context, clock, GONE_S - 60, other)
+    assert best(client)["freshness"] == "fresh"
+    keep_alive(context, clock, 120, other)
+    assert best(client)["freshness"] == "stale"
+    clock.turn(10 * GONE_S)
+    staleness.watch(context)
+    assert retunes(client) == []
+
+
+def test_an_answer_on_the_new_fingerprint_spares_the_old_one_its_retune(client, context, clock, case):
+    tune(client, fingerprint=NEW)
+    worker = bring(client)
+    keep_alive(context, clock, 2 * DEBOUNCE_S, worker)
+    assert best(client)["freshness"] == "fresh" and retunes(client) == []
+    assert best(client, study_key=case)["freshness"] == "stale"
+    newest = best(client)["study_key"]
+    worker = bring(client, fingerprint=NEW.model_copy(update={"torch": "2.15.0"}))
+    keep_alive(context, clock, 2 * DEBOUNCE_S, worker)
+    assert [retune["study_key"] for retune in retunes(client)] == [newest]
+
+
+def test_a_patch_of_the_kernel_lowers_the_confidence_and_no_more(client, context, clock, case):
+    worker = bring(client, fingerprint=FINGERPRINT.model_copy(update={"kernel": "6.1-22"}))
+    keep_alive(context, clock, 2 * DEBOUNCE_S, worker)
+    found = best(client)
+    assert (found["freshness"], found["changed_fields"]) == ("fresh", ["kernel"])
+    assert found["confidence"]["level"] == "medium" and "kernel" in found["confidence"]["reasons"][0]
+    assert retunes(client) == []
+
+
+def test_a_worker_of_the_release_before_upgrades_without_making_anything_stale(client, context, clock):
+    old = FINGERPRINT.first_version()
+    body = {"name": "sim", "protocol_version": 1, "session": "session-old1"}
+    offered = SimulatedWorker(client, fingerprint=old).inventory.model_dump(mode="json")
+    offered["fingerprint"] = {name: offered["fingerprint"][name] for name in FIRST_FIELDS}
+    client.post("/v1/workers", json=body | {"inventory": offered}).raise_for_status()
+    study_id = tune(client, fingerprint=old)
+    half = client.post("/v1/studies", json=SPEC | {"model": "gpt2"}).json()["study_id"]
+    worker = SimulatedWorker(client, fingerprint=old).register()
+    worker.do(worker.lease())
+    known = FINGERPRINT.model_copy(update={"cpu_topology": "1 socket, 2 cores", "cpu_max_mhz": 3000})
+    worker = bring(client, fingerprint=known)
+    keep_alive(context, clock, 2 * DEBOUNCE_S, worker)
+    assert (best(client)["freshness"], best(client)["study_id"], retunes(client)) == ("fresh", study_id, [])
+    worker.work()
+    assert client.get(f"/v1/studies/{half}").json()["state"] == "complete", "its runs compare with the earlier ones"

@@ -1,0 +1,234 @@
+"""Canaries: one worker a period runs what is served; who is slow alone is at fault, and a slow case is measured anew."""
+
+import pytest
+from sqlalchemy import select
+
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.db.tables.canaries import CanaryRow
+from shardtune.service.canaries import judge, send
+from tests.flow.best.test_best import best
+from tests.flow.leasing.test_concurrency import in_threads
+from tests.flow.retuning.test_challenges import CHANGED, Lab
+from tests.support.simulated_worker import CLUSTER, FINGERPRINT, SPEC, SimulatedWorker, measurement, speed_of
+
+DAY_S = 86_400
+
+
+class Fleet(Lab):
+    """Workers of one fingerprint, each with a speed of its own."""
+
+    def __init__(self, client, clock, count=2):
+        super().__init__(client)
+        self.clock, self.slow = clock, dict.fromkeys((f"sim-{i}" for i in range(count)), 1.0)
+        self.join(FINGERPRINT)
+        spec = SPEC | {"cluster": CLUSTER.model_dump()}
+        client.post("/v1/studies", json=spec).raise_for_status()
+        self.workers[0].work()
+
+    def join(self, fingerprint):
+        self.workers = [
+            SimulatedWorker(
+                self.client, name=name, fingerprint=fingerprint, behave=lambda _, task, name=name: self.run(name, task)
+            ).register()
+            for name in self.slow
+        ]
+
+    def run(self, name, task):
+        return measurement(self.slow[name] * self.speed(task.config))
+
+    def far_ahead(self):
+        """What is served is so much faster than all others that a challenge runs it once."""
+        served = TrialConfig.model_validate(best(self.client)["best"]["config"])
+        self.speed = lambda config: speed_of(config) * (1.0 if config == served else 0.5)
+
+    def everybody_is(self, speed):
+        self.slow = dict.fromkeys(self.slow, speed)
+
+    def day(self):
+        """One period, and what there is of canaries."""
+        self.clock.turn(DAY_S)
+        return self.look()
+
+    def look(self):
+        """Canaries are sent, run and judged until nothing follows."""
+        for worker in self.workers:
+            worker.register()
+        for _ in range(4):
+            self.watch()
+            self.work()
+        self.watch()
+        with self.context.db.read() as session:
+            rows = session.scalars(
+                select(CanaryRow).order_by(CanaryRow.created_at, CanaryRow.tick, CanaryRow.role.desc())
+            )
+            return [(row.role, row.worker.name, row.verdict) for row in rows]
+
+    def work(self):
+        return sum(worker.work() for worker in self.workers)
+
+    def kept(self, cause="manual"):
+        """A retune that keeps what is served, some time later."""
+        self.clock.turn(60)
+        for worker in self.workers:
+            worker.register()
+        retune_id = self.ask(cause)
+        for _ in range(2):
+            self.step()
+            self.work()
+        self.step()
+        found = self.client.get(f"/v1/retunes/{retune_id}").json()
+        assert found["outcome"] == "kept", found["reason"]
+        return found
+
+    def watch(self):
+        for project_id, key in self.cases():
+            send.begin(self.context, project_id, key, DAY_S)
+        judge.watch(self.context)
+
+    def cases(self):
+        return [("default", best(self.client)["study_key"])]
+
+    def runs(self):
+        studies = self.client.get("/v1/studies").json()["studies"]
+        return [study["gpu_seconds"] / 6.0 for study in studies if (study["errand"] or {}).get("kind") == "canary"]
+
+    def conditions(self):
+        return {row["name"]: row["condition"] for row in self.client.get("/v1/workers").json()["workers"]}
+
+
+def test_a_canary_a_day_goes_from_worker_to_worker_and_costs_one_run(client, clock):
+    fleet = Fleet(client, clock)
+    assert fleet.day() == [("watch", "sim-0", "normal")]
+    assert fleet.day()[-1] == ("watch", "sim-1", "normal")
+    fleet.slow = {"sim-0": 0.98, "sim-1": 1.02}
+    assert fleet.day()[-1] == ("watch", "sim-0", "normal")
+    listed = client.get("/v1/canaries", params={"limit": 2}).json()
+    assert [(row["worker"], row["change"]) for row in listed["canaries"]] == [
+        ("sim-0", pytest.approx(0.98)),
+        ("sim-1", pytest.approx(1.0)),
+    ]
+    rest = client.get("/v1/canaries", params={"page_token": listed["next_page_token"]}).json()["canaries"]
+    assert [row["verdict"] for row in rest] == ["normal"]
+    assert fleet.runs() == [1.0, 1.0, 1.0] and client.get("/v1/retunes").json()["retunes"] == []
+
+
+def test_a_study_of_the_services_own_is_not_extended_but_its_clone_may_be(client, clock):
+    fleet = Fleet(client, clock)
+    fleet.day()
+    made = next(study for study in client.get("/v1/studies").json()["studies"] if study["errand"])
+    refused = client.post(f"/v1/studies/{made['study_id']}:extend", json={"add_trials": 2})
+    assert (refused.status_code, refused.json()["code"]) == (409, "made_by_service")
+    assert "belongs to a canary" in refused.json()["detail"] and "clone it" in refused.json()["detail"]
+    assert "Search on" not in client.get(f"/studies/{made['study_id']}").text
+    clone = client.post(f"/v1/studies/{made['study_id']}:clone", json={}).json()
+    assert clone["errand"] is None
+    client.post(f"/v1/studies/{clone['study_id']}:extend", json={"add_trials": 2}).raise_for_status()
+
+
+def test_drift_on_every_worker_is_a_regression_and_asks_for_a_retune(client, clock):
+    fleet = Fleet(client, clock)
+    key, study_id = best(client)["study_key"], best(client)["study_id"]
+    fleet.slow = {"sim-0": 0.8, "sim-1": 0.8}
+    assert fleet.day() == [("watch", "sim-0", "drift"), ("peer", "sim-1", "drift")]
+    (asked,) = client.get("/v1/retunes").json()["retunes"]
+    assert (asked["cause"], asked["study_key"], asked["state"]) == ("drift", key, "queued")
+    assert fleet.events(study_id) == ["best.regression"]
+    (told, *_) = client.get("/v1/best:history", params={"study_key": key}).json()["decisions"]
+    assert told["action"] == "regression" and "0.80 times the measured speed, the fastest of 5 runs" in told["note"]
+    assert fleet.conditions() == {"sim-0": None, "sim-1": None}
+    assert fleet.day()[2:] == [], "while the retune waits, no more canaries"
+
+
+def test_drift_on_one_worker_is_that_workers_fault(client, clock):
+    fleet = Fleet(client, clock)
+    fleet.slow["sim-0"] = 0.8
+    assert fleet.day() == [("watch", "sim-0", "worker"), ("peer", "sim-1", "normal")]
+    assert client.get("/v1/retunes").json()["retunes"] == []
+    assert "slower than it was" in fleet.conditions()["sim-0"] and fleet.conditions()["sim-1"] is None
+    assert client.get("/workers", headers={"accept": "text/html"}).text.count("slower than it was") == 1
+    fleet.slow["sim-0"] = 1.0
+    assert fleet.day()[-1] == ("watch", "sim-0", "normal") and fleet.conditions()["sim-0"] is None
+
+
+def test_a_single_worker_has_no_peer_and_drift_is_the_cases(quick_client, clock):
+    fleet = Fleet(quick_client, clock, count=1)
+    fleet.slow["sim-0"] = 0.8
+    assert fleet.day() == [("watch", "sim-0", "drift")]
+    assert fleet.runs() == [5.0], "before it is believed it is run five times"
+
+
+def test_what_a_cheap_retune_kept_goes_by_what_was_normal_before(client, clock):
+    fleet = Fleet(client, clock)
+    fleet.far_ahead()
+    fleet.kept()
+    assert best(client)["best"]["runs"] == 1 and fleet.look() == [], "nothing is lacking"
+    fleet.everybody_is(0.8)
+    assert fleet.day() == [("watch", "sim-0", "drift"), ("peer", "sim-1", "drift")]
+
+
+def test_a_decline_cannot_hide_in_retunes_that_follow_each_other(quick_client, clock):
+    fleet = Fleet(quick_client, clock, count=1)
+    fleet.far_ahead()
+    for speed in (0.95, 0.9, 0.85):
+        fleet.everybody_is(speed)
+        fleet.kept("schedule")
+        verdicts = [verdict for _, _, verdict in fleet.day()]
+    assert verdicts == ["normal", "normal", "drift"]
+
+
+def test_after_drift_the_retune_and_its_first_canary_make_what_is_normal(client, clock):
+    fleet = Fleet(client, clock)
+    fleet.far_ahead()
+    fleet.everybody_is(0.8)
+    fleet.day()
+    fleet.kept("drift")
+    assert fleet.look()[2:] == [("watch", "sim-0", "normal")] and fleet.runs()[0] == 2.0
+    assert fleet.look()[3:] == [], "one is enough"
+    assert fleet.day()[3:] == [("watch", "sim-1", "normal")] and fleet.runs()[0] == 1.0
+    fleet.everybody_is(0.8 * 0.8)
+    assert [verdict for _, _, verdict in fleet.day()[4:]] == ["drift", "drift"]
+
+
+def test_after_a_change_of_the_fingerprint_what_is_normal_is_made_anew(quick_client, clock):
+    fleet = Fleet(quick_client, clock)
+    fleet.far_ahead()
+    assert fleet.day() == [("watch", "sim-0", "normal")]
+    clock.turn(60)
+    fleet.join(CHANGED)
+    fleet.everybody_is(1.3)
+    fleet.kept("fingerprint")
+    assert fleet.look()[1:] == [("watch", "sim-0", "normal")] and fleet.runs()[0] == 2.0
+    fleet.everybody_is(1.0)
+    assert [verdict for _, _, verdict in fleet.day()[2:]] == ["drift", "drift"]
+
+
+def test_a_worker_that_is_gone_ends_its_canary(quick_client, clock):
+    fleet = Fleet(quick_client, clock)
+    clock.turn(DAY_S)
+    for worker in fleet.workers:
+        worker.register()
+    fleet.watch()
+    clock.turn(600)
+    fleet.watch()
+    assert fleet.day()[0] == ("watch", "sim-0", "unmeasured")
+
+
+def test_of_replicas_that_send_a_canary_at_once_one_does(client, clock):
+    fleet = Fleet(client, clock)
+    clock.turn(DAY_S)
+    for worker in fleet.workers:
+        worker.register()
+    in_threads(lambda _: fleet.watch(), range(4))
+    with fleet.context.db.read() as session:
+        assert len(session.scalars(select(CanaryRow)).all()) == 1
+
+
+@pytest.mark.parametrize("value", ["0", "59", "x"])
+def test_a_period_shorter_than_a_minute_is_refused(monkeypatch, value):
+    from pydantic import ValidationError
+
+    from shardtune.service.settings import Settings
+
+    monkeypatch.setenv("SHARDTUNE_CANARY_PERIOD_S", value)
+    with pytest.raises(ValidationError, match="canary_period_s"):
+        Settings()

@@ -1,0 +1,143 @@
+"""What holds for every route: repeatable POSTs, entity tags, pages, error codes."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from shardtune.service.http.error_codes import CODES
+from tests.flow.leasing.test_concurrency import in_threads
+from tests.support.simulated_worker import CLUSTER, SPEC, SimulatedWorker
+
+CREATE = SPEC | {"cluster": CLUSTER.model_dump()}
+NAMED = {"Idempotency-Key": "job-4711"}
+
+
+def studies(client, **params):
+    return client.get("/v1/studies", params=params).json()
+
+
+def test_repeated_post_changes_nothing_and_gets_the_first_answer(client):
+    SimulatedWorker(client).register()
+    first = client.post("/v1/studies", json=CREATE, headers=NAMED)
+    client.post(f"/v1/studies/{first.json()['study_id']}:cancel")
+    reordered = dict(reversed(CREATE.items()))
+    again = client.post("/v1/studies", json=reordered, headers=NAMED)
+    assert (again.status_code, again.json()) == (201, first.json())
+    assert again.headers["idempotency-replayed"] == "true"
+    assert len(studies(client)["studies"]) == 1
+
+
+def test_other_request_under_the_same_name_is_refused(client):
+    SimulatedWorker(client).register()
+    study_id = client.post("/v1/studies", json=CREATE, headers=NAMED).json()["study_id"]
+    for url, body in (("/v1/studies", CREATE | {"seed": 1}), (f"/v1/studies/{study_id}:cancel", None)):
+        answer = client.post(url, json=body, headers=NAMED)
+        assert (answer.status_code, answer.json()["code"]) == (422, "idempotency_key_reused")
+    assert studies(client)["studies"][0]["state"] == "running"
+
+
+def test_name_is_free_again_after_a_refusal_and_after_a_day(client, clock):
+    assert client.post("/v1/studies", json=CREATE, headers=NAMED).json()["code"] == "no_worker"
+    worker = SimulatedWorker(client).register()
+    assert client.post("/v1/studies", json=CREATE, headers=NAMED).status_code == 201
+    clock.turn(25 * 3600)
+    worker.register()
+    assert client.post("/v1/studies", json=CREATE | {"seed": 1}, headers=NAMED).status_code == 201
+
+
+def test_same_request_many_times_at_once_happens_once(client):
+    SimulatedWorker(client).register()
+    answers = []
+    in_threads(lambda _: answers.append(client.post("/v1/studies", json=CREATE, headers=NAMED)), range(8))
+    assert {answer.status_code for answer in answers} == {201}
+    assert len({answer.text for answer in answers}) == len(studies(client)["studies"]) == 1
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, "é"])
+def test_bad_idempotency_key_is_named(quick_client, key):
+    answer = quick_client.post("/v1/studies", json=CREATE, headers={"Idempotency-Key": key.encode()})
+    assert answer.json()["code"] == "invalid_idempotency_key"
+
+
+def test_change_of_something_else_than_was_seen_is_refused(client):
+    SimulatedWorker(client).register()
+    path = f"/v1/studies/{client.post('/v1/studies', json=CREATE).json()['study_id']}"
+    tag = client.get(path).headers["etag"]
+    assert client.get(path, headers={"If-None-Match": tag}).status_code == 304
+    assert client.post(f"{path}:pause", headers={"If-Match": tag}).json()["state"] == "paused"
+    answer = client.post(f"{path}:cancel", headers={"If-Match": tag})
+    assert (answer.status_code, answer.json()["code"]) == (412, "precondition_failed")
+    present = client.get(path, headers={"If-None-Match": tag})
+    assert present.status_code == 200 and present.headers["etag"] != tag
+    assert client.post(f"{path}:cancel", headers={"If-Match": present.headers["etag"]}).status_code == 200
+
+
+@pytest.mark.parametrize("order", ["newest", "oldest"])
+def test_pages_have_every_study_once_while_more_arrive(client, clock, order):
+    SimulatedWorker(client).register()
+    names = [f"study-{number}" for number in range(5)]
+    for name in names:
+        # Two of them at the same moment: the id decides.
+        clock.turn(1 if name != "study-3" else 0)
+        client.post("/v1/studies", json=CREATE, params={"study_id": name}).raise_for_status()
+    seen, token = [], None
+    while True:
+        page = studies(client, limit=2, order=order, **({"page_token": token} if token else {}))
+        seen += [study["study_id"] for study in page["studies"]]
+        if order == "newest":
+            clock.turn(1)
+            client.post("/v1/studies", json=CREATE)
+        if (token := page["next_page_token"]) is None:
+            break
+    assert seen == (names if order == "oldest" else names[::-1])
+
+
+def test_filters_of_the_list(quick_client, clock):
+    SimulatedWorker(quick_client).register()
+    for name in ("first", "second"):
+        quick_client.post("/v1/studies", json=CREATE, params={"study_id": name})
+        clock.turn(10)
+    quick_client.post("/v1/studies/first:pause")
+    assert [study["study_id"] for study in studies(quick_client, state="paused")["studies"]] == ["first"]
+    assert len(studies(quick_client, state=["paused", "running"])["studies"]) == 2
+    moment = "2026-01-01T00:00:05+00:00"
+    assert [study["study_id"] for study in studies(quick_client, created_from=moment)["studies"]] == ["second"]
+    assert [study["study_id"] for study in studies(quick_client, created_before=moment)["studies"]] == ["first"]
+
+
+@pytest.mark.parametrize("token", ["x", "e30=", "bnVsbA==", "WzFd", "é", "eyJhdCI6IG51bGwsICJmIjogIngifQ=="])
+def test_foreign_page_token_is_refused(quick_client, token):
+    for path in ("/v1/studies", "/v1/workers", "/v1/keys", "/v1/projects"):
+        answer = quick_client.get(path, params={"page_token": token})
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid_page_token")
+
+
+def test_token_of_other_filters_is_refused(quick_client):
+    SimulatedWorker(quick_client).register()
+    for _ in range(2):
+        quick_client.post("/v1/studies", json=CREATE)
+    token = studies(quick_client, limit=1)["next_page_token"]
+    assert studies(quick_client, limit=1, page_token=token, state="running")["code"] == "invalid_page_token"
+
+
+def test_id_of_ones_own_choice(client):
+    SimulatedWorker(client).register()
+    answer = client.post("/v1/studies", json=CREATE, params={"study_id": "nightly-7b"})
+    assert answer.json()["study_id"] == "nightly-7b" and answer.headers["location"] == "/v1/studies/nightly-7b"
+    again = client.post("/v1/studies", json=CREATE, params={"study_id": "nightly-7b"})
+    assert (again.status_code, again.json()["code"]) == (409, "study_exists")
+    for bad in ("../x", "a:cancel", "X", "a", "a" * 33):
+        assert client.post("/v1/studies", json=CREATE, params={"study_id": bad}).status_code == 422
+
+
+def test_every_code_in_the_source_is_registered_and_every_registered_one_is_used():
+    used = set()
+    for path in Path(__file__).parents[3].glob("service/**/*.py"):
+        if path.name != "codes.py":
+            used |= {
+                node.value
+                for node in ast.walk(ast.parse(path.read_text()))
+                if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in CODES
+            }
+    assert used == set(CODES)

@@ -1,0 +1,101 @@
+"""Bad input: 422 with field, value and remedy, and nothing half-created."""
+
+import pytest
+
+from tests.support.simulated_worker import CLUSTER, SPEC, SimulatedWorker
+
+WORKLOAD = SPEC["workload"]
+
+
+@pytest.fixture
+def client(quick_client):
+    SimulatedWorker(quick_client, causal_lm_types=("llama", "gpt2", "mixtral")).register()
+    return quick_client
+
+
+CASES = [
+    ({"model": "llama-tyny"}, "model", "llama-tyny", "llama-tiny"),
+    ({"model": {"name": "x", "config": {"hidden_size": 8}}}, "model.config.model_type", "None", "llama"),
+    ({"model": {"model_type": "lama"}}, "model.config.model_type", "lama", "did you mean llama"),
+    ({"workload": WORKLOAD | {"global_batch": 0}}, "workload.global_batch", 0, "greater than or equal to 1"),
+    ({"workload": WORKLOAD | {"global_batch": 7}}, "workload.global_batch", "7", "multiple"),
+    ({"workload": WORKLOAD | {"recipe": "fp8"}}, "workload.recipe", "fp8", "bf16-mixed"),
+    ({"workload": WORKLOAD | {"sequence_length": 4096}}, "workload.sequence_length", 4096, "max_position_embeddings"),
+    ({"workload": WORKLOAD | {"batch": 7}}, "workload.batch", 7, "remove it"),
+    ({"cluster": "locall"}, "cluster", "locall", "'local'"),
+    ({"cluster": CLUSTER.model_dump() | {"gpus_per_node": 4}}, "cluster", None, "sim with 2 × CPU ranks"),
+    ({"cluster": {"device": "cuda"}}, "cluster.gpus_per_node", None, "add it"),
+    ({"space": {"backends": []}}, "space.backends", "[]", "at least 1"),
+    ({"space": {"knobs": {"micro_bach": 4}}}, "space.knobs", "micro_bach", "micro_batch"),
+    ({"space": {"knobs": {"dp_shard": 3}, "backends": ["fsdp2"]}}, "space.knobs.dp_shard", "3", "name one of these"),
+    ({"budget": {"max_trials": 0}}, "budget.max_trials", 0, "greater than or equal to 1"),
+    ({"baseline": {"train_batch_size": 16}}, "baseline.train_batch_size", "16", "global_batch is 8"),
+    ({"baseline": {"strategy": {"kind": "fsdp2", "dp_shard": 8}}}, "baseline", None, "dp_shard 2"),
+]
+
+
+@pytest.mark.parametrize(("changes", "field", "value", "remedy"), CASES)
+def test_mistake_is_named_with_value_and_remedy(client, changes, field, value, remedy):
+    answer = client.post("/v1/studies", json=SPEC | changes)
+    assert answer.status_code == 422, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    problem = answer.json()
+    error = next((error for error in problem["errors"] if error["field"] == field), None)
+    assert error is not None, problem["errors"]
+    assert remedy in error["message"]
+    assert value is None or error["value"] == value
+    assert client.get("/v1/studies").json()["studies"] == []
+
+
+def test_study_without_any_worker_is_refused(quick_client):
+    answer = quick_client.post("/v1/studies", json=SPEC)
+    assert answer.json()["code"] == "no_worker" and "shardtune worker" in answer.json()["detail"]
+
+
+def test_worker_not_heard_of_for_long_does_not_count(client, clock):
+    clock.turn(1000)
+    assert client.post("/v1/studies", json=SPEC).json()["code"] == "no_worker"
+
+
+def test_local_is_refused_where_it_could_mean_several(client):
+    SimulatedWorker(client, name="big", cluster=CLUSTER.model_copy(update={"gpus_per_node": 4})).register()
+    detail = client.post("/v1/studies", json=SPEC).json()["detail"]
+    assert "sim with 2 × CPU ranks" in detail and "big with 4 × CPU ranks" in detail
+
+
+@pytest.mark.parametrize(
+    ("body", "remedy"), [(b"{", "send a JSON object"), (b"[]", "valid dictionary"), (b"", "add it")]
+)
+def test_body_that_is_no_object(client, body, remedy):
+    answer = client.post("/v1/studies", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 422 and remedy in answer.json()["detail"]
+
+
+def test_body_beyond_the_limit_is_refused(client):
+    answer = client.post("/v1/studies", content=b" " * (9 << 20), headers={"content-type": "application/json"})
+    assert answer.status_code == 413 and answer.headers["content-type"] == "application/problem+json"
+
+
+def test_unknown_things_are_problems_too(client):
+    for method, path, status in (
+        ("GET", "/v1/studies/study-nope", 404),
+        ("POST", "/v1/studies/study-nope:cancel", 404),
+        ("GET", "/v1/nope", 404),
+        ("DELETE", "/v1/studies", 405),
+        ("GET", "/v1/studies?limit=0", 422),
+    ):
+        answer = client.request(method, path)
+        assert answer.status_code == status
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert {"type", "title", "status", "detail", "code"} <= answer.json().keys()
+
+
+def test_best_of_a_running_study_names_its_state(client):
+    study_id = client.post("/v1/studies", json=SPEC).json()["study_id"]
+    answer = client.get(f"/v1/studies/{study_id}/best")
+    assert answer.status_code == 409 and "running (profile)" in answer.json()["detail"]
+
+
+def test_openapi_and_health(client):
+    assert "/v1/studies" in client.get("/openapi.json").json()["paths"]
+    assert client.get("/healthz").status_code == client.get("/readyz").status_code == 200

@@ -1,0 +1,125 @@
+"""Many workers asking at once, from threads, on both databases."""
+
+import threading
+import time
+
+import pytest
+
+from shardtune.api_schemas.leases import LeaseRequest
+from shardtune.db.session import Database
+from shardtune.service.leasing import choose_study
+from shardtune.service.planning.planner_cache import Askers
+from shardtune.service.process.context import Context
+from shardtune.service.settings import Settings
+from tests.flow.studies.test_study import THREE_BACKENDS, create
+from tests.support.simulated_worker import CLUSTER, PROFILE, SPEC, SimulatedWorker, measurement
+
+SPEC_24 = SPEC | {"budget": {"max_trials": 24}, "cluster": CLUSTER.model_dump()}
+
+
+def in_threads(work, arguments):
+    errors = []
+
+    def guarded(argument):
+        try:
+            work(argument)
+        except Exception as error:  # noqa: BLE001 (a thread's error is the test's)
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(argument,)) for argument in arguments]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+
+
+def open_study(client, count):
+    """A profiled study and its workers."""
+    workers = [SimulatedWorker(client, name=f"sim-{i}").register() for i in range(count)]
+    study_id = client.post("/v1/studies", json=SPEC_24).json()["study_id"]
+    workers[0].report(workers[0].lease(), PROFILE).raise_for_status()
+    return study_id, workers
+
+
+def test_concurrent_leases_are_distinct_trials(client):
+    study_id, workers = open_study(client, 6)
+    got = []
+    in_threads(lambda worker: got.append(worker.lease()), workers)
+    assert sorted(lease.trial_number for lease in got) == list(range(6))
+    assert len({lease.task.config.content_key() for lease in got}) == 6
+    assert client.get(f"/v1/studies/{study_id}").json()["trials"] == {"running": 6}
+
+
+def test_concurrent_requests_of_one_session_get_one_lease(client):
+    _, workers = open_study(client, 1)
+    got = []
+    in_threads(lambda worker: got.append(worker.lease()), workers * 5)
+    assert {(lease.run_id, lease.attempt) for lease in got} == {(got[0].run_id, 1)}
+
+
+class Counting(Askers):
+    """Counts the samples of one replica, each of which takes long enough to be overtaken."""
+
+    def __init__(self):
+        super().__init__()
+        self.samples = 0
+
+    def space(self, study_id, build):
+        self.samples += 1
+        time.sleep(0.05)
+        return super().space(study_id, build)
+
+
+def test_two_replicas_never_give_out_the_same_and_sample_once_for_each_trial(client, database_url, clock):
+    _, workers = open_study(client, 6)
+    settings = Settings(database_url=database_url)
+    replicas = [Context(Database(database_url), settings, clock, askers=Counting()) for _ in range(2)]
+    got = []
+
+    def ask(index):
+        request = LeaseRequest(protocol_version=1, session=workers[index].session)
+        got.append(choose_study.grant(replicas[index % 2], request))
+
+    in_threads(ask, range(6))
+    assert len({lease.task.config.content_key() for lease in got}) == 6
+    if not replicas[0].db.is_sqlite:
+        assert sum(replica.askers.samples for replica in replicas) == 6
+    for replica in replicas:
+        replica.db.close()
+
+
+def test_who_began_a_block_finds_its_next_run_whatever_others_were_told(client):
+    mine, other = (SimulatedWorker(client, name=name).register() for name in ("mine", "other"))
+    create(client, **THREE_BACKENDS)
+    for _ in range(1 + 8 + 1):
+        mine.do(mine.lease())
+    assert other.lease() is None, "the block is compared on one worker's devices"
+    # Held open, it looks only where the answer to its kind does not hold for it.
+    lease = mine.lease(wait_s=0.01)
+    assert lease is not None and lease.trial_number is not None
+    mine.do(lease)
+
+
+@pytest.mark.postgres
+def test_a_name_is_held_by_one_replica_and_free_when_that_one_is_gone(empty_postgres_url):
+    one, other = Database(empty_postgres_url), Database(empty_postgres_url)
+    with one.sole("ask", 0.1) as first, other.sole("ask", 0.1) as second, other.sole("ask more", 0.1) as third:
+        assert (first, second, third) == (True, False, True)
+    with one.sole("ask", 0.1), other.engine.connect() as connection:
+        held = "SELECT pid FROM pg_locks JOIN pg_database ON oid = database WHERE locktype = 'advisory'"
+        connection.exec_driver_sql(
+            f"SELECT pg_terminate_backend(pid) FROM ({held} AND datname = current_database()) AS holders"
+        )
+        with other.sole("ask", 5) as taken_over:
+            assert taken_over
+    one.close()
+    other.close()
+
+
+def test_concurrent_reports_all_count(client):
+    study_id, workers = open_study(client, 4)
+    held = [(worker, worker.lease()) for worker in workers]
+    in_threads(lambda pair: pair[0].report(pair[1], measurement(1000)).raise_for_status(), held)
+    study = client.get(f"/v1/studies/{study_id}").json()
+    assert study["trials"] == {"complete": 4} and study["gpu_seconds"] == 30.0

@@ -1,0 +1,87 @@
+"""`shardtune schedules`, `retunes` and `fingerprints` against the real service on a socket."""
+
+import pytest
+
+from tests.flow.best.test_best import best, tune
+from tests.flow.retuning.test_challenges import CHANGED
+from tests.support.simulated_worker import FINGERPRINT
+
+NIGHTLY = ("--name", "nightly", "--cron", "30 2 * * *", "--timezone", "Europe/Berlin")
+
+
+def test_a_schedule_from_its_making_to_its_end(http, run):
+    tune(http)
+    key = best(http)["study_key"]
+    code, made = run("schedules", "create", *NIGHTLY, "--study-key", key, "--window", "22:00-06:00")
+    name = made["schedule_id"]
+    assert (code, made["cases"]["study_keys"], made["windows"]) == (0, [key], ["22:00-06:00"])
+    assert [row["schedule_id"] for row in run("schedules", "list")[1]["schedules"]] == [name]
+    assert run("schedules", "pause", name)[1]["is_paused"] and not run("schedules", "resume", name)[1]["is_paused"]
+    assert run("schedules", "run", name)[1]["last_ticks"][0]["kind"] == "manual"
+    (asked,) = run("retunes", "list", "--schedule", name)[1]["retunes"]
+    assert asked == run("retunes", "show", asked["retune_id"])[1] and asked["cause"] == "manual"
+    assert run("retunes", "cancel", asked["retune_id"])[1]["outcome"] == "skipped"
+    assert run("retunes", "list", "--state", "queued")[1]["retunes"] == []
+    assert run("schedules", "delete", name)[0] == 0 and run("schedules", "list")[1]["schedules"] == []
+
+
+def test_the_same_in_words(http, run):
+    tune(http)
+    assert run("schedules", "list", as_json=False) == (0, "no schedules\n")
+    assert run("retunes", "list", as_json=False) == (0, "no retunes\n")
+    text = run("schedules", "create", *NIGHTLY, as_json=False)[1]
+    name = text.split()[0]
+    assert "nightly" in text and "At 02:30" in text and "(Europe/Berlin)" in text
+    drift = run("schedules", "create", "--name", "eyes", "--trigger", "drift", "--cron", "0 6 * * *", as_json=False)[1]
+    assert "when a canary finds it slower; canaries: At 06:00" in drift
+    assert "no tick yet" in run("schedules", "show", name, as_json=False)[1]
+    run("schedules", "run", name)
+    assert (
+        "by hand: asked for 1 recommendation to be measured again" in run("schedules", "show", name, as_json=False)[1]
+    )
+    (asked,) = run("retunes", "list")[1]["retunes"]
+    cancelled = run("retunes", "cancel", asked["retune_id"], as_json=False)[1]
+    assert "asked for by hand  skipped  0 GPU-s" in cancelled and "cancelled by a person" in cancelled
+    assert "is deleted" in run("schedules", "delete", name, as_json=False)[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("schedules", "create", "--name", "x"), "cron (None) is required"),
+        (("schedules", "create", *NIGHTLY[:3], "61 2 * * *"), "cannot be read"),
+        (("schedules", "create", *NIGHTLY, "--window", "night"), "22:00-06:00"),
+        (("schedules", "show", "schedule-none"), "does not exist"),
+        (("retunes", "cancel", "retune-none"), "does not exist"),
+        (("fingerprints", "show", "0" * 32), "fingerprint"),
+        (("fingerprints", "list", "--key-file", "missing"), "cannot be read"),
+    ],
+)
+def test_what_is_refused_says_what_to_do(http, run, arguments, words):
+    code, text = run(*arguments, as_json=False)
+    assert code == 2 and words in text and "Traceback" not in text, text
+
+
+def test_fingerprints_and_what_depends_on_them(http, run):
+    assert run("fingerprints", "list", as_json=False) == (0, "no worker has registered yet\n")
+    tune(http)
+    tune(http, fingerprint=CHANGED)
+    newest, first = run("fingerprints", "list")[1]["fingerprints"]
+    assert (newest["fingerprint"]["kernel"], first["fingerprint"]["kernel"]) == ("6.2", FINGERPRINT.kernel)
+    assert [row["fingerprint_id"] for row in run("fingerprints", "list", "--current")[1]["fingerprints"]] == [
+        newest["fingerprint_id"]
+    ]
+    found = run("fingerprints", "show", first["fingerprint_id"])[1]
+    assert [item["model"] for item in found["dependents"]] == ["llama-tiny"]
+    assert "kernel 6.1 → 6.2" in run("fingerprints", "list", "--worker", "sim", as_json=False)[1]
+    assert "measured under it: llama-tiny" in run("fingerprints", "show", first["fingerprint_id"], as_json=False)[1]
+
+
+@pytest.mark.parametrize(
+    "command", [("schedules", "list"), ("retunes", "list"), ("fingerprints", "list"), ("studies", "list")]
+)
+def test_every_command_names_the_service_in_the_same_way(http, run, monkeypatch, command):
+    monkeypatch.delenv("SHARDTUNE_SERVICE_URL")
+    for option in ("--service", "--url"):
+        assert run(*command, option, str(http.base_url))[0] == 0
+    assert run(*command, "--url", "http://127.0.0.1:9", as_json=False)[0] == 4

@@ -1,0 +1,94 @@
+"""What operators rely on: metrics, backups, retention, an outage of the database."""
+
+import sqlite3
+
+import pytest
+from fastapi.testclient import TestClient
+from prometheus_client.parser import text_string_to_metric_families
+
+from shardtune.api_schemas.failures import FailureKind
+from shardtune.db.backup import backup
+from shardtune.db.session import Database
+from shardtune.service import retention
+from shardtune.service.app import create_app
+from shardtune.service.lifecycle import expiry
+from shardtune.service.process.context import Context
+from shardtune.service.settings import Settings
+from tests.support.simulated_worker import PROFILE, SPEC, SimulatedWorker, failure, measurement
+
+
+def metrics(client):
+    families = text_string_to_metric_families(client.get("/metrics").text)
+    return {(s.name, *sorted(s.labels.values())): s.value for family in families for s in family.samples}
+
+
+def test_metrics_count_what_happened(client, clock):
+    worker = SimulatedWorker(client).register()
+    client.post("/v1/studies", json=SPEC).raise_for_status()
+    clock.turn(7)
+    assert metrics(client)["shardtune_queue_age_seconds",] == 7
+    worker.report(worker.lease(), PROFILE).raise_for_status()
+    worker.report(worker.lease(), measurement(1000)).raise_for_status()
+    worker.report(worker.lease(), failure(FailureKind.OOM)).raise_for_status()
+    worker.lease()
+    clock.turn(100)
+    expiry.sweep(client.app.state.context)
+    seen = metrics(client)
+    assert seen["shardtune_attempts_ended_total", "complete", "search"] == 1
+    assert seen["shardtune_attempts_ended_total", "oom", "search"] == 1
+    assert seen["shardtune_attempts_ended_total", "search", "worker_lost"] == 1
+    assert seen["shardtune_leases_expired_total",] == 1
+    assert seen["shardtune_gpu_seconds_total", "profile"] == 6
+    assert seen["shardtune_studies", "running"] == 1 and seen["shardtune_runs_waiting",] == 1
+    assert seen["shardtune_best_config_age_seconds",] == 0
+
+
+def test_old_events_and_logs_are_forgotten_and_measurements_never(client, clock):
+    worker = SimulatedWorker(client).register()
+    ended = client.post("/v1/studies", json=SPEC | {"budget": {"max_trials": 2}}).json()["study_id"]
+    worker.report(worker.lease(), PROFILE, log_tail="profile said").raise_for_status()
+    worker.report(worker.lease(), measurement(1000), log_tail="rank said").raise_for_status()
+    worker.work()
+    running = client.post("/v1/studies", json=SPEC, headers={"Idempotency-Key": "job"}).json()["study_id"]
+    context = client.app.state.context
+    assert not any(retention.forget(context).values())
+    before = client.get(f"/v1/studies/{ended}/trials").json()["trials"]
+    clock.turn(10**9)
+    forgotten = retention.forget(context)
+    assert forgotten["events"] > 10 and forgotten["log_tails"] == 2
+    assert forgotten["idempotent_requests"] == 1
+    after = client.get(f"/v1/studies/{ended}/trials").json()["trials"]
+    for trial in before:
+        for run in trial["runs"]:
+            run["log_tail"] = None
+    assert after == before
+    assert client.get(f"/v1/studies/{ended}/events").json()["events"] == []
+    assert client.get(f"/v1/studies/{running}/events").json()["events"] != []
+
+
+def test_backup_of_a_database_in_use_is_whole(client, database_url, tmp_path):
+    worker = SimulatedWorker(client).register()
+    client.post("/v1/studies", json=SPEC).raise_for_status()
+    worker.do(worker.lease())
+    out = tmp_path / "backups" / "copy"
+    assert backup(database_url, out) == out.stat().st_size > 0
+    if database_url.startswith("sqlite"):
+        copy = sqlite3.connect(out)
+        assert copy.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        assert copy.execute("SELECT count(*) FROM runs").fetchone() == (1,)
+        copy.close()
+    else:
+        assert out.read_bytes().startswith(b"PGDMP")
+    with pytest.raises(ValueError, match="exists"):
+        backup(database_url, out)
+
+
+def test_database_that_is_away_answers_503(clock):
+    settings = Settings(database_url="postgresql://nobody@127.0.0.1:1/none")
+    app = create_app(context=Context(Database(settings.database_url), settings, clock))
+    # Without its start, which would refuse this database.
+    answer = TestClient(app, raise_server_exceptions=False, base_url="http://127.0.0.1", client=("127.0.0.1", 1)).get(
+        "/v1/studies"
+    )
+    assert (answer.status_code, answer.json()["code"]) == (503, "database_unreachable")
+    assert int(answer.headers["retry-after"]) > 0 and "nobody" not in answer.text

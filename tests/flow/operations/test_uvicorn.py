@@ -1,0 +1,136 @@
+"""The service as its users run it: `shardtune serve`, a socket, a database of its own."""
+
+import asyncio
+import itertools
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import httpx
+import pytest
+
+from shardtune.api_schemas.leases import PROTOCOL_VERSION
+from shardtune.service.cli.tied import tied
+from tests.support.simulated_worker import SPEC, SimulatedWorker
+
+
+@pytest.fixture
+def serve(tmp_path):
+    """Start the service; returns its process and a client."""
+    started = []
+
+    def start(url):
+        listener = socket.create_server(("127.0.0.1", 0))
+        process = subprocess.Popen(
+            tied([sys.executable, "-m", "shardtune", "serve", "--fd", str(listener.fileno())]),
+            pass_fds=[listener.fileno()],
+            env=os.environ | {"SHARDTUNE_DATABASE_URL": url, "SHARDTUNE_POLL_S": "0.05", "SHARDTUNE_SWEEP_S": "0.05"},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        client = httpx.Client(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=30, trust_env=False)
+        listener.close()
+        started.append((process, client))
+        return process, client
+
+    yield start
+    for process, client in started:
+        client.close()
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+def wait_until_ready(process, client):
+    for _ in range(600):
+        try:
+            if client.get("/readyz").is_success:
+                return
+        except httpx.TransportError:
+            pass
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.1)
+    raise AssertionError("not ready")
+
+
+def test_study_over_a_socket_with_a_new_sqlite_file(serve, tmp_path):
+    process, client = serve(f"sqlite:///{tmp_path}/new/shardtune.sqlite3")
+    wait_until_ready(process, client)
+    worker = SimulatedWorker(client).register()
+    study_id = client.post("/v1/studies", json=SPEC).json()["study_id"]
+    while (lease := worker.lease(wait_s=1)) is not None:
+        worker.do(lease)
+    study = client.get(f"/v1/studies/{study_id}").json()
+    assert (study["state"], study["result"]["verdict"]) == ("complete", "confirmed")
+    process.terminate()
+    assert process.wait(timeout=20) in (0, -15)
+
+
+def test_waiting_lease_request_is_answered_when_work_appears(serve, tmp_path):
+    process, client = serve(f"sqlite:///{tmp_path}/shardtune.sqlite3")
+    wait_until_ready(process, client)
+    first = SimulatedWorker(client, name="a").register()
+    study_id = client.post("/v1/studies", json=SPEC | {"budget": {"max_trials": 1}}).json()["study_id"]
+    assert client.get("/healthz").is_success
+    profile = first.lease()
+    second = SimulatedWorker(client, name="b").register()
+    assert second.lease(wait_s=0.2) is None
+    first.do(profile)
+    assert second.lease(wait_s=10).study_id == study_id
+
+
+def test_many_waiting_workers_do_not_starve_a_heartbeat(serve, tmp_path):
+    process, client = serve(f"sqlite:///{tmp_path}/shardtune.sqlite3")
+    wait_until_ready(process, client)
+    busy = SimulatedWorker(client, name="busy").register()
+    client.post("/v1/studies", json=SPEC | {"budget": {"max_trials": 1}}).raise_for_status()
+    lease = busy.lease()
+    idle = [SimulatedWorker(client, name=f"idle-{i}").register() for i in range(200)]
+
+    async def wait_and_beat():
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(base_url=client.base_url, timeout=60, trust_env=False, limits=limits) as http:
+
+            def ask(worker):
+                body = {"protocol_version": PROTOCOL_VERSION, "session": worker.session, "wait_s": 4}
+                return asyncio.create_task(http.post("/v1/leases", json=body))
+
+            asked = [ask(worker) for worker in idle]
+            await asyncio.sleep(1)
+            beats = 0
+            while not any(task.done() for task in asked):
+                await asyncio.to_thread(busy.heartbeat, lease)
+                beats += 1
+            await asyncio.wait(asked)
+            return [task.result().status_code for task in asked], beats
+
+    answers, beats = asyncio.run(wait_and_beat())
+    assert set(answers) == {204} and beats
+
+
+def test_stream_tells_what_another_process_wrote_and_ends_with_sigterm(serve, tmp_path):
+    url = f"sqlite:///{tmp_path}/shardtune.sqlite3"
+    process, client = serve(url)
+    wait_until_ready(process, client)
+    other, other_client = serve(url)
+    wait_until_ready(other, other_client)
+    worker = SimulatedWorker(other_client).register()
+    study_id = other_client.post("/v1/studies", json=SPEC).json()["study_id"]
+    with client.stream("GET", f"/v1/studies/{study_id}/events", headers={"accept": "text/event-stream"}) as answer:
+        lines = answer.iter_lines()
+        assert next(line for line in lines if line.startswith("event: ")) == "event: study.created"
+        worker.do(worker.lease())
+        told = (line.removeprefix("event: ") for line in lines if line.startswith("event: "))
+        assert list(itertools.islice(told, 3)) == ["run.leased", "run.ended", "study.phase_changed"]
+        process.terminate()
+        assert list(told) == []
+    assert process.wait(timeout=20) in (0, -15)
+
+
+@pytest.mark.postgres
+def test_postgres_that_is_not_migrated_is_refused_with_the_command(serve, empty_postgres_url):
+    process, _ = serve(empty_postgres_url)
+    assert process.wait(timeout=60) != 0
+    assert "shardtune db upgrade" in process.stderr.read()

@@ -1,0 +1,281 @@
+"""Webhooks: signed, retried, given up, and never sent where they must not go."""
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import httpx
+import pytest
+from fastapi.testclient import TestClient
+from standardwebhooks import Webhook, WebhookVerificationError
+
+from shardtune.db.session import Database
+from shardtune.service.app import create_app
+from shardtune.service.best import staleness
+from shardtune.service.process.context import Context
+from shardtune.service.settings import Settings
+from shardtune.service.webhooks import addresses, deliveries
+from tests.support.simulated_worker import FINGERPRINT, SPEC, SimulatedWorker
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "receive_webhooks.py"
+
+
+class Receiver:
+    """Somebody's endpoint; answers with `status`."""
+
+    def __init__(self):
+        self.status, self.got = 204, []
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers["content-length"]))
+                receiver.got.append((dict(self.headers), body.decode()))
+                self.send_response(receiver.status)
+                self.send_header("location", "http://169.254.169.254/")
+                self.end_headers()
+
+            def log_message(self, *_):
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/hook"
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+
+    def close(self):
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def receiver():
+    opened = Receiver()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def service(database_url, clock):
+    """A service whose operator allows private addresses; the test delivers itself."""
+    settings = Settings(
+        database_url=database_url, sweep_s=3600, poll_s=3600, webhook_allow_private=True, secret_key="k" * 32
+    )
+    context = Context(Database(database_url), settings, clock)
+    with TestClient(create_app(context=context), base_url="http://127.0.0.1", client=("127.0.0.1", 1)) as client:
+        yield client, context
+
+
+def deliver(context):
+    return asyncio.run(deliveries.deliver_due(context))
+
+
+def hook(client, receiver, **spec):
+    answer = client.post("/v1/webhooks", json={"url": receiver.url} | spec)
+    assert answer.status_code == 201, answer.text
+    return answer.json()
+
+
+def study(client):
+    worker = SimulatedWorker(client).register()
+    return client.post("/v1/studies", json=SPEC).json()["study_id"], worker
+
+
+def test_events_are_delivered_signed_once_each(service, receiver, clock):
+    client, context = service
+    created = hook(client, receiver, events=["study.created", "run.leased"])
+    study_id, worker = study(client)
+    worker.do(worker.lease())
+    clock.turn(10**9)
+    while deliver(context):
+        pass
+    assert deliver(context) == 0
+    told = [json.loads(body) for _, body in receiver.got]
+    assert sorted(entry["type"] for entry in told) == ["run.leased", "study.created"]
+    assert {entry["data"]["study_id"] for entry in told} == {study_id}
+    assert all(set(entry) == {"type", "timestamp", "data"} for entry in told)
+    log = client.get(f"/v1/webhooks/{created['webhook_id']}/deliveries").json()
+    assert {(entry["state"], entry["tries"], entry["status"]) for entry in log} == {("delivered", 1, 204)}
+    assert {entry["delivery_id"] for entry in log} == {headers["webhook-id"] for headers, _ in receiver.got}
+
+
+def test_signature_verifies_with_the_secret_and_with_no_other(receiver, sqlite_url):
+    settings = Settings(database_url=sqlite_url, webhook_allow_private=True)
+    with TestClient(create_app(settings), base_url="http://127.0.0.1", client=("127.0.0.1", 1)) as client:
+        first = hook(client, receiver)
+        other = hook(client, receiver)
+        assert "secret" not in client.get(f"/v1/webhooks/{first['webhook_id']}").json()
+        assert client.post(f"/v1/webhooks/{first['webhook_id']}:test").json()["state"] == "delivered"
+        headers, body = receiver.got[-1]
+        assert Webhook(first["secret"]).verify(body, headers)["type"] == "webhook.test"
+        with pytest.raises(WebhookVerificationError):
+            Webhook(other["secret"]).verify(body, headers)
+        rotated = client.post(f"/v1/webhooks/{first['webhook_id']}:rotate").json()
+        client.post(f"/v1/webhooks/{first['webhook_id']}:test").raise_for_status()
+        headers, body = receiver.got[-1]
+        for secret in (first["secret"], rotated["secret"]):
+            Webhook(secret).verify(body, headers)
+        folder = Path(sqlite_url.removeprefix("sqlite:///")).parent
+        # The key that everything is derived from lies beside the database, for its owner only.
+        key = next(path for path in folder.glob("*.key"))
+        assert key.stat().st_mode & 0o077 == 0
+        stored = b"".join(path.read_bytes() for path in folder.glob("*.sqlite3*") if path != key)
+        assert first["secret"].removeprefix("whsec_").encode() not in stored
+
+
+def test_failed_deliveries_are_retried_then_given_up(service, receiver, clock):
+    client, context = service
+    created = hook(client, receiver, events=["study.created"])
+    receiver.status = 302
+    study(client)
+    clock.turn(10**9)
+    for tries in range(1, len(deliveries.RETRY_S) + 2):
+        assert deliver(context) == 1 and deliver(context) == 0
+        (entry,) = client.get(f"/v1/webhooks/{created['webhook_id']}/deliveries").json()
+        assert (entry["tries"], entry["status"]) == (tries, 302)
+        clock.turn(2 * 24 * 3600)
+    assert entry["state"] == "failed" and len({headers["webhook-id"] for headers, _ in receiver.got}) == 1
+    disabled = client.get(f"/v1/webhooks/{created['webhook_id']}").json()
+    assert not disabled["is_enabled"] and "302" in disabled["disabled_reason"]
+    study(client)
+    assert deliver(context) == 0
+    assert client.post(f"/v1/webhooks/{created['webhook_id']}:enable").json()["is_enabled"]
+
+
+def test_gone_disables_at_once(service, receiver, clock):
+    client, context = service
+    created = hook(client, receiver, events=["study.created"])
+    receiver.status = 410
+    study(client)
+    clock.turn(10**9)
+    deliver(context)
+    assert not client.get(f"/v1/webhooks/{created['webhook_id']}").json()["is_enabled"]
+
+
+def test_a_killed_sender_is_followed_by_another(service, receiver, clock):
+    client, context = service
+    hook(client, receiver, events=["study.created"])
+    study(client)
+    clock.turn(10**9)
+    assert len(deliveries.claim_due(context)) == 1
+    assert deliver(context) == 0
+    clock.turn(61)
+    assert deliver(context) == 1 and len(receiver.got) == 1
+
+
+HOSTILE = [
+    "file:///etc/passwd",
+    "gopher://example.org/",
+    "http://169.254.169.254/latest/meta-data/",
+    "http://127.0.0.1:8470/",
+    "http://127.1/",
+    "http://2130706433/",
+    "http://0x7f000001/",
+    "http://[::1]/",
+    "http://[::ffff:169.254.169.254]/",
+    "http://[64:ff9b::a9fe:a9fe]/",
+    "http://10.0.0.1/",
+    "http://0.0.0.0/",
+    "http://user:password@example.org/",
+    "http:///nothing",
+]
+
+
+@pytest.mark.parametrize("url", HOSTILE)
+def test_hostile_addresses_are_refused(quick_client, url):
+    answer = quick_client.post("/v1/webhooks", json={"url": url})
+    assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "url")
+    assert "password" not in answer.json()["detail"].replace("a user and password", "")
+
+
+def test_a_name_is_judged_by_where_it_leads_when_sending():
+    with pytest.raises(addresses.AddressRefused, match=r"127\.0\.0\.1|::1"):
+        asyncio.run(addresses.resolve(httpx.URL("http://localhost/hook"), allow_private=False))
+    assert asyncio.run(addresses.resolve(httpx.URL("http://localhost/"), allow_private=True)) in ("127.0.0.1", "::1")
+
+
+def test_postgres_without_a_key_says_what_to_set(postgres_url_client, receiver):
+    answer = postgres_url_client.post("/v1/webhooks", json={"url": "https://example.org/hook"})
+    assert answer.status_code == 409 and "SHARDTUNE_SECRET_KEY" in answer.json()["detail"]
+
+
+@pytest.fixture
+def postgres_url_client(open_service, postgres_server, postgres_template):
+    return open_service(postgres_server.format(name=postgres_template))
+
+
+def test_unknown_type_of_event_is_refused(quick_client):
+    answer = quick_client.post("/v1/webhooks", json={"url": "https://example.org", "events": ["study.nope"]})
+    assert answer.status_code == 422 and "study.complete" in answer.json()["detail"]
+
+
+def test_a_stale_recommendation_is_told_once_with_what_changed(service, receiver, clock):
+    client, context = service
+    hook(client, receiver, events=["best.stale"])
+    study_id, worker = study(client)
+    worker.work()
+    changed = SimulatedWorker(client, fingerprint=FINGERPRINT.model_copy(update={"kernel": "6.6"})).register()
+    for _ in range(8):
+        staleness.watch(context)
+        clock.turn(60)
+        changed.lease()
+    deliver(context)
+    ((_, body),) = receiver.got
+    message = json.loads(body)
+    assert (message["type"], message["data"]["study_id"]) == ("best.stale", study_id)
+    assert message["data"]["changes"] == [{"field": "kernel", "was": "6.1", "now": "6.6", "effect": "stale"}]
+
+
+def test_the_documented_receiver_takes_what_is_genuine_and_nothing_else(sqlite_url):
+    settings = Settings(database_url=sqlite_url, webhook_allow_private=True)
+    with TestClient(create_app(settings), base_url="http://127.0.0.1", client=("127.0.0.1", 1)) as client:
+        port = free_port()
+        created = client.post("/v1/webhooks", json={"url": f"http://127.0.0.1:{port}/"}).json()
+        test = f"/v1/webhooks/{created['webhook_id']}:test"
+        with documented_receiver(created["secret"], port) as process:
+            assert client.post(test).json()["status"] == 204
+            assert json.loads(process.stdout.readline())["type"] == "webhook.test"
+            client.post(f"/v1/webhooks/{created['webhook_id']}:rotate").raise_for_status()
+            assert client.post(test).json()["status"] == 204, "the former secret signs, too"
+            now = datetime.now(UTC)
+            fresh, old = signed(created["secret"], now), signed(created["secret"], now - timedelta(minutes=6))
+            forged = [old, signed("whsec_b3RoZXI=", now), fresh | {"webhook-id": "other"}, {}]
+            answers = [httpx.post(created["url"], content="{}", headers=given) for given in [*forged, fresh, fresh]]
+            assert [answer.status_code for answer in answers] == [400, 400, 400, 400, 204, 204]
+
+
+def signed(secret, at):
+    """The headers of an empty message."""
+    signature = Webhook(secret).sign("msg_1", at, "{}")
+    return {"webhook-id": "msg_1", "webhook-timestamp": str(int(at.timestamp())), "webhook-signature": signature}
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@contextmanager
+def documented_receiver(secret, port):
+    """The example as a process that listens."""
+    environment = {**os.environ, "SHARDTUNE_WEBHOOK_SECRET": secret}
+    command = [sys.executable, str(EXAMPLE), str(port)]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            for _ in range(300):
+                with socket.socket() as probe:
+                    if probe.connect_ex(("127.0.0.1", port)) == 0:
+                        break
+                time.sleep(0.1)
+            yield process
+        finally:
+            process.kill()

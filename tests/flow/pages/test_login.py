@@ -1,0 +1,118 @@
+"""The pages of a service with keys: log in by key, see one's project, do what the key may, log out."""
+
+import re
+
+import pytest
+from fastapi.testclient import TestClient
+
+from tests.support.simulated_worker import SPEC, SimulatedWorker
+
+HTML = {"accept": "text/html"}
+
+
+def make_key(client: TestClient, *scopes: str, project: str | None = None, **headers: str) -> str:
+    body = {"name": "+".join(scopes), "scopes": scopes, "project_id": project}
+    answer = client.post("/v1/keys", json=body, headers=headers)
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["secret"])
+
+
+def log_in(client: TestClient, secret: str, to: str = "/studies"):
+    token = re.search(r'name="csrf" value="([^"]+)"', client.get("/login", headers=HTML).text)
+    assert token
+    form = {"csrf": token[1], "key": secret, "to": to}
+    return client.post("/login", data=form, headers=HTML, follow_redirects=False), {"csrf": token[1]}
+
+
+@pytest.fixture
+def admin(quick_client) -> str:
+    """The first key; from here on nobody gets in without one."""
+    return make_key(quick_client, "admin")
+
+
+def test_without_a_session_every_page_leads_to_the_login(quick_client, admin):
+    for path in ("/", "/studies?q=a", "/new", "/workers", "/compare", "/studies/x", "/studies/x/trials/1"):
+        answer = quick_client.get(path, headers=HTML, follow_redirects=False)
+        assert answer.status_code == 303 and answer.headers["location"].startswith("/login?to="), path
+    assert quick_client.get("/studies/x/live", follow_redirects=False).status_code == 303
+    assert quick_client.post("/workers/w/drain", headers=HTML).status_code == 401
+
+
+def test_a_key_opens_a_session_whose_cookie_no_script_reads(quick_client, admin):
+    answer, _ = log_in(quick_client, admin, to="/studies?q=a")
+    assert answer.status_code == 303 and answer.headers["location"] == "/studies?q=a"
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie and "SameSite=strict" in cookie and admin not in cookie
+    text = quick_client.get("/studies", headers=HTML).text
+    assert "Log out" in text and admin not in text
+
+
+def test_the_login_leads_nowhere_else(quick_client, admin):
+    for elsewhere in ("//evil.example", "https://evil.example", "/\\evil.example"):
+        answer, _ = log_in(quick_client, admin, to=elsewhere)
+        assert answer.headers["location"] == "/"
+
+
+def test_a_wrong_key_and_a_worker_s_key_open_nothing(quick_client, admin):
+    lease = make_key(quick_client, "workers:lease", authorization=f"Bearer {admin}")
+    for secret, status in (("shardtune_wrong", 401), ("", 401), (lease, 403)):
+        answer, _ = log_in(quick_client, secret)
+        assert answer.status_code == status and 'role="alert"' in answer.text
+        assert "shardtune_session" not in answer.headers.get("set-cookie", "")
+
+
+def test_a_reader_of_one_project_reads_it_only(quick_client, admin):
+    quick_client.headers["authorization"] = f"Bearer {admin}"
+    SimulatedWorker(quick_client).register()
+    theirs = quick_client.post("/v1/studies", json=SPEC).json()["study_id"]
+    reader = make_key(quick_client, "studies:read", project="team-a")
+    del quick_client.headers["authorization"]
+    _, token = log_in(quick_client, reader)
+    assert theirs not in quick_client.get("/studies", headers=HTML).text
+    assert quick_client.get(f"/studies/{theirs}", headers=HTML).status_code == 404
+    assert "Not comparable" in quick_client.get(f"/compare?pick={theirs}:0", headers=HTML).text
+    assert quick_client.post("/new", data=token, headers=HTML).status_code == 403
+    assert quick_client.post(f"/studies/{theirs}/cancel", data=token, headers=HTML).status_code == 403
+
+
+def test_a_session_ends_by_logging_out_by_time_and_with_its_key(quick_client, admin, clock):
+    def is_in() -> bool:
+        return quick_client.get("/studies", headers=HTML, follow_redirects=False).status_code == 200
+
+    _, token = log_in(quick_client, admin)
+    assert is_in()
+    quick_client.post("/logout", data=token)
+    assert not is_in()
+    log_in(quick_client, admin)
+    clock.turn(11 * 3600)
+    assert is_in()
+    clock.turn(2 * 3600)
+    assert not is_in()
+    log_in(quick_client, admin)
+    bearer = {"authorization": f"Bearer {admin}"}
+    key_id = quick_client.get("/v1/keys", headers=bearer).json()["keys"][0]["key_id"]
+    quick_client.post(f"/v1/keys/{key_id}:revoke", headers=bearer)
+    assert not is_in()
+
+
+def test_the_settings_show_a_secret_once_and_revoke(quick_client):
+    token = re.search(r'name="csrf" value="([^"]+)"', quick_client.get("/settings", headers=HTML).text)
+    assert token
+    form = {"csrf": token[1], "name": "first", "scope": ["admin"]}
+    wrong = quick_client.post("/settings/keys", data=form | {"days": "-1"}, headers=HTML)
+    assert wrong.status_code == 422 and "expires_in_days" in wrong.text
+    made = quick_client.post("/settings/keys", data=form, headers=HTML)
+    secret = re.search(r"shardtune_[\w-]{30,}", made.text)
+    assert secret
+    log_in(quick_client, secret[0])
+    again = quick_client.get("/settings", headers=HTML).text
+    assert secret[0] not in again and "valid</span>" in again
+    key_id = re.search(r"/settings/keys/(key-\w+)/revoke", again)
+    assert key_id
+    quick_client.post(f"/settings/keys/{key_id[1]}/revoke", data=form)
+    assert quick_client.get("/", headers=HTML, follow_redirects=False).status_code == 303
+
+
+def test_the_settings_are_for_administrators(quick_client, admin):
+    log_in(quick_client, make_key(quick_client, "studies:read", authorization=f"Bearer {admin}"))
+    assert quick_client.get("/settings", headers=HTML).status_code == 403

@@ -1,0 +1,216 @@
+"""The pages over the real service in process: they answer, refuse, and say what to do."""
+
+import re
+
+import pytest
+from fastapi.testclient import TestClient
+
+from shardtune.api_schemas.failures import Failure, FailureKind
+from tests.support.simulated_worker import SPEC, SimulatedWorker, failure, measurement, speed_of
+
+HTML = {"accept": "text/html"}
+
+
+def page(client: TestClient, path: str, status: int = 200) -> str:
+    answer = client.get(path, headers=HTML)
+    assert answer.status_code == status, answer.text
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert not re.search(r"style=|<style|<script>|onclick=|https?://(?!127.0.0.1)", answer.text)
+    return answer.text
+
+
+def token(client: TestClient) -> str:
+    found = re.search(r'name="csrf" value="([^"]+)"', page(client, "/new"))
+    assert found
+    return found[1]
+
+
+def behave(lease, task):
+    """ZeRO-3 runs out of memory, the rest is measured."""
+    if task.config.backend == "zero" and task.config.strategy.stage == 3:
+        return failure(FailureKind.OOM, "rank 1 ran out of memory")
+    return measurement(speed_of(task.config))
+
+
+@pytest.fixture
+def study_id(quick_client) -> str:
+    worker = SimulatedWorker(quick_client, behave=behave).register()
+    found = quick_client.post("/v1/studies", json=SPEC).json()["study_id"]
+    worker.work()
+    return found
+
+
+def test_every_page_answers_before_there_is_anything(quick_client):
+    assert "Nothing has been tuned yet" in page(quick_client, "/")
+    assert "shardtune worker --service http://127.0.0.1" in page(quick_client, "/workers")
+    assert "No schedule yet" in page(quick_client, "/schedules")
+    for path in ("/studies", "/new", "/compare"):
+        page(quick_client, path)
+    assert "does not exist" in page(quick_client, "/studies/study-none", 404)
+    assert "There is no page" in page(quick_client, "/nothing", 404)
+    assert quick_client.get("/nothing").headers["content-type"] == "application/problem+json"
+
+
+def test_home_says_which_is_best_and_by_how_much(client):
+    SimulatedWorker(client, behave=behave).register()
+    for batch in (8, 16):
+        spec = SPEC | {"workload": {"sequence_length": 64, "global_batch": batch}}
+        client.post("/v1/studies", json=spec).raise_for_status()
+        SimulatedWorker(client, behave=behave).register().work()
+    text = page(client, "/")
+    assert text.count("confirmed</span>") == 2 and "fresh</span>" in text and "FSDP2" in text
+    assert "batch 16" in page(client, "/?q=llama+cpu&sort=speed&order=asc&device=cpu")
+    assert "No answered study matches" in page(client, "/?q=llama+nothing")
+
+
+def retuned(client: TestClient, study_id: str, speed: float) -> str:
+    """The address of the same study once more, on machines of this speed."""
+    answer = client.post(f"/studies/{study_id}/retune", data={"csrf": token(client)}, follow_redirects=False)
+    again = answer.headers["location"]
+    assert answer.status_code == 303 and again != f"/studies/{study_id}"
+    assert study_id in page(client, "/")
+
+    def faster(lease, task):
+        outcome = behave(lease, task)
+        if isinstance(outcome, Failure):
+            return outcome
+        return measurement(speed * outcome.tokens_per_s_per_gpu)
+
+    SimulatedWorker(client, behave=faster).register().work()
+    return again
+
+
+def test_home_shows_what_is_served_and_not_simply_what_is_newest(quick_client, study_id, clock):
+    clock.turn(60)
+    slower = retuned(quick_client, study_id, 0.5)
+    text = page(quick_client, "/")
+    assert study_id in text and slower not in text
+    clock.turn(60)
+    faster = retuned(quick_client, study_id, 2.0)
+    text = page(quick_client, "/")
+    assert faster in text and f"/studies/{study_id}" not in text
+
+
+def test_home_shows_a_pinned_answer_and_mentions_the_proposal(quick_client, study_id, clock):
+    known = {"csrf": token(quick_client)}
+    quick_client.post(f"/studies/{study_id}/recommendation/pin", data=known).raise_for_status()
+    before = re.search(r'class="big">([^<]+)<', page(quick_client, "/"))
+    clock.turn(60)
+    newer = retuned(quick_client, study_id, 2.0)
+    text = page(quick_client, "/")
+    assert before and before[0] in text and f'href="{newer}">A newer answer</a> waits for approval' in text
+    quick_client.post(f"{newer}/recommendation/approve", data=known).raise_for_status()
+    text = page(quick_client, "/")
+    assert "waits for approval" not in text and before[0] not in text and newer in text
+
+
+def test_a_study_says_what_did_not_work_and_filters_by_it(quick_client, study_id):
+    text = page(quick_client, f"/studies/{study_id}")
+    assert "Confirmed:" in text and "out of memory: rank 1 ran out of memory" in text
+    assert 'id="chart-best-so-far"' in text and 'id="chart-speed-memory"' in text and 'id="chart-parallel"' in text
+    only = page(quick_client, f"/studies/{study_id}?reason=oom&sort=cost&order=desc")
+    assert "DDP, micro batch" not in only.partition('id="trial-rows"')[2] and "ZeRO" in only
+    assert "No trial matches" in page(quick_client, f"/studies/{study_id}?state=cancelled")
+
+
+def test_trials_can_be_read_and_compared_and_exported(quick_client, study_id):
+    text = page(quick_client, f"/studies/{study_id}/trials/0")
+    assert f"shardtune export {study_id} --which 0" in text and 'id="chart-loss"' in text
+    assert "There is no trial 99" in page(quick_client, f"/studies/{study_id}/trials/99", 404)
+    compared = page(quick_client, f"/compare?pick={study_id}&pick={study_id}:0&pick=nobody")
+    assert compared.count('class="differs"') > 1 and "nobody" in compared
+    assert "accelerate.yaml" in page(quick_client, f"/studies/{study_id}/export")
+    launch = quick_client.get(f"/studies/{study_id}/export/launch.sh")
+    assert launch.text.startswith("#!") and "attachment" in launch.headers["content-disposition"]
+    page(quick_client, f"/studies/{study_id}/export?which=none", 404)
+
+
+def test_nothing_changes_without_the_token_of_the_browser(quick_client, study_id):
+    SimulatedWorker(quick_client).register()
+    waiting = quick_client.post("/v1/studies", json=SPEC).json()["study_id"]
+    known = token(quick_client)
+    for data in ({}, {"csrf": "guess"}):
+        answer = quick_client.post(f"/studies/{waiting}/cancel", data=data, headers=HTML)
+        assert answer.status_code == 403 and "out of date" in answer.text
+    assert quick_client.get(f"/v1/studies/{waiting}").json()["state"] == "running"
+    for action, state in (("pause", "paused"), ("resume", "running"), ("cancel", "cancelled")):
+        quick_client.post(f"/studies/{waiting}/{action}", data={"csrf": known}).raise_for_status()
+        assert quick_client.get(f"/v1/studies/{waiting}").json()["state"] == state
+    refused = quick_client.post(f"/studies/{waiting}/resume", data={"csrf": known}, headers=HTML)
+    assert refused.status_code == 409 and "create a new one" in refused.text
+
+
+def test_a_form_makes_a_study_or_says_what_is_wrong(quick_client):
+    SimulatedWorker(quick_client).register()
+    form = {"csrf": token(quick_client), "model": "llama-tiny", "hardware": "worker:sim", "recipe": "fp32"}
+    form |= {"sequence_length": "64", "global_batch": "7", "max_trials": "4"}
+    wrong = quick_client.post("/new", data=form, headers=HTML)
+    assert wrong.status_code == 422 and "global_batch (7)" in wrong.text and 'value="7"' in wrong.text
+    custom = quick_client.post("/new", data=form | {"model": "custom", "config": "{"}, headers=HTML)
+    assert custom.status_code == 422 and "config is not JSON" in custom.text
+    made = quick_client.post("/new", data=form | {"global_batch": "8"}, follow_redirects=False)
+    assert made.status_code == 303
+    page(quick_client, made.headers["location"])
+
+
+def test_the_calculator_predicts_for_hardware_nobody_has(quick_client):
+    text = page(quick_client, "/new?model=llama-2-70b&hardware=H100-SXM-80GB&size=6&sequence_length=4096")
+    assert "does not fit" in text and "within the line" in text and "69 billion" in text
+    assert "whole number above 0" in page(quick_client, "/new?sequence_length=many")
+    answer = quick_client.post(
+        "/new/calculate", data={"csrf": token(quick_client), "model": "gpt2", "sequence_length": "1024"}
+    )
+    assert "124 million" in answer.text
+
+
+def test_the_stream_tells_of_the_end_once(quick_client, study_id):
+    with quick_client.stream("GET", f"/studies/{study_id}/live") as stream:
+        text = "".join(stream.iter_text())
+    assert text.count("event: changed") == 1 and text.count("event: ended") == 1
+    told = re.search(r"id: (\S+)", text)
+    assert told
+    with quick_client.stream("GET", f"/studies/{study_id}/live", headers={"last-event-id": told[1]}) as stream:
+        assert "event: changed" not in "".join(stream.iter_text())
+
+
+def test_an_answer_is_pinned_rejected_and_rolled_back_to(quick_client, study_id):
+    known = {"csrf": token(quick_client)}
+    decide = f"/studies/{study_id}/recommendation"
+    assert "Is it served?" in page(quick_client, f"/studies/{study_id}") and ">Pin<" in page(quick_client, "/")
+    assert "pinned</span>" in quick_client.post(f"{decide}/pin", data=known, headers=HTML).text
+    assert ">Unpin<" in page(quick_client, "/") and "pinned</span>" in page(quick_client, "/")
+    again = quick_client.post(f"/studies/{study_id}/retune", data=known, follow_redirects=False).headers["location"]
+    SimulatedWorker(quick_client, behave=behave).register().work()
+    assert "Approve" in page(quick_client, again), "what is pinned stays until somebody approves another"
+    assert "serving</span>" in quick_client.post(f"{again}/recommendation/approve", data=known, headers=HTML).text
+    assert "Roll back to this" in page(quick_client, f"/studies/{study_id}")
+    back = quick_client.post(f"{decide}/rollback", data=known, headers=HTML).text
+    assert "serving</span>" in back and "rolled back to, by local" in back
+    assert quick_client.post(f"{decide}/nonsense", data=known, headers=HTML).status_code == 404
+    assert quick_client.post(f"{decide}/pin", headers=HTML).status_code == 403
+
+
+def test_schedules_are_made_and_run_by_form(quick_client, study_id):
+    form = {"csrf": token(quick_client), "name": "nightly", "cron": "61 2 * * *", "timezone": "Europe/Berlin"}
+    refused = quick_client.post("/schedules", data=form, headers=HTML)
+    assert refused.status_code == 422 and "cannot be read: bad minute" in refused.text
+    assert 'value="61 2 * * *"' in refused.text
+    form |= {"cron": "30 2 * * *", "planned_gpu_hours": "5", "likely_gain": "3"}
+    assert quick_client.post("/schedules", data=form, headers=HTML, follow_redirects=False).status_code == 303
+    shown = page(quick_client, "/schedules")
+    assert (
+        "At 02:30 every day (Europe/Berlin)" in shown
+        and "Thursday 1 January 2026, 02:30 CET (01:30 UTC), in 1 h 30 min" in shown
+    )
+    assert "for a training run of 5 GPU-hours, worth it from an expected gain of 3.0 %" in shown
+    (schedule,) = quick_client.get("/v1/schedules").json()["schedules"]
+    path = f"/schedules/{schedule['schedule_id']}"
+    quick_client.post(f"{path}/run", data=form, headers=HTML)
+    shown = page(quick_client, "/schedules")
+    assert (
+        "(2026-01-01 00:00:00 UTC)</span> by hand: asked for 1 recommendation to be measured again" in shown
+        and "asked for by hand" in shown
+        and ">queued<" in shown
+    )
+    quick_client.post(f"{path}/delete", data=form, headers=HTML)
+    assert "its schedule was deleted" in page(quick_client, "/schedules")

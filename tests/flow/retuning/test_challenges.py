@@ -1,0 +1,249 @@
+"""Retunes from the request to the outcome: the incumbent is challenged first, and only a moved ranking is searched."""
+
+import json
+
+import pytest
+from sqlalchemy import select
+
+from shardtune.api_schemas.events import BEST_EVENTS
+from shardtune.api_schemas.failures import FailureKind
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.db.queries import retunes as rows
+from shardtune.db.tables.studies import DeliveryRow, WebhookRow
+from shardtune.service.retuning import challenge_steps, queue
+from tests.flow.best.test_best import best, decide
+from tests.flow.leasing.test_concurrency import in_threads
+from tests.support.simulated_worker import FINGERPRINT, SPEC, SimulatedWorker, failure, measurement, speed_of
+
+TWO_BACKENDS = {"space": {"backends": ["ddp", "fsdp2"]}}
+CHANGED = FINGERPRINT.model_copy(update={"kernel": "6.2"})
+
+
+def ddp_is_fastest(config):
+    return speed_of(config) * (2.0 if config.backend == "ddp" else 1.0)
+
+
+class Noisy:
+    """Challengers are 10 % faster, and a third of their runs are disturbed."""
+
+    def __init__(self, incumbent):
+        self.incumbent, self.count = TrialConfig.model_validate(incumbent), 0
+
+    def __call__(self, config):
+        if config == self.incumbent:
+            return 1000.0
+        self.count += 1
+        return 600.0 if self.count > 5 and self.count % 3 == 0 else 1100.0
+
+
+def decisions(client, key):
+    found = client.get("/v1/best:history", params={"study_key": key}).json()["decisions"]
+    return [entry["action"] for entry in found]
+
+
+class Lab:
+    """One machine whose software and speeds a test changes."""
+
+    def __init__(self, client):
+        self.client, self.context = client, client.app.state.context
+        self.fingerprint = FINGERPRINT
+        self.speed = speed_of
+        self.broken = set()
+        hook = {"url": "http://127.0.0.1:9/hook", "events": list(BEST_EVENTS), "is_enabled": True, "secret_version": 1}
+        with self.context.db.write() as session:
+            session.add(WebhookRow(id="hook", created_at=self.context.now(), **hook))
+
+    def work(self):
+        """A new life of the worker runs whatever there is; returns the number of runs."""
+        worker = SimulatedWorker(self.client, behave=self._behave, fingerprint=self.fingerprint).register()
+        return worker.work()
+
+    def tune(self, **changes):
+        SimulatedWorker(self.client, fingerprint=self.fingerprint).register()
+        study = self.client.post("/v1/studies", json=SPEC | changes).json()
+        self.work()
+        return study["study_id"]
+
+    def ask(self, cause="fingerprint"):
+        with self.context.db.write() as session:
+            now = self.context.now()
+            row = queue.request(
+                session,
+                project_id="default",
+                study_key=best(self.client)["study_key"],
+                cause=cause,
+                changed_fields=("kernel",),
+                not_before=now,
+                now=now,
+            )
+            return row.id
+
+    def step(self):
+        """What the service's loop does."""
+        queue.start_due(self.context, challenge_steps.start)
+        with self.context.db.read() as session:
+            running = rows.running(session)
+        for row in running:
+            challenge_steps.advance(self.context, row)
+
+    def retune(self, cause="fingerprint"):
+        """From the request to the end; the retune, and its runs study by study."""
+        SimulatedWorker(self.client, fingerprint=self.fingerprint).register()
+        retune_id, runs = self.ask(cause), []
+        for _ in range(3):
+            self.step()
+            runs.append(self.work())
+        self.step()
+        return self.client.get(f"/v1/retunes/{retune_id}").json(), runs
+
+    def row(self, retune_id):
+        with self.context.db.read() as session:
+            return rows.get(session, retune_id)
+
+    def events(self, study_id):
+        """What webhooks hear of recommendations."""
+        with self.context.db.read() as session:
+            sent = session.scalars(select(DeliveryRow).order_by(DeliveryRow.created_at, DeliveryRow.id)).all()
+            return [row.type for row in sent if json.loads(row.body)["data"]["study_id"] == study_id]
+
+    def study(self, study_id):
+        return self.client.get(f"/v1/studies/{study_id}").json()
+
+    def _behave(self, _lease, task):
+        if task.config.backend in self.broken:
+            return failure(FailureKind.OOM)
+        return measurement(self.speed(task.config))
+
+
+def test_nothing_changed_is_kept_at_a_third_of_the_runs_and_fresh_on_the_new_fingerprint(client):
+    lab = Lab(client)
+    lab.tune()
+    full = sum(lab.study(best(client)["study_id"])["trials"].values())
+    full += client.get(f"/v1/studies/{best(client)['study_id']}/best").json()["promotion"]["runs"]
+    before, lab.fingerprint = best(client), CHANGED
+    found, runs = lab.retune()
+    assert (found["state"], found["outcome"]) == ("ended", "kept"), found["reason"]
+    assert found["search_study_id"] is None and 0 < sum(runs) <= full / 3, (runs, full)
+    after = best(client)
+    assert after["fingerprint"]["kernel"] == "6.2" and after["freshness"] == "fresh"
+    assert after["study_key"] != before["study_key"] and after["best"]["config"] == before["best"]["config"]
+    assert after["renewed"]["recommendation_id"] == before["recommendation_id"]
+    assert after["renewed"]["verdict"] == "confirmed" and after["confidence"]["level"] == "high"
+    by_old_key = best(client, study_key=before["study_key"])
+    assert by_old_key == after | {"asked_key": before["study_key"]}
+    assert decisions(client, after["study_key"]) == ["renewed", "proposed"]
+    assert decisions(client, before["study_key"]) == ["superseded", "served", "proposed"]
+    assert lab.events(found["challenge_study_id"]) == ["best.renewed"]
+
+
+def test_a_moved_ranking_is_searched_wide_and_the_faster_one_takes_over(client):
+    lab = Lab(client)
+    lab.tune(**TWO_BACKENDS)
+    before, lab.fingerprint = best(client), CHANGED
+    lab.speed = ddp_is_fastest
+    found, _ = lab.retune()
+    assert found["outcome"] == "replaced", found["reason"]
+    assert found["gain"]["ci95"][0] > 1.5 and "replaced +" in found["reason"]
+    search = lab.study(found["search_study_id"])
+    assert search["errand"]["kind"] == "search" and search["errand"]["warm_study_id"] == before["study_id"]
+    assert search["result"]["baseline"]["config"] == before["best"]["config"]
+    after = best(client)
+    assert after["best"]["config"]["strategy"]["kind"] == "ddp" and after["study_id"] == search["study_id"]
+    assert after["fingerprint"]["kernel"] == "6.2" and after["renewed"] is None
+    assert lab.events(search["study_id"]) == ["best.replaced"]
+    back = decide(client, before["study_key"], "rollback").json()
+    assert back["answer"]["result"]["best"]["config"] == before["best"]["config"]
+    assert best(client)["best"]["config"] == before["best"]["config"] and best(client)["is_pinned"]
+
+
+@pytest.mark.parametrize("consent", ["pinned", "approval"])
+def test_without_consent_the_faster_one_waits_and_the_incumbent_is_fresh(client, consent):
+    lab = Lab(client)
+    lab.tune(**TWO_BACKENDS)
+    before, lab.fingerprint = best(client), CHANGED
+    if consent == "pinned":
+        decide(client, before["study_key"], "pin").raise_for_status()
+    else:
+        client.put("/v1/projects/default", json={"requires_approval": True})
+    lab.speed = ddp_is_fastest
+    found, _ = lab.retune()
+    assert found["outcome"] == "replaced" and found["reason"].endswith("waits for approval")
+    held = best(client)
+    assert held["best"]["config"] == before["best"]["config"] and held["freshness"] == "fresh"
+    assert held["fingerprint"]["kernel"] == "6.2" and held["is_pinned"] == (consent == "pinned")
+    assert lab.events(found["search_study_id"]) == ["best.proposed"]
+    decide(client, held["study_key"], "approve").raise_for_status()
+    assert best(client)["best"]["config"]["strategy"]["kind"] == "ddp"
+
+
+def test_an_incumbent_that_no_longer_runs_is_searched_for_anew(client):
+    lab = Lab(client)
+    lab.tune()
+    before, lab.fingerprint, lab.broken = best(client), CHANGED, {"fsdp2"}
+    assert before["best"]["config"]["strategy"]["kind"] == "fsdp2"
+    found, _ = lab.retune()
+    assert found["outcome"] == "replaced" and found["gain"] is None
+    assert "the incumbent cannot be run any longer (oom)" in found["reason"]
+    assert best(client)["best"]["config"]["strategy"]["kind"] != "fsdp2"
+
+
+def test_what_could_not_be_shown_stays_stale_with_the_reason(quick_client):
+    lab = Lab(quick_client)
+    lab.tune()
+    before, lab.fingerprint = best(quick_client), CHANGED
+    lab.speed = Noisy(before["best"]["config"])
+    found, _ = lab.retune()
+    assert found["outcome"] == "inconclusive" and "could not be shown" in found["reason"]
+    after = best(quick_client)
+    assert after["recommendation_id"] == before["recommendation_id"]
+    assert decisions(quick_client, before["study_key"])[0] == "inconclusive"
+
+
+def test_a_retune_without_a_change_renews_the_case_under_its_own_key(quick_client, clock):
+    lab = Lab(quick_client)
+    lab.tune()
+    before = best(quick_client)
+    clock.turn(60)
+    first, _ = lab.retune("manual")
+    again, runs = lab.retune("schedule")
+    assert (first["outcome"], again["outcome"]) == ("kept", "kept") and sum(runs) <= 10
+    after = best(quick_client)
+    assert after["study_key"] == before["study_key"] and after["study_id"] == again["challenge_study_id"]
+    assert after["renewed"]["study_id"] == before["study_id"], "what it goes back to, however often it was renewed"
+    assert decide(quick_client, after["study_key"], "rollback").json()["study_id"] == first["challenge_study_id"]
+
+
+def test_a_retune_whose_fingerprint_is_gone_begins_again_on_the_one_there_is(quick_client):
+    lab = Lab(quick_client)
+    lab.tune()
+    lab.fingerprint = CHANGED
+    SimulatedWorker(quick_client, fingerprint=CHANGED).register()
+    first = lab.ask()
+    lab.step()
+    lab.fingerprint = CHANGED.model_copy(update={"kernel": "6.3"})
+    SimulatedWorker(quick_client, fingerprint=lab.fingerprint).register()
+    for _ in range(3):
+        lab.step()
+        lab.work()
+    every = {row["retune_id"]: row for row in quick_client.get("/v1/retunes").json()["retunes"]}
+    ended = every.pop(first)
+    (again,) = every.values()
+    assert ended["outcome"] == "inconclusive" and "no worker has the fingerprint" in ended["reason"]
+    assert lab.study(ended["challenge_study_id"])["state"] == "cancelled"
+    assert again["outcome"] == "kept" and best(quick_client)["fingerprint"]["kernel"] == "6.3"
+
+
+def test_replicas_and_repeated_steps_make_one_challenge_and_one_outcome(client):
+    lab = Lab(client)
+    lab.tune()
+    lab.fingerprint = CHANGED
+    SimulatedWorker(client, fingerprint=CHANGED).register()
+    retune_id = lab.ask()
+    in_threads(lambda _: lab.step(), range(4))
+    row = lab.row(retune_id)
+    assert challenge_steps.start(lab.context, row) == row.challenge_study_id, "asked again, the same"
+    lab.work()
+    in_threads(lambda _: challenge_steps.advance(lab.context, row), range(4))
+    assert client.get(f"/v1/retunes/{retune_id}").json()["outcome"] == "kept"
+    assert decisions(client, best(client)["study_key"]) == ["renewed", "proposed"]
+    assert len(client.get("/v1/studies").json()["studies"]) == 2

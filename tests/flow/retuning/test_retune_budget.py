@@ -1,0 +1,226 @@
+"""What retuning may spend: a daily budget that 50 stale recommendations keep to, windows, worth, and users' studies first."""
+
+from collections import defaultdict
+
+import pytest
+import sqlalchemy
+from sqlalchemy import select
+
+from shardtune.api_schemas.cases import Subject
+from shardtune.api_schemas.retunes import RetunePolicy
+from shardtune.db.queries import keys, retunes, trials
+from shardtune.db.session import Database
+from shardtune.db.tables.best import BestRow
+from shardtune.db.tables.retunes import RetuneRow
+from shardtune.db.tables.studies import AttemptRow
+from shardtune.service.app import create_app
+from shardtune.service.best import staleness
+from shardtune.service.process.context import Context
+from shardtune.service.retuning import challenge_steps, driver, queue
+from shardtune.service.settings import Settings
+from tests.flow.best.test_best import best, tune
+from tests.flow.retuning.test_challenges import CHANGED
+from tests.flow.retuning.test_retunes import ask
+from tests.support.local_client import local_client
+from tests.support.simulated_worker import SPEC, SimulatedWorker
+
+A_DAY = 200.0
+QUIET = {"sweep_s": 3600, "fingerprint_check_s": 3600, "canary_check_s": 3600, "retune_every_s": 3600}
+"""The test takes the steps of the loops itself."""
+
+
+@pytest.fixture
+def service(database_url, clock):
+    """A service whose fleet may use 200 GPU-seconds a day, with one recommendation and its worker."""
+    settings = Settings(database_url=database_url, **QUIET, retune_gpu_seconds_per_day=A_DAY)
+    context = Context(Database(database_url), settings, clock)
+    with local_client(create_app(context=context)) as client:
+        tune(client)
+        clock.turn(86_400)
+        yield client, context, SimulatedWorker(client).register()
+
+
+def copied(row, **changes):
+    columns = sqlalchemy.inspect(type(row)).column_attrs
+    kept = {c.key: getattr(row, c.key) for c in columns if c.key not in {"id", *changes}}
+    return type(row)(**kept | changes)
+
+
+def case_like(session, known, index):
+    """Another case, as if the same search had been made for another sequence length; its key."""
+    serving, study = known.serving, known.serving.study
+    workload = study.spec.workload.model_copy(update={"sequence_length": 66 + 2 * index})
+    there = copied(study, id=f"study-{index}", spec=study.spec.model_copy(update={"workload": workload}))
+    session.add(there)
+    session.flush()
+    for trial in trials.of_study(session, study.id):
+        session.add(other := copied(trial, study_id=there.id))
+        session.flush()
+        for run in trial.runs:
+            name = f"run-{index}-{run.position}"
+            session.add(copied(run, id=name, study_id=there.id, trial_id=other.id, worker_session=None))
+            session.flush()
+            session.add_all([copied(attempt, run_id=name) for attempt in run.attempts])
+    subject = Subject(study.spec.model, workload, study.cluster)
+    key = subject.study_key(study.fingerprint.value)
+    answer = serving.answer.model_copy(update={"workload": workload})
+    session.add(copied(serving, id=f"rec-{index}", study_key=key, study_id=there.id, answer=answer))
+    session.flush()
+    session.add(copied(known, study_key=key, shape_key=subject.shape_key, serving_id=f"rec-{index}"))
+    return key
+
+
+def fifty_cases(context, key):
+    """What is served and 49 cases like it, each used less than the one before; their keys in that order."""
+    with context.db.write() as session:
+        known = session.get(BestRow, ("default", key))
+        made = [key, *(case_like(session, known, index) for index in range(1, 50))]
+        uses = {name: (7 * index) % 50 for index, name in enumerate(made)}
+        retunes.add_uses(session, {("default", name): count for name, count in uses.items()})
+    return sorted(made, key=lambda name: -uses[name])
+
+
+def run_a_day(context, worker):
+    worker.register()
+    while queue.start_due(context, challenge_steps.start) + worker.work(500):
+        driver.drive(context, challenge_steps.start, challenge_steps.advance)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_change_of_fifty_recommendations_keeps_to_the_budget_of_each_day_most_used_first(service, clock):
+    client, context, _ = service
+    by_use = fifty_cases(context, best(client)["study_key"])
+    worker = SimulatedWorker(client, fingerprint=CHANGED).register()
+    staleness.watch(context)
+    clock.turn(context.settings.fingerprint_debounce_s)
+    worker.register()
+    staleness.watch(context)
+    asked = client.get("/v1/retunes", params={"limit": 100}).json()["retunes"]
+    assert sorted(row["study_key"] for row in asked) == sorted(by_use)
+    assert {tuple(row["changed_fields"]) for row in asked} == {("kernel",)}
+    for _ in range(6):
+        run_a_day(context, worker)
+        clock.turn(86_400)
+    with context.db.read() as session:
+        rows = session.scalars(select(RetuneRow).order_by(RetuneRow.started_at, RetuneRow.id)).all()
+        begun = [row for row in rows if row.started_at is not None]
+        assert 12 <= len(begun) < 50 and {row.study_key for row in begun} == set(by_use[: len(begun)])
+        assert {row.outcome for row in begun if row.state == "ended"} == {"kept"}
+        spent = defaultdict(float)
+        for attempt in session.scalars(select(AttemptRow).where(AttemptRow.started_at >= rows[0].created_at)):
+            spent[attempt.finished_at.date()] += attempt.gpu_seconds
+        assert len(spent) == 6 and all(A_DAY / 2 < used <= A_DAY for used in spent.values()), spent
+        waiting = session.scalars(select(RetuneRow.reason).where(RetuneRow.reason.like("waits for the next day%")))
+        assert "the fleet may use 200 GPU-seconds a day for retuning (UTC)" in waiting.first()
+
+
+def test_a_project_has_a_limit_of_its_own(service, clock):
+    client, context, _worker = service
+    with context.db.write() as session:
+        keys.lock_project(session, "default").retuning = RetunePolicy(gpu_seconds_per_day=3)
+    retune_id = ask(context, best(client)["study_key"])
+    assert queue.start_due(context, challenge_steps.start) == 0
+    found = client.get(f"/v1/retunes/{retune_id}").json()
+    assert found["outcome"] == "skipped" and "project default may use 3 GPU-seconds a day" in found["reason"]
+
+
+def manual(client, **changes):
+    spec = {"name": "by hand", "trigger": "manual"} | changes
+    made = client.post("/v1/schedules", json=spec).json()
+    client.post(f"/v1/schedules/{made['schedule_id']}:run").raise_for_status()
+    (found,) = client.get("/v1/retunes", params={"schedule_id": made["schedule_id"]}).json()["retunes"]
+    return found["retune_id"]
+
+
+def test_retunes_start_in_their_windows(service, clock):
+    client, context, _ = service
+    clock.turn(12 * 3600)
+    retune_id = manual(client, windows=["22:00-06:00"], timezone="Europe/Berlin")
+    assert queue.start_due(context, challenge_steps.start) == 0
+    assert client.get(f"/v1/retunes/{retune_id}").json()["reason"] == (
+        "waits for a window of its schedule: 22:00-06:00 (Europe/Berlin)"
+    )
+    clock.turn(9 * 3600)
+    SimulatedWorker(client).register()
+    assert queue.start_due(context, challenge_steps.start) == 1
+
+
+@pytest.mark.parametrize(
+    ("planned", "gain", "outcome"), [(0.001, None, "skipped"), (0.1, 0.01, "skipped"), (10, 0.01, None)]
+)
+def test_what_cannot_earn_its_cost_is_skipped_in_words(service, planned, gain, outcome):
+    client, context, _ = service
+    spec = {"name": "worth", "trigger": "fingerprint", "planned_gpu_hours": planned, "likely_gain": gain}
+    client.post("/v1/schedules", json=spec).raise_for_status()
+    retune_id = ask(context, best(client)["study_key"])
+    queue.start_due(context, challenge_steps.start)
+    found = client.get(f"/v1/retunes/{retune_id}").json()
+    assert found["outcome"] == outcome and found["planned_gpu_seconds"] == planned * 3600
+    if outcome == "skipped":
+        assert "not worth it: it is likely to cost" in found["reason"] and "GPU-seconds" in found["reason"]
+
+
+def test_a_retune_that_has_used_what_its_schedule_allows_is_stopped(service):
+    client, context, worker = service
+    retune_id = manual(client, max_gpu_seconds=14)
+    assert queue.start_due(context, challenge_steps.start) == 1
+    for _ in range(3):
+        worker.do(worker.lease())
+    driver.drive(context, challenge_steps.start, challenge_steps.advance)
+    found = client.get(f"/v1/retunes/{retune_id}").json()
+    assert found["outcome"] == "inconclusive" and "18 of the 14 GPU-seconds its schedule allows" in found["reason"]
+    assert client.get(f"/v1/studies/{found['challenge_study_id']}").json()["state"] == "cancelled"
+
+
+@pytest.fixture
+def background(service):
+    """A retune's study, begun."""
+    client, context, worker = service
+    ask(context, best(client)["study_key"])
+    assert queue.start_due(context, challenge_steps.start) == 1
+    return client, context, worker
+
+
+def test_a_users_study_takes_the_worker_after_the_present_run(background):
+    client, _, worker = background
+    lease = worker.lease()
+    study_id = client.post("/v1/studies", json=SPEC).json()["study_id"]
+    assert worker.heartbeat(lease)["action"] == "continue"
+    worker.do(lease)
+    taken = [worker.lease()]
+    while taken[-1] is not None and len(taken) < 200:
+        worker.do(taken[-1])
+        taken.append(worker.lease())
+    order = [lease.study_id == study_id for lease in taken[:-1]]
+    assert order == sorted(order, reverse=True) and True in order and False in order
+
+
+def test_where_configured_a_retunes_run_gives_its_worker_up_at_once(database_url, clock):
+    settings = Settings(database_url=database_url, **QUIET, retune_yields="at_once")
+    context = Context(Database(database_url), settings, clock)
+    with local_client(create_app(context=context)) as client:
+        tune(client)
+        worker = SimulatedWorker(client).register()
+        ask(context, best(client)["study_key"])
+        queue.start_due(context, challenge_steps.start)
+        lease = worker.lease()
+        assert worker.heartbeat(lease)["action"] == "continue"
+        clock.turn(5)
+        study_id = client.post("/v1/studies", json=SPEC).json()["study_id"]
+        assert worker.heartbeat(lease) | {"lease_s": 0} == {
+            "action": "stop",
+            "reason": "lease lost: the attempt has ended (released)",
+            "lease_s": 0,
+            "is_draining": False,
+        }
+        assert worker.lease().study_id == study_id
+
+
+def test_uses_are_counted_without_a_write_by_the_reader(service, clock):
+    client, context, _ = service
+    key = best(client)["study_key"]
+    for _ in range(3):
+        best(client, study_key=key)
+    counts = context.uses.take()
+    assert counts == {("default", key): 4}
+    assert context.uses.take() == {}

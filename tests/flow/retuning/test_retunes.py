@@ -1,0 +1,174 @@
+"""Retunes: at most one of a case at a time, asked for by many, started once, and read by their users."""
+
+from datetime import timedelta
+
+import pytest
+
+from shardtune.api_schemas.retunes import Gain, RetuneOutcome, RetuneState
+from shardtune.db.queries import retunes as rows
+from shardtune.service.http.errors import Invalid
+from shardtune.service.retuning import challenge_steps, driver, queue, records
+from tests.flow.best.test_best import best, tune
+from tests.flow.leasing.test_concurrency import in_threads
+from tests.flow.pages.test_pages import token
+from tests.support.simulated_worker import SimulatedWorker
+
+
+def ask(context, key, cause="fingerprint", wait_s=0.0, **more):
+    with context.db.write() as session:
+        due = context.now() + timedelta(seconds=wait_s)
+        asked = queue.request(
+            session, project_id="default", study_key=key, cause=cause, not_before=due, now=context.now(), **more
+        )
+        return asked.id
+
+
+@pytest.fixture
+def case(client):
+    """A served recommendation: its context, its key and the study that found it."""
+    study_id = tune(client)
+    return client.app.state.context, best(client)["study_key"], study_id
+
+
+def test_many_causes_make_one_retune_of_a_case(client, case):
+    context, key, _ = case
+    first = ask(context, key, wait_s=60, changed_fields=("driver",))
+    in_threads(lambda _: ask(context, key, wait_s=120, changed_fields=("driver", "nccl")), range(4))
+    (found,) = client.get("/v1/retunes", params={"study_key": key}).json()["retunes"]
+    assert (found["retune_id"], found["state"], found["cause"]) == (first, "queued", "fingerprint")
+    assert found["changed_fields"] == ["driver", "nccl"]
+    assert found["not_before"] == (context.now() + timedelta(seconds=120)).isoformat().replace("+00:00", "Z")
+
+
+def test_a_due_retune_starts_once_and_its_case_is_free_when_it_has_ended(client, case, clock):
+    context, key, study_id = case
+    retune_id = ask(context, key, wait_s=60)
+    assert queue.start_due(context, lambda *_: study_id) == 0
+    clock.turn(60)
+    started = []
+    in_threads(lambda _: queue.start_due(context, lambda _, row: started.append(row.id) or study_id), range(4))
+    assert started == [retune_id]
+    assert client.get(f"/v1/retunes/{retune_id}").json()["challenge_study_id"] == study_id
+    with context.db.write() as session:
+        gain = Gain(value=1.25, ci95=(1.2, 1.3))
+        row = rows.lock(session, retune_id)
+        row.planned_gpu_seconds = 1000.0
+        records.finish(context, session, row, RetuneOutcome.REPLACED, "replaced", gain)
+    ended = client.get(f"/v1/retunes/{retune_id}").json()
+    assert (ended["outcome"], ended["expected_saving_gpu_seconds"]) == ("replaced", pytest.approx(200.0))
+    assert ended["gpu_seconds"] == client.get(f"/v1/studies/{study_id}").json()["gpu_seconds"] > 0
+    assert ask(context, key) != retune_id
+
+
+def test_a_retune_nobody_can_run_waits_and_says_so(client, case, clock):
+    context, key, study_id = case
+    retune_id = ask(context, key)
+
+    def refuse(*_):
+        raise Invalid("no_worker", "no worker is registered")
+
+    assert queue.start_due(context, refuse) == 0
+    found = client.get(f"/v1/retunes/{retune_id}").json()
+    assert (found["state"], found["reason"]) == ("queued", "waits: no worker is registered")
+    clock.turn(600)
+    assert queue.start_due(context, lambda *_: study_id) == 1
+
+
+def test_the_most_used_recommendation_goes_first(client, case):
+    context, key, study_id = case
+    tune(client, workload={"sequence_length": 32, "global_batch": 8})
+    other = next(
+        row["study_key"]
+        for row in client.get("/v1/recommendations").json()["recommendations"]
+        if row["study_key"] != key
+    )
+    ask(context, key)
+    ask(context, other)
+    with context.db.write() as session:
+        rows.add_uses(session, {("default", other): 3})
+    started = []
+    queue.start_due(context, lambda _, row: started.append(row.study_key) or study_id)
+    assert started == [other]
+    (waiting,) = client.get("/v1/retunes", params={"study_key": key}).json()["retunes"]
+    assert waiting["reason"] == "waits for 1 running retunes: one at a time for each live worker"
+
+
+def test_starting_that_breaks_again_and_again_fails_the_retune(client, case, clock):
+    context, key, _ = case
+    retune_id = ask(context, key)
+
+    def break_down(*_):
+        raise RuntimeError("broken")
+
+    for _ in range(5):
+        queue.start_due(context, break_down)
+        clock.turn(600)
+    found = client.get(f"/v1/retunes/{retune_id}").json()
+    assert (found["state"], found["outcome"]) == (RetuneState.ENDED, RetuneOutcome.FAILED)
+    assert "RuntimeError: broken" in found["reason"]
+
+
+def test_unknown_retune(quick_client):
+    answer = quick_client.get("/v1/retunes/retune-none")
+    assert (answer.status_code, answer.json()["code"]) == (404, "unknown_retune")
+
+
+def cancel(client, retune_id, **headers):
+    return client.post(f"/v1/retunes/{retune_id}:cancel", headers=headers)
+
+
+def test_a_queued_retune_is_cancelled_and_stays_so(client, case):
+    context, key, study_id = case
+    retune_id = ask(context, key)
+    first = cancel(client, retune_id, **{"Idempotency-Key": "once"})
+    assert (first.status_code, first.json()["outcome"], first.json()["reason"]) == (
+        200,
+        "skipped",
+        "cancelled by a person",
+    )
+    assert cancel(client, retune_id).json() == first.json()
+    assert queue.start_due(context, lambda *_: study_id) == 0
+    assert ask(context, key) != retune_id, "the case may be measured again"
+
+
+def test_a_running_retune_is_cancelled_with_its_study_and_takes_its_run_from_the_worker(client, case):
+    context, key, _ = case
+    before = best(client)
+    retune_id = ask(context, key)
+    worker = SimulatedWorker(client).register()
+    assert queue.start_due(context, challenge_steps.start) == 1
+    lease = worker.lease()
+    assert cancel(client, retune_id).json()["state"] == "ended"
+    challenged = client.get(f"/v1/retunes/{retune_id}").json()["challenge_study_id"]
+    assert client.get(f"/v1/studies/{challenged}").json()["state"] == "cancelled"
+    assert worker.heartbeat(lease)["action"] == "stop" and worker.lease() is None
+    driver.drive(context, challenge_steps.start, challenge_steps.advance)
+    assert best(client)["recommendation_id"] == before["recommendation_id"]
+
+
+def test_what_has_ended_or_is_just_being_started_cannot_be_cancelled(client, case):
+    context, key, study_id = case
+    retune_id = ask(context, key)
+
+    def while_it_starts(_, row):
+        refused = cancel(client, row.id)
+        assert (refused.status_code, refused.json()["code"]) == (409, "retune_starting")
+        return study_id
+
+    assert queue.start_due(context, while_it_starts) == 1
+    with context.db.write() as session:
+        records.finish(context, session, rows.lock(session, retune_id), RetuneOutcome.KEPT, "kept")
+    refused = cancel(client, retune_id)
+    assert (refused.status_code, refused.json()["code"]) == (409, "retune_ended")
+    assert cancel(client, "retune-none").json()["code"] == "unknown_retune"
+
+
+def test_the_page_cancels_a_retune(quick_client, context):
+    tune(quick_client)
+    retune_id = ask(context, best(quick_client)["study_key"])
+    shown = quick_client.get("/schedules", headers={"accept": "text/html"}).text
+    assert f"/schedules/retunes/{retune_id}/cancel" in shown
+    data = {"csrf": token(quick_client)}
+    quick_client.post(f"/schedules/retunes/{retune_id}/cancel", data=data, follow_redirects=False)
+    shown = quick_client.get("/schedules", headers={"accept": "text/html"}).text
+    assert f"/schedules/retunes/{retune_id}/cancel" not in shown and "cancelled by a person" in shown

@@ -1,0 +1,180 @@
+"""Schedules over HTTP: made, read, changed, paused, run, deleted; who may; what they ask for."""
+
+import pytest
+
+from shardtune.api_schemas.retunes import RetuneOutcome
+from shardtune.db.queries import retunes as rows
+from shardtune.service.retuning import queue
+from shardtune.service.retuning.records import finish
+from shardtune.service.schedules import ticks
+from tests.flow.best.test_best import best, tune
+from tests.flow.http.test_keys import bearer, make_key
+
+NIGHTLY = {"name": "nightly", "trigger": "cron", "cron": "30 2 * * *", "timezone": "Europe/Berlin"}
+
+
+def make(client, **changes):
+    answer = client.post("/v1/schedules", json=NIGHTLY | changes)
+    assert answer.status_code == 201, answer.text
+    return answer.json()
+
+
+def act(client, schedule, action):
+    answer = client.post(f"/v1/schedules/{schedule['schedule_id']}:{action}")
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def read(client, schedule):
+    return client.get(f"/v1/schedules/{schedule['schedule_id']}").json()
+
+
+def retunes(client, **params):
+    return client.get("/v1/retunes", params=params).json()["retunes"]
+
+
+def test_a_schedule_is_made_changed_and_deleted(client):
+    made = make(client)
+    assert made["next_tick_at"] == "2026-01-01T01:30:00Z" and not made["is_paused"]
+    (listed,) = client.get("/v1/schedules").json()["schedules"]
+    assert listed == made
+    path = f"/v1/schedules/{made['schedule_id']}"
+    tag = client.get(path).headers["etag"]
+    assert client.get(path, headers={"If-None-Match": tag}).status_code == 304
+    changed = client.put(path, json=NIGHTLY | {"cron": "0 12 * * *"}, headers={"If-Match": tag})
+    assert changed.json()["next_tick_at"] == "2026-01-01T11:00:00Z"
+    late = client.put(path, json=NIGHTLY, headers={"If-Match": tag})
+    assert (late.status_code, late.json()["code"]) == (412, "precondition_failed")
+    assert client.delete(path, headers={"If-Match": tag}).status_code == 412
+    assert client.delete(path).status_code == 204
+    assert client.get(path).json()["code"] == "unknown_schedule"
+
+
+def test_the_same_request_makes_one_schedule(quick_client):
+    sent = [quick_client.post("/v1/schedules", json=NIGHTLY, headers={"Idempotency-Key": "one"}) for _ in range(2)]
+    assert sent[0].json() == sent[1].json() and len(quick_client.get("/v1/schedules").json()["schedules"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "remedy"),
+    [
+        ({"cron": "61 2 * * *"}, "cron", "cannot be read"),
+        ({"cron": "* * * * *"}, "cron", "at least 300 s"),
+        ({"cron": "0 0 30 2 *"}, "cron", "bad day-of-month"),
+        ({"timezone": "Berlin"}, "timezone", "did you mean Europe/Berlin"),
+        ({"windows": ["night"]}, "windows", "22:00-06:00"),
+        ({"trigger": "manual"}, "cron", "leave it out"),
+        ({"cases": {"study_keys": ["0" * 32]}}, "cases.study_keys", "GET /v1/recommendations"),
+    ],
+)
+def test_wrong_schedules_are_refused(quick_client, changes, field, remedy):
+    answer = quick_client.post("/v1/schedules", json=NIGHTLY | changes)
+    assert answer.status_code == 422
+    (error,) = answer.json()["errors"]
+    assert error["field"] == field and remedy in error["message"] and error["value"] is not None
+
+
+def test_a_tick_asks_for_the_cases_it_selects(client, clock):
+    context = client.app.state.context
+    tune(client)
+    key = best(client)["study_key"]
+    tune(client, workload={"sequence_length": 32, "global_batch": 8})
+    every, one, none = make(client), make(client, cases={"study_keys": [key]}), make(client, cases={"model": "gpt2"})
+    clock.turn(2 * 3600)
+    assert (ticks.account_for(context), ticks.account_for(context)) == (3, 0)
+    assert {row["study_key"] for row in retunes(client, schedule_id=every["schedule_id"])} >= {key}
+    assert len(retunes(client)) == 2
+    (found,) = read(client, one)["last_ticks"]
+    assert (found["state"], found["cases"], found["kind"]) == ("started", 1, "cron")
+    assert "had an unfinished retune already" in found["reason"]
+    (found,) = read(client, none)["last_ticks"]
+    assert (found["state"], found["reason"]) == ("skipped", "no recommendation matches its cases")
+    assert read(client, every)["next_tick_at"] == "2026-01-02T01:30:00Z"
+
+
+def test_what_is_paused_has_no_ticks_and_makes_up_for_none(client, clock):
+    context = client.app.state.context
+    tune(client)
+    made = make(client)
+    assert act(client, made, "pause")["next_tick_at"] is None
+    clock.turn(3 * 86_400)
+    assert ticks.account_for(context) == 0
+    assert act(client, made, "resume")["next_tick_at"] == "2026-01-04T01:30:00Z"
+    assert read(client, made)["last_ticks"] == []
+
+
+def test_a_person_runs_a_schedule_now_once_in_a_moment(client):
+    tune(client)
+    made = make(client, trigger="manual", cron=None)
+    assert made["next_tick_at"] is None
+    act(client, made, "pause")
+    assert act(client, made, "run") == act(client, made, "run")
+    (retune,) = retunes(client)
+    assert (retune["cause"], retune["state"]) == ("manual", "queued")
+    assert client.get(f"/v1/schedules/{made['schedule_id']}/ticks").json()["ticks"][0]["kind"] == "manual"
+    client.delete(f"/v1/schedules/{made['schedule_id']}")
+    (retune,) = retunes(client)
+    assert (retune["outcome"], retune["reason"]) == ("skipped", "its schedule was deleted")
+
+
+def test_ticks_wait_for_the_retunes_before_them_or_are_left_out(client, clock):
+    context = client.app.state.context
+    tune(client)
+    waiting = make(client, cron="0 * * * *", overlap="queue")
+    skipping = make(client, cron="0 * * * *", cases={"model": "gpt2"})
+    for _ in range(2):
+        clock.turn(3600)
+        ticks.account_for(context)
+    assert [tick["state"] for tick in read(client, waiting)["last_ticks"]] == ["queued", "started"]
+    assert ticks.start_queued(context) == 0
+    (running,) = retunes(client)
+    end(client, running)
+    assert ticks.start_queued(context) == 1
+    assert [tick["state"] for tick in read(client, waiting)["last_ticks"]] == ["started", "started"]
+    assert [tick["state"] for tick in read(client, skipping)["last_ticks"]] == ["skipped", "skipped"]
+
+
+def end(client, retune):
+    context = client.app.state.context
+    with context.db.write() as session:
+        finish(context, session, rows.lock(session, retune["retune_id"]), RetuneOutcome.KEPT, "kept")
+
+
+def test_a_change_of_the_fingerprint_is_the_business_of_the_schedules_for_it(client):
+    context = client.app.state.context
+    tune(client)
+    key = best(client)["study_key"]
+
+    def ask():
+        with context.db.write() as session:
+            row = queue.request(
+                session,
+                project_id="default",
+                study_key=key,
+                cause="fingerprint",
+                not_before=context.now(),
+                now=context.now(),
+            )
+            return row.id
+
+    made = make(client, trigger="fingerprint", cron=None, planned_gpu_hours=2)
+    act(client, made, "pause")
+    paused = client.get(f"/v1/retunes/{ask()}").json()
+    assert paused["outcome"] == "skipped" and "is paused" in paused["reason"]
+    act(client, made, "resume")
+    asked = client.get(f"/v1/retunes/{ask()}").json()
+    assert (asked["schedule_id"], asked["planned_gpu_seconds"]) == (made["schedule_id"], 7200)
+
+
+def test_who_may_and_whose(client):
+    tune(client)
+    mine = make(client)
+    client.headers["authorization"] = bearer(make_key(client, "admin"))["authorization"]
+    team = bearer(make_key(client, "studies:write", project="team-a"))
+    reader = bearer(make_key(client, "studies:read"))
+    run = f"/v1/schedules/{mine['schedule_id']}:run"
+    assert client.get("/v1/schedules", headers=team).status_code == 403
+    assert client.post(run, headers=team).json()["code"] == "unknown_schedule"
+    assert client.post(run, headers=reader).json()["code"] == "scope_missing"
+    assert client.get("/v1/schedules", headers=reader).json()["schedules"] == [mine]
+    assert client.post("/v1/schedules", json=NIGHTLY, headers=team).json()["project_id"] == "team-a"

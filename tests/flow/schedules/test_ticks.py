@@ -1,0 +1,196 @@
+"""A thousand ticks, four replicas on one Postgres, both days the clocks change, a day of downtime: each tick once."""
+
+import threading
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+from sqlalchemy import select
+
+from shardtune.api_schemas.retunes import RetuneOutcome, RetuneState
+from shardtune.api_schemas.schedules import ScheduleSpec
+from shardtune.db.queries import keys
+from shardtune.db.session import Database
+from shardtune.db.tables.best import BestRow
+from shardtune.db.tables.retunes import RetuneRow, ScheduleTickRow
+from shardtune.service.app import create_app
+from shardtune.service.process.context import Context
+from shardtune.service.retuning import records
+from shardtune.service.schedules import manage, ticks
+from shardtune.service.settings import Settings
+from tests.flow.best.test_best import best, tune
+from tests.support.local_client import local_client
+from tests.support.still_clock import Clock
+
+BERLIN = ZoneInfo("Europe/Berlin")
+STEP = timedelta(minutes=15)
+SPECS = {
+    "half-hourly": {"cron": "*/30 * * * *", "catch_up": "one"},
+    "hourly": {"cron": "15 * * * *", "catch_up": "all", "overlap": "queue", "catch_up_limit": 3},
+    "nightly": {"cron": "30 2 * * *", "catch_up": "none"},
+}
+SEASONS = {
+    # First moment, then when the replicas go down for a day; the clocks change on the third day.
+    "spring": (datetime(2026, 3, 27, tzinfo=BERLIN), datetime(2026, 4, 1, 12, tzinfo=BERLIN)),
+    "autumn": (datetime(2026, 10, 23, tzinfo=BERLIN), datetime(2026, 10, 28, 12, tzinfo=BERLIN)),
+}
+DOWN = timedelta(days=1)
+AFTER = timedelta(hours=18)
+
+
+def expected(name, begin, end):
+    """The ticks in (begin, end], by walking through every minute that elapses: no cron library."""
+    minutes = [begin + timedelta(minutes=m) for m in range(1, int((end - begin).total_seconds()) // 60 + 1)]
+    local = [(moment, moment.astimezone(BERLIN)) for moment in minutes]
+    match name:
+        case "half-hourly":
+            return [moment for moment, at in local if at.minute in (0, 30)]
+        case "hourly":
+            return [moment for moment, at in local if at.minute == 15]
+        case "nightly":
+            # The gap on 29 March moves it to 03:00; on 25 October the second 02:30 is none.
+            spring = [m for m, at in local if (at.month, at.day, at.hour, at.minute) == (3, 29, 3, 0)]
+            usual = [m for m, at in local if (at.hour, at.minute, at.fold) == (2, 30, 0)]
+            return sorted(spring + usual)
+
+
+class Replicas:
+    """Four services on one database that look for ticks at the same moments."""
+
+    def __init__(self, url, clock):
+        self.contexts = [Context(Database(url), Settings(database_url=url), clock) for _ in range(4)]
+        self.errors = []
+        self._barrier = threading.Barrier(len(self.contexts) + 1)
+        self._threads = [threading.Thread(target=self._serve, args=(context,)) for context in self.contexts]
+        self._done = False
+
+    def __enter__(self):
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._done = True
+        self._barrier.wait()
+        for thread in self._threads:
+            thread.join()
+        for context in self.contexts:
+            context.db.close()
+
+    def look(self):
+        self._barrier.wait()
+        self._barrier.wait()
+
+    def _serve(self, context):
+        while True:
+            self._barrier.wait()
+            if self._done:
+                return
+            try:
+                ticks.account_for(context)
+                ticks.start_queued(context)
+            except Exception as error:  # noqa: BLE001 (a thread's error is the test's)
+                self.errors.append(error)
+            self._barrier.wait()
+
+
+def end_retunes(context):
+    """What was asked for is done before the next look."""
+    with context.db.write() as session:
+        for row in session.scalars(select(RetuneRow).where(RetuneRow.state == RetuneState.QUEUED)):
+            records.finish(context, session, row, RetuneOutcome.KEPT, "kept")
+
+
+@pytest.fixture
+def replicas(database_url):
+    """Projects with a recommendation and a schedule each, and four services that know of them."""
+    clock = Clock()
+    clock.moment = SEASONS["spring"][0].astimezone(UTC)
+    context = Context(Database(database_url), Settings(database_url=database_url, sweep_s=3600), clock)
+    with local_client(create_app(context=context)) as client:
+        tune(client)
+        served = best(client)
+    with Replicas(database_url, clock) as four:
+        with four.contexts[0].db.write() as session:
+            known = session.get(BestRow, ("default", served["study_key"]))
+            copied = {c.key: getattr(known, c.key) for c in BestRow.__table__.columns if c.key != "project_id"}
+            for season in SEASONS:
+                for name in SPECS:
+                    project_id = f"{season}-{name}"
+                    keys.put_project(session, project_id, clock())
+                    session.add(BestRow(project_id=project_id, **copied))
+        yield four, clock
+        assert four.errors == []
+
+
+def rows_of(context, schedule_id):
+    with context.db.read() as session:
+        query = select(ScheduleTickRow).where(ScheduleTickRow.schedule_id == schedule_id)
+        return list(session.scalars(query.order_by(ScheduleTickRow.at)))
+
+
+def run_season(four, clock, season):
+    """Create the schedules of a season, let the replicas look, be away for a day, and look again."""
+    begin, down_at = (moment.astimezone(UTC) for moment in SEASONS[season])
+    context = four.contexts[0]
+    clock.moment = begin
+    made = {
+        name: manage.create(
+            context,
+            ScheduleSpec(name=name, trigger="cron", timezone="Europe/Berlin", **rules),
+            project_id=f"{season}-{name}",
+        ).schedule_id
+        for name, rules in SPECS.items()
+    }
+    for stop in (down_at, down_at + DOWN + AFTER):
+        while clock.moment < stop:
+            four.look()
+            end_retunes(context)
+            clock.moment += STEP
+        clock.moment = stop + DOWN if stop == down_at else stop
+    for _ in range(5):
+        four.look()
+        end_retunes(context)
+    for schedule_id in made.values():
+        manage.pause(context, schedule_id, True)
+    return made, begin, down_at
+
+
+@pytest.mark.parametrize("database_url", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
+def test_a_thousand_ticks_each_once(replicas):
+    four, clock = replicas
+    total = 0
+    for season in SEASONS:
+        made, begin, down_at = run_season(four, clock, season)
+        up_at = down_at + DOWN
+        for name, schedule_id in made.items():
+            wanted = expected(name, begin, up_at + AFTER)
+            found = rows_of(four.contexts[0], schedule_id)
+            # The last look before the downtime was a step before it.
+            missed = [at for at in wanted if down_at - STEP < at < up_at - timedelta(seconds=300)]
+            live = [at for at in wanted if at not in missed]
+            total += check(name, found, live, missed)
+            with four.contexts[0].db.read() as session:
+                asked = select(RetuneRow.id).where(RetuneRow.schedule_id == schedule_id)
+                assert len(session.scalars(asked).all()) == sum(row.state == "started" for row in found)
+    assert total >= 1000
+
+
+def check(name, found, live, missed):
+    """Every tick is accounted for once, and the missed ones as their schedule says; returns how many ticks."""
+    assert sum(row.stands_for for row in found) == len(live) + len(missed)
+    by_time = {row.at: row for row in found}
+    assert len(by_time) == len(found)
+    assert all(by_time[at].state == "started" for at in live)
+    made_up = [row for row in found if row.at in missed]
+    first_after = by_time[min(at for at in live if at > missed[-1])]
+    match name:
+        case "half-hourly":
+            # 12:00 is on time when the replicas are back at 12:00, and stands for the missed ones.
+            assert made_up == [] and first_after.stands_for == len(missed) + 1
+        case "hourly":
+            assert [row.state for row in made_up] == ["missed", "started", "started", "started"]
+            assert [row.stands_for for row in made_up] == [len(missed) - 3, 1, 1, 1]
+        case "nightly":
+            assert [(row.state, row.stands_for) for row in made_up] == [("missed", 1)]
+    return len(live) + len(missed)

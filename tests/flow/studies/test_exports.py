@@ -1,0 +1,49 @@
+"""Exports over HTTP: the form is chosen, what is lost is said, and what cannot be is refused."""
+
+import pytest
+from fastapi.testclient import TestClient
+
+from tests.support.simulated_worker import SPEC, SimulatedWorker
+
+
+@pytest.fixture
+def exported(quick_client: TestClient) -> str:
+    """Path of the export of a complete study, whose best is FSDP2."""
+    worker = SimulatedWorker(quick_client).register()
+    study_id = quick_client.post("/v1/studies", json=SPEC).json()["study_id"]
+    worker.work()
+    return f"/v1/studies/{study_id}/export"
+
+
+def test_each_form_has_its_files_and_says_what_is_lost(quick_client: TestClient, exported: str) -> None:
+    assert "train_snippet.py" in quick_client.get(exported).json()["files"]
+    for form, name, release in (
+        ("training-arguments", "training_arguments.json", "transformers"),
+        ("torchtitan", "torchtitan.toml", "torchtitan 0.2.2"),
+        ("lightning", "lightning_strategy.py", "lightning"),
+    ):
+        answer = quick_client.get(exported, params={"format": form}).json()
+        assert set(answer["files"]) >= {"config.json", name} and answer["format"] == form
+        assert release in answer["release"] and answer["lossy"]
+
+
+def test_an_unknown_form_is_refused_with_those_that_are(quick_client: TestClient, exported: str) -> None:
+    answer = quick_client.get(exported, params={"format": "megatron"})
+    assert answer.status_code == 422 and "torchtitan" in answer.text
+
+
+def test_a_consumer_without_the_backend_is_refused(quick_client: TestClient, exported: str) -> None:
+    trials = quick_client.get(exported.replace("export", "trials")).json()
+    rows = trials if isinstance(trials, list) else next(value for value in trials.values() if isinstance(value, list))
+    zero = next(trial["number"] for trial in rows if trial["config"]["strategy"]["kind"] == "zero")
+    answer = quick_client.get(exported, params={"format": "torchtitan", "which": str(zero)})
+    assert answer.status_code == 422 and "not in torchtitan 0.2.2" in answer.text
+
+
+def test_json_without_its_header_is_told_so(quick_client: TestClient) -> None:
+    answer = quick_client.post(
+        "/v1/studies", content=b'{"model": "llama-tiny"}', headers={"content-type": "text/plain"}
+    )
+    assert answer.status_code == 422
+    assert "Content-Type: application/json" in answer.json()["errors"][0]["message"]
+    assert len(answer.text) < 600

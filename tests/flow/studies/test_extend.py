@@ -1,0 +1,248 @@
+"""More budget for a study: it goes on from its trials, and its verdict is renewed. And another study from its spec."""
+
+import pytest
+
+from tests.flow.http.test_keys import bearer, make_key
+from tests.flow.studies.test_study import THREE_BACKENDS, create
+from tests.support import history
+from tests.support.simulated_worker import CLUSTER, FINGERPRINT, SPEC, SimulatedWorker, measurement, speed_of
+
+
+def extend(client, study_id, **more):
+    return client.post(f"/v1/studies/{study_id}:extend", json=more)
+
+
+def read(client, study_id):
+    return client.get(f"/v1/studies/{study_id}").json()
+
+
+def trials_of(client, study_id):
+    return client.get(f"/v1/studies/{study_id}/trials?limit=500").json()["trials"]
+
+
+def finished(client, **changes):
+    worker = SimulatedWorker(client).register()
+    study_id = create(client, **changes)
+    worker.work()
+    assert read(client, study_id)["state"] == "complete"
+    return worker, study_id
+
+
+def test_complete_study_searches_on_and_renews_its_verdict(client, clock):
+    worker, study_id = finished(client, **THREE_BACKENDS)
+    before, trials = read(client, study_id), trials_of(client, study_id)
+    clock.turn(60)
+    extended = extend(client, study_id, add_trials=6).json()
+    assert (extended["state"], extended["phase"], extended["reason"]) == ("running", "search", None)
+    assert extended["spec"]["budget"]["max_trials"] == 14 and extended["finished_at"] is None
+    assert extended["result"] == before["result"], "the answer so far stands"
+    runs = worker.work()
+    after = read(client, study_id)
+    assert after["state"] == "complete" and sum(after["trials"].values()) == 14
+    assert [t["config"] for t in trials_of(client, study_id)[:8]] == [t["config"] for t in trials]
+    assert after["result"]["speedup"]["pairs"] >= 7
+    assert after["result"]["promotion"]["runs"] == before["result"]["promotion"]["runs"] + runs - 6
+    best = client.get("/v1/recommendations").json()["recommendations"]
+    assert [entry["state"] for entry in best] == ["serving", "retired"] and best[0]["study_id"] == study_id
+    told = client.get(f"/v1/studies/{study_id}/events?limit=500").json()["events"]
+    words = [event["type"] for event in told if event["type"].startswith("study.") and "best" not in event["type"]]
+    assert words.count("study.complete") == 2
+    assert words.index("study.extended") == words.index("study.complete") + 1 == words.index("study.resumed") - 2
+    assert history.faults(client.app.state.context.db) == []
+
+
+def test_running_study_gets_more_in_any_phase(quick_client):
+    worker = SimulatedWorker(quick_client).register()
+    study_id = create(quick_client, **THREE_BACKENDS)
+    extend(quick_client, study_id, add_trials=1).raise_for_status()
+    for _ in range(1 + 9 + 3):
+        worker.do(worker.lease())
+    assert read(quick_client, study_id)["phase"] == "confirm"
+    extended = extend(quick_client, study_id, add_trials=2).json()
+    assert (extended["phase"], extended["spec"]["budget"]["max_trials"]) == ("search", 11)
+    lease = worker.lease()
+    assert lease.trial_number == 9, "the promotion begins anew after the search"
+    worker.do(lease)
+    worker.work()
+    study = read(quick_client, study_id)
+    assert sum(study["trials"].values()) == 11 and study["result"]["speedup"]["pairs"] >= 7
+
+
+def test_a_fresh_run_under_way_ends_without_counting(quick_client):
+    worker = SimulatedWorker(quick_client).register()
+    study_id = create(quick_client, **THREE_BACKENDS)
+    for _ in range(1 + 8):
+        worker.do(worker.lease())
+    fresh = worker.lease()
+    extend(quick_client, study_id, add_trials=1).raise_for_status()
+    worker.do(fresh)
+    worker.work()
+    result = read(quick_client, study_id)["result"]
+    assert result["promotion"]["runs"] == 1 + 4 + 14 and result["speedup"]["pairs"] == 7
+
+
+def test_more_pairs_alone_go_on_with_the_last_promotion(quick_client):
+    def behave(lease, task):
+        """In the promotion every third fresh run of a challenger is slow, and the baseline always the same."""
+        runs[lease.trial_number] = runs.get(lease.trial_number, 0) + 1
+        if runs[lease.trial_number] == 1 or task.config.micro_batch == 1:
+            return measurement(speed_of(task.config))
+        return measurement(500.0 if runs[lease.trial_number] % 3 == 1 else 2000.0)
+
+    runs = {}
+    worker = SimulatedWorker(quick_client, behave=behave).register()
+    study_id = create(quick_client, **THREE_BACKENDS, budget={"max_trials": 8, "max_pairs": 7})
+    worker.work()
+    first = read(quick_client, study_id)["result"]
+    assert first["verdict"] == "no_significant_improvement" and first["speedup"]["pairs"] == 7
+    made = sum(runs.values())
+    extended = extend(quick_client, study_id, add_pairs=13).json()
+    assert (extended["state"], extended["phase"]) == ("running", "confirm")
+    worker.work()
+    result = read(quick_client, study_id)["result"]
+    assert result["speedup"]["ratios"][:7] == first["speedup"]["ratios"], "they count on"
+    assert sum(runs.values()) - made == 2 * (result["speedup"]["pairs"] - 7) > 0
+
+
+def test_larger_budget_that_changes_nothing_is_refused_and_says_what_would(quick_client):
+    worker, study_id = finished(quick_client, budget={"max_trials": 8, "max_gpu_seconds": 60, "max_pairs": 20})
+    tag = read(quick_client, study_id)
+
+    def refused(code, word, **more):
+        answer = extend(quick_client, study_id, **more)
+        assert answer.json()["code"] == code and word in answer.json()["detail"], answer.text
+
+    refused("nothing_to_extend", "60 GPU-seconds is used", add_trials=3)
+    refused("nothing_to_extend", "all 8 trials", add_gpu_seconds=60)
+    refused("nothing_to_extend", "is confirmed", add_pairs=5)
+    refused("invalid_request", "has no max_wall_seconds to raise", add_trials=3, add_wall_seconds=9)
+    refused("invalid_request", "add 80 at most", add_trials=3, add_pairs=100)
+    refused("invalid_request", "give add_trials")
+    refused("invalid_request", "add_trials", add_trials=0)
+    assert read(quick_client, study_id) == tag
+    extended = extend(quick_client, study_id, add_trials=3, add_gpu_seconds=120).json()
+    spent = tag["gpu_seconds"]
+    assert extended["spec"]["budget"] == tag["spec"]["budget"] | {"max_trials": 11, "max_gpu_seconds": spent + 120}
+    worker.work()
+    assert sum(read(quick_client, study_id)["trials"].values()) == 11
+
+
+def test_failed_study_that_lacked_a_second_backend_goes_on(quick_client):
+    worker = SimulatedWorker(quick_client).register()
+    study_id = create(quick_client, budget={"max_trials": 1})
+    worker.work()
+    assert read(quick_client, study_id)["state"] == "failed"
+    assert extend(quick_client, study_id, add_pairs=5).json()["code"] == "nothing_to_extend"
+    extend(quick_client, study_id, add_trials=5).raise_for_status()
+    worker.work()
+    assert read(quick_client, study_id)["state"] == "complete"
+
+
+def test_who_asks_for_the_case_gets_the_extended_study(client):
+    worker = SimulatedWorker(client).register()
+    body = {"study": SPEC | {"budget": {"max_trials": 1}}}
+    study_id = client.post("/v1/best:resolve", json=body).json()["study"]["study_id"]
+    worker.work()
+    assert client.post("/v1/best:resolve", json=body).json()["code"] == "study_failed"
+    extend(client, study_id, add_trials=5).raise_for_status()
+    asked = client.post("/v1/best:resolve", json=body)
+    assert (asked.status_code, asked.json()["study"]["study_id"]) == (202, study_id)
+    worker.work()
+    assert client.post("/v1/best:resolve", json=body).json()["best"]["study_id"] == study_id
+
+
+def test_what_cannot_go_on_says_why(quick_client, clock):
+    _, study_id = finished(quick_client)
+    clock.turn(3600)
+    gone = extend(quick_client, study_id, add_trials=2).json()
+    assert gone["code"] == "no_worker" and "no live worker" in gone["detail"]
+    newer = FINGERPRINT.model_copy(update={"torch": "2.14.0"})
+    SimulatedWorker(quick_client, fingerprint=newer).register()
+    assert "torch 2.14.0 instead of 2.13.0" in extend(quick_client, study_id, add_trials=2).json()["detail"]
+    other = create(quick_client)
+    quick_client.post(f"/v1/studies/{other}:cancel").raise_for_status()
+    cancelled = extend(quick_client, other, add_trials=2)
+    assert (cancelled.status_code, cancelled.json()["code"]) == (409, "study_ended")
+    assert extend(quick_client, "study-none", add_trials=2).json()["code"] == "unknown_study"
+
+
+def test_cancelled_extension_leaves_the_answer_there_was(quick_client):
+    _, study_id = finished(quick_client)
+    before = read(quick_client, study_id)["result"]
+    extend(quick_client, study_id, add_trials=2).raise_for_status()
+    assert "Being extended; so far: Confirmed" in quick_client.get(f"/studies/{study_id}").text
+    quick_client.post(f"/v1/studies/{study_id}:cancel").raise_for_status()
+    assert read(quick_client, study_id)["state"] == "cancelled"
+    assert quick_client.get(f"/v1/studies/{study_id}/best").json() == before
+
+
+def test_extension_is_repeatable_and_conditional_and_counts_as_a_study(client):
+    _, study_id = finished(client)
+    tag = client.get(f"/v1/studies/{study_id}").headers["etag"]
+    url, body = f"/v1/studies/{study_id}:extend", {"add_trials": 2}
+    stale = client.post(url, json=body, headers={"If-Match": '"other"'})
+    assert stale.status_code == 412
+    client.put("/v1/projects/default", json={"quotas": {"running_studies": 0}})
+    assert client.post(url, json=body).json()["code"] == "quota_running_studies"
+    client.put("/v1/projects/default", json={})
+    named = {"Idempotency-Key": "more", "If-Match": tag}
+    answers = [client.post(url, json=body, headers=named) for _ in range(2)]
+    assert answers[0].json() == answers[1].json() and answers[1].headers["idempotency-replayed"] == "true"
+    assert read(client, study_id)["spec"]["budget"]["max_trials"] == 10
+
+
+def test_clone_takes_the_spec_and_nothing_else(client):
+    worker, study_id = finished(client, seed=3)
+    client.put("/v1/projects/b", json={})
+    url = f"/v1/studies/{study_id}:clone"
+    named = {"Idempotency-Key": "again"}
+    answers = [client.post(url, headers=named) for _ in range(2)]
+    plain = answers[0].json()
+    assert answers[0].status_code == 201 and answers[1].json() == plain
+    assert answers[0].headers["location"] == f"/v1/studies/{plain['study_id']}" != f"/v1/studies/{study_id}"
+    assert plain["spec"] == read(client, study_id)["spec"] and plain["trials"] == {} and plain["result"] is None
+    changes = {"seed": 4, "budget": {"max_trials": 5}, "cluster": CLUSTER.model_dump(mode="json")}
+    changed = client.post(url, json=changes, params={"new_id": "nightly", "project": "b"}).json()
+    assert (changed["study_id"], changed["project_id"], changed["spec"]["seed"]) == ("nightly", "b", 4)
+    assert changed["spec"]["budget"]["max_trials"] == 5 and changed["spec"]["workload"] == plain["spec"]["workload"]
+    worker.work()
+    assert read(client, "nightly")["state"] == read(client, plain["study_id"])["state"] == "complete"
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"budget": {"max_trials": 0}}, "budget.max_trials"),
+        ({"sede": 1}, "sede"),
+        ({"workload": {"global_batch": 7, "sequence_length": 64}}, "workload.global_batch"),
+        ({"cluster": "far"}, "cluster"),
+    ],
+)
+def test_wrong_change_of_a_clone_is_named(quick_client, changes, field):
+    SimulatedWorker(quick_client).register()
+    study_id = create(quick_client)
+    answer = quick_client.post(f"/v1/studies/{study_id}:clone", json=changes)
+    assert answer.status_code == 422 and answer.json()["errors"][0]["field"] == field, answer.text
+
+
+def test_clone_can_drop_the_baseline_and_needs_to_see_the_study(quick_client):
+    SimulatedWorker(quick_client).register()
+    study_id = create(quick_client, baseline={"strategy": {"kind": "zero", "stage": 1}, "micro_batch": 2})
+    url = f"/v1/studies/{study_id}:clone"
+    assert quick_client.post(url, json={"seed": 1}).json()["spec"]["baseline"] is not None
+    assert quick_client.post(url, json={"baseline": None}).json()["spec"]["baseline"] is None
+    admin = bearer(make_key(quick_client, "admin"))
+    stranger = bearer(make_key(quick_client, "studies:write", project="b", **admin))
+    assert quick_client.post(url, headers=stranger).json()["code"] == "unknown_study"
+
+
+def test_page_extends_a_study(quick_client):
+    from tests.flow.pages.test_pages import page, token
+
+    worker, study_id = finished(quick_client)
+    assert "Search on" in page(quick_client, f"/studies/{study_id}")
+    sent = {"csrf": token(quick_client), "add_trials": "2"}
+    quick_client.post(f"/studies/{study_id}/extend", data=sent).raise_for_status()
+    assert "Search on" not in page(quick_client, f"/studies/{study_id}")
+    worker.work()
+    assert sum(read(quick_client, study_id)["trials"].values()) == 10

@@ -1,0 +1,215 @@
+"""What bad ends do to a study: recorded with their reason, retried where the platform is at fault, never fatal."""
+
+import pytest
+
+from shardtune.api_schemas.failures import FailureKind
+from shardtune.api_schemas.studies import FEWEST_PAIRS
+from shardtune.tuner.verdict import promotion
+from tests.support.simulated_worker import CLUSTER, PROFILE, SPEC, SimulatedWorker, failure, measurement, speed_of, well
+
+
+def run_study(client, behave, cluster=CLUSTER, **changes):
+    worker = SimulatedWorker(client, behave=behave, cluster=cluster).register()
+    answer = client.post("/v1/studies", json=SPEC | changes)
+    assert answer.status_code == 201, answer.text
+    study_id = answer.json()["study_id"]
+    worker.work()
+    study = client.get(f"/v1/studies/{study_id}").json()
+    return study, client.get(f"/v1/studies/{study_id}/trials").json()["trials"]
+
+
+def only(number, outcome):
+    """One trial ends as given, the others well."""
+    return lambda lease, task: outcome if lease.trial_number == number else well(lease, task)
+
+
+def test_out_of_memory_is_a_result_and_not_retried(quick_client):
+    study, trials = run_study(quick_client, only(0, failure(FailureKind.OOM, "tried to allocate 3 GiB")))
+    assert study["state"] == "complete" and study["trials"] == {"complete": 7, "infeasible": 1}
+    assert trials[0]["failure"]["message"] == "tried to allocate 3 GiB"
+    assert [attempt["end"] for attempt in trials[0]["runs"][0]["attempts"]] == ["oom"]
+
+
+def test_platform_fault_is_retried_once_and_the_same_end_twice_is_failed(quick_client):
+    study, trials = run_study(quick_client, only(1, failure(FailureKind.RANK_LOST)))
+    assert study["state"] == "complete" and study["trials"] == {"complete": 7, "failed": 1}
+    assert [attempt["end"] for attempt in trials[1]["runs"][0]["attempts"]] == ["rank_lost", "rank_lost"]
+
+
+def test_retry_that_ends_well_leaves_no_failure(quick_client):
+    def once(lease, task):
+        is_first = lease.trial_number == 2 and lease.attempt == 1
+        return failure(FailureKind.NO_PROGRESS) if is_first else well(lease, task)
+
+    study, trials = run_study(quick_client, once)
+    assert study["trials"] == {"complete": 8}
+    assert trials[2]["failure"] is None and trials[2]["runs"][0]["failure"] is None
+
+
+def test_run_over_the_memory_limit_is_infeasible_with_its_measurement_kept(quick_client):
+    study, trials = run_study(quick_client, only(0, measurement(9000, peak_gib=3.9)))
+    assert trials[0]["state"] == "infeasible" and trials[0]["failure"]["kind"] == "over_limit"
+    assert "3.80 GiB" in trials[0]["failure"]["message"]
+    assert trials[0]["peak_allocated_gib"] == 3.9
+    assert study["best_so_far"]["trial_number"] != 0
+
+
+def test_cpu_ranks_get_the_limit_with_their_task(quick_client):
+    limits = []
+
+    def look(lease, task):
+        limits.append(task.memory_limit_gib)
+        return well(lease, task)
+
+    run_study(quick_client, look)
+    assert limits == [pytest.approx(3.8)] * len(limits)
+
+
+def test_trial_that_trains_something_else_is_infeasible_however_fast(quick_client):
+    """It came first and was complete before the majority showed what it is."""
+    study, trials = run_study(quick_client, only(0, measurement(99_000, loss=4.0)))
+    assert study["state"] == "complete"
+    assert trials[0]["state"] == "infeasible" and trials[0]["failure"]["kind"] == "numerics"
+    assert study["result"]["best"]["trial_number"] != 0
+
+
+def test_a_candidate_that_breaks_in_its_promotion_begins_it_anew(quick_client):
+    seen = []
+
+    def behave(lease, task):
+        """The first candidate that is run again ends out of memory."""
+        seen.append(lease.trial_number)
+        if len(seen) == 9:
+            return failure(FailureKind.OOM)
+        return well(lease, task)
+
+    study, trials = run_study(quick_client, behave)
+    assert study["state"] == "complete"
+    assert trials[seen[8]]["state"] == "infeasible"
+    result = study["result"]
+    assert seen[8] not in (result["best"]["trial_number"], result["baseline"]["trial_number"])
+    assert seen[8] not in result["promotion"]["candidates"]
+    # Which candidate breaks is drawn with the order of the block; those that are left are screened anew.
+    anew = promotion.most_runs(len(result["promotion"]["candidates"]), FEWEST_PAIRS)
+    assert result["verdict"] == "confirmed" and result["promotion"]["runs"] == 1 + anew
+
+
+def test_fresh_run_in_which_training_changed_is_not_counted(quick_client):
+    seen = []
+
+    def behave(lease, task):
+        seen.append(lease.trial_number)
+        return measurement(speed_of(task.config), loss=4.0 if len(seen) == 10 else 5.0)
+
+    study, trials = run_study(quick_client, behave)
+    assert trials[seen[9]]["failure"]["kind"] == "numerics"
+    assert study["state"] == "complete" and study["result"]["best"]["trial_number"] != seen[9]
+
+
+def test_nothing_is_crowned_while_backends_disagree(quick_client):
+    loss = {"ddp": 5.0, "zero": 4.0, "fsdp2": 3.0}
+    study, _ = run_study(
+        quick_client, lambda _, task: measurement(speed_of(task.config), loss=loss[task.config.backend])
+    )
+    assert study["state"] == "failed" and study["result"] is None
+    assert "no two backends train the same thing" in study["reason"]
+    assert "loss of step 0" in study["reason"]
+
+
+def test_one_trial_alone_is_not_crowned(quick_client):
+    study, _ = run_study(quick_client, well, budget={"max_trials": 1})
+    assert study["state"] == "failed" and "raise the budget" in study["reason"]
+
+
+def test_single_backend_is_confirmed_by_another_configuration(quick_client):
+    study, _ = run_study(quick_client, well, space={"backends": ["ddp"]})
+    assert study["state"] == "complete" and study["result"]["speedup"] is not None
+
+
+def test_only_feasible_backend_is_crowned_with_a_note(quick_client):
+    def only_zero(lease, task):
+        return well(lease, task) if task.config.backend == "zero" else failure(FailureKind.OOM)
+
+    study, _ = run_study(quick_client, only_zero, budget={"max_trials": 12})
+    assert study["state"] == "complete", study["reason"]
+    assert any("only zero configurations are feasible" in note for note in study["result"]["notes"])
+
+
+def test_study_without_a_feasible_configuration_fails_with_the_reason(quick_client):
+    study, trials = run_study(quick_client, lambda *_: failure(FailureKind.OOM, "tried to allocate 9 GiB"))
+    assert study["state"] == "failed"
+    assert "8 ended as oom, the first with: tried to allocate 9 GiB" in study["reason"]
+    assert all(trial["state"] == "infeasible" for trial in trials)
+
+
+def test_model_that_cannot_fit_fails_before_any_trial(quick_client):
+    """The lower bound of every configuration exceeds the memory of a rank."""
+    tiny = CLUSTER.model_copy(update={"memory_gib": 0.001, "host_memory_gib": 0.002})
+    study, trials = run_study(quick_client, well, cluster=tiny)
+    assert study["state"] == "failed" and trials == [] and study["rejected"] > 0
+    assert "needs at least" in study["reason"] and "are available" in study["reason"]
+    rejections = quick_client.get(f"/v1/studies/{study['study_id']}/rejections").json()["rejections"]
+    assert len(rejections) == study["rejected"] and rejections[0]["reason"]
+
+
+@pytest.mark.parametrize(("kind", "attempts"), [("crash", 1), ("illegal", 1), ("setup", 2)])
+def test_model_that_cannot_be_profiled_fails_the_study(quick_client, kind, attempts):
+    worker = SimulatedWorker(quick_client).register()
+    study_id = quick_client.post("/v1/studies", json=SPEC).json()["study_id"]
+    for _ in range(attempts):
+        worker.report(worker.lease(), failure(FailureKind(kind), "no such layer")).raise_for_status()
+    study = quick_client.get(f"/v1/studies/{study_id}").json()
+    assert study["state"] == "failed" and "no such layer" in study["reason"]
+    assert worker.lease() is None
+
+
+def test_planner_that_breaks_fails_its_study_and_no_other(quick_client):
+    """A profile without blocks gives the tuner nothing to compute with."""
+    worker = SimulatedWorker(quick_client).register()
+    first = quick_client.post("/v1/studies", json=SPEC).json()["study_id"]
+    worker.report(worker.lease(), PROFILE.model_copy(update={"blocks": ()})).raise_for_status()
+    second = quick_client.post("/v1/studies", json=SPEC).json()["study_id"]
+    worker.work()
+    assert quick_client.get(f"/v1/studies/{first}").json()["state"] == "failed"
+    assert quick_client.get(f"/v1/studies/{second}").json()["state"] == "complete"
+
+
+def test_search_ends_on_gpu_seconds(quick_client):
+    study, trials = run_study(quick_client, well, budget={"max_gpu_seconds": 30.0})
+    # The profile and four trials of 6 s each.
+    assert len(trials) == 4 and "GPU-seconds" in study["reason"]
+    assert study["state"] == "complete"
+
+
+def test_search_ends_on_wall_time(quick_client, clock):
+    def slow(lease, task):
+        clock.turn(10)
+        return well(lease, task)
+
+    study, trials = run_study(quick_client, slow, budget={"max_wall_seconds": 60.0})
+    assert len(trials) == 6 and "seconds is used" in study["reason"]
+
+
+def test_default_budget_ends_when_further_gain_is_unlikely(quick_client):
+    study, trials = run_study(quick_client, lambda *_: measurement(1000.0), budget={})
+    assert 12 <= len(trials) < 40 and "gained less than" in study["reason"]
+    assert study["result"]["verdict"] == "no_significant_improvement"
+
+
+def test_numbers_that_cannot_be_true_are_measured_again_and_never_win(quick_client):
+    suspect = measurement(99_000).model_copy(update={"suspect": "an MFU of 310 %: more FLOPs than the device has"})
+    study, trials = run_study(quick_client, only(0, suspect))
+    assert study["state"] == "complete" and study["trials"] == {"complete": 7, "failed": 1}
+    assert "MFU of 310 %" in trials[0]["failure"]["message"]
+    assert [attempt["end"] for attempt in trials[0]["runs"][0]["attempts"]] == ["suspect", "suspect"]
+    assert study["result"]["best"]["trial_number"] != 0
+
+
+def test_a_bad_device_is_the_platforms_fault(quick_client):
+    def once(lease, task):
+        is_first = lease.trial_number == 0 and lease.attempt == 1
+        return failure(FailureKind.DEVICE, "GPU-1 was throttled") if is_first else well(lease, task)
+
+    study, trials = run_study(quick_client, once)
+    assert study["trials"] == {"complete": 8}
+    assert [attempt["end"] for attempt in trials[0]["runs"][0]["attempts"]] == ["device", "complete"]

@@ -1,0 +1,84 @@
+"""Predicted against measured is kept with every trial, what was measured corrects the next prediction, and an end near
+the edge of memory counts only when it happens twice."""
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from shardtune.api_schemas.hardware import MeasuredHardware
+from shardtune.tuner.prediction.calibration import NOTHING_LEARNT
+from shardtune.tuner.prediction.learning import predict_trial
+from shardtune.tuner.prediction.traced_shape import of_study
+from tests.support.simulated_worker import CLUSTER, PROFILE, SPEC, SimulatedWorker, measurement, speed_of, well
+
+
+def run_study(client, behave, **changes):
+    worker = SimulatedWorker(client, behave=behave).register()
+    study_id = client.post("/v1/studies", json=SPEC | changes).json()["study_id"]
+    worker.work()
+    return client.get(f"/v1/studies/{study_id}/trials").json()["trials"]
+
+
+def slow_machine(lease, task):
+    """Everything takes three times as long as predicted, and a quarter more memory."""
+    shape = of_study(task.model, PROFILE)
+    made = predict_trial(shape, task.workload, task.cluster, task.config, NOTHING_LEARNT)
+    return measurement(made.tokens_per_s_per_gpu / 3, peak_gib=made.memory_gib * 1.25)
+
+
+def test_each_trial_keeps_its_prediction_and_teaches_the_next(client):
+    trials = run_study(client, slow_machine)
+    made = [trial["prediction"] for trial in trials]
+    assert [one["speed_calibrated_on"] for one in made] == list(range(len(trials)))
+    assert [one["memory_calibrated_on"] for one in made] == list(range(len(trials)))
+    for trial, one in zip(trials, made, strict=True):
+        assert one["low_memory_gib"] < one["memory_gib"] < one["high_memory_gib"]
+        ratio = one["tokens_per_s_per_gpu"] / trial["tokens_per_s_per_gpu"]
+        assert trial["predicted_over_measured_speed"] == pytest.approx(ratio)
+    ratios = [
+        (trial["predicted_over_measured_speed"], trial["predicted_over_measured_memory"])
+        for trial in (trials[0], trials[-1])
+    ]
+    assert ratios[0] == pytest.approx((3, 0.8)) and ratios[1] == pytest.approx((1, 0.95), rel=0.05)
+
+
+def test_what_one_study_measured_counts_for_the_next_on_the_same_fingerprint(quick_client):
+    before = run_study(quick_client, well)
+    after = run_study(quick_client, well)
+    assert after[0]["prediction"]["speed_calibrated_on"] == len(before)
+
+
+def test_a_stored_run_that_cannot_be_read_is_left_out_with_a_line_in_the_log(open_service, sqlite_url, caplog):
+    before = run_study(open_service(sqlite_url), well)
+    oldest = "(SELECT id FROM runs WHERE purpose = 'search' ORDER BY created_at, id LIMIT 1)"
+    with create_engine(sqlite_url).begin() as connection:
+        connection.execute(text(f"UPDATE runs SET measurement = '{{\"speed\": 1}}' WHERE id = {oldest}"))
+    after = run_study(open_service(sqlite_url), well)
+    assert after[0]["prediction"]["speed_calibrated_on"] == len(before) - 1
+    assert len(after) == SPEC["budget"]["max_trials"]
+    assert "teaches the predictor nothing" in caplog.text
+
+
+def test_over_the_limit_by_a_hair_counts_when_it_happens_twice(quick_client):
+    def hair(lease, task):
+        over = lease.trial_number == 0 or (lease.trial_number == 1 and lease.attempt == 1)
+        return measurement(speed_of(task.config), peak_gib=3.81 if over else 0.5)
+
+    trials = run_study(quick_client, hair)
+    assert trials[0]["state"] == "infeasible" and trials[1]["state"] == "complete"
+    ends = [[attempt["end"] for attempt in trial["runs"][0]["attempts"]] for trial in trials[:2]]
+    assert ends == [["over_limit", "over_limit"], ["over_limit", "complete"]]
+
+
+def test_local_is_predicted_with_what_its_worker_measured_and_its_trials_taught(quick_client):
+    def speed(**inventory):
+        SimulatedWorker(quick_client, **inventory).register()
+        answer = quick_client.post("/v1/predictions", json={"model": "llama-tiny", "cluster": "local"})
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["cluster"] == CLUSTER.model_dump()
+        return answer.json()["predictions"][0]["speed"]
+
+    assumed = speed()
+    measured = speed(measured=MeasuredHardware(bf16_flops=1e9, fp32_flops=1e9, copy_bytes_per_s=1e9, launch_s=1e-5))
+    assert measured["tokens_per_s_per_gpu"] < assumed["tokens_per_s_per_gpu"] / 5
+    run_study(quick_client, slow_machine)
+    assert speed()["calibrated_on"] == SPEC["budget"]["max_trials"]

@@ -1,0 +1,100 @@
+"""A model of an installed package (LoRA on a frozen Llama) under every backend: the same training, less memory."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shardtune.api_schemas.failures import FailureKind
+from shardtune.api_schemas.leases import ProfileTask, RestartTask
+from shardtune.api_schemas.measurements import RankReport
+from shardtune.api_schemas.models import ModelProfile, ModelSpec
+from shardtune.api_schemas.restart import RestartPlan
+from shardtune.workers.trial_dir import TrialDir
+from tests.support.tiny_trials import tiny_task
+
+pytestmark = pytest.mark.ranks
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own_model"
+STRATEGIES = {
+    "ddp": {"kind": "ddp"},
+    "zero2": {"kind": "zero", "stage": 2},
+    "zero3": {"kind": "zero", "stage": 3},
+    "fsdp2": {"kind": "fsdp2", "dp_shard": 2},
+}
+RESTARTED = ("zero3", "fsdp2")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Trial directories after their runs, by what ran there."""
+    root = tmp_path_factory.mktemp("own")
+    shutil.copytree(EXAMPLE, root / "source")
+    site = root / "site"
+    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*install, "--target", str(site), str(root / "source")], check=True, timeout=120)
+    own = ModelSpec(name="lora", entry_point="lora-llama", config={"layers": 2})
+    wanted = tiny_task({"kind": "ddp"}, parity_steps=4, micro_batch=2)
+    tasks = {
+        name: tiny_task(strategy, parity_steps=4, micro_batch=2).model_copy(update={"model": own})
+        for name, strategy in STRATEGIES.items()
+    }
+    unknown = {"model": ModelSpec(name="x", entry_point="no-such")}
+    tasks |= {"unknown": wanted.model_copy(update=unknown)}
+    made = {}
+    for name, task in [*tasks.items(), ("profile", ProfileTask(model=own, workload=wanted.workload))]:
+        made[name] = root / name
+        made[name].mkdir()
+        (made[name] / "task.json").write_text(task.model_dump_json())
+    for name in RESTARTED:
+        made[f"restart {name}"] = root / f"restart-{name}"
+        made[f"restart {name}"].mkdir()
+        task = RestartTask(trial=tasks[name], plan=RestartPlan(most_steps=8, steps_after=3))
+        (made[f"restart {name}"] / "task.json").write_text(task.model_dump_json())
+    again = [made[f"restart {name}"] for name in RESTARTED]
+    command = [sys.executable, "-m", "tests.support.own_ranks", *map(str, [*made.values(), *again])]
+    search = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])
+    subprocess.run(command, check=True, timeout=240, env=os.environ | {"PYTHONPATH": search})
+    return made
+
+
+def report(folder: Path) -> RankReport:
+    return RankReport.model_validate_json((folder / "rank_0.json").read_text())
+
+
+@pytest.mark.parametrize("name", ["zero2", "zero3", "fsdp2"])
+def test_frozen_parameters_train_the_same_under_every_backend(folders: dict[str, Path], name: str) -> None:
+    reference, other = report(folders["ddp"]), report(folders[name])
+    assert other.status == "complete", other.failure
+    for ours, theirs in zip(reference.trajectory, other.trajectory, strict=True):
+        assert theirs.loss == pytest.approx(ours.loss, rel=1e-5)
+        assert theirs.grad_norm == pytest.approx(ours.grad_norm, rel=1e-4)
+        assert theirs.parameter_square_sum == pytest.approx(ours.parameter_square_sum, rel=1e-6)
+
+
+def test_what_is_frozen_has_no_optimizer_state(folders: dict[str, Path]) -> None:
+    profile = ModelProfile.model_validate_json((folders["profile"] / "profile.json").read_text())
+    assert profile.trainable < profile.parameters / 10
+    memory = report(folders["ddp"]).memory
+    assert memory is not None and memory.peak_allocated_gib is not None
+    assert memory.peak_allocated_gib < 16 * profile.parameters / 2**30
+
+
+def test_an_entry_point_that_is_not_installed_is_named_with_those_that_are(folders: dict[str, Path]) -> None:
+    failure = report(folders["unknown"]).failure
+    assert failure is not None and failure.kind is FailureKind.CRASH
+    assert "no-such" in failure.message and "lora-llama" in failure.message
+
+
+@pytest.mark.parametrize("name", RESTARTED)
+def test_frozen_parameters_go_on_from_a_checkpoint(folders: dict[str, Path], name: str) -> None:
+    directory = TrialDir(folders[f"restart {name}"])
+    before, after = directory.first_report(0), directory.report(0)
+    assert before is not None and after is not None and after.status == "complete", after
+    assert [step.step for step in after.trajectory] == [8, 9, 10]
+    for ours, theirs in zip(before.trajectory, after.trajectory, strict=True):
+        assert theirs.loss == pytest.approx(ours.loss, rel=1e-5)
+        assert theirs.parameter_square_sum == pytest.approx(ours.parameter_square_sum, rel=1e-6)

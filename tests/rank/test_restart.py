@@ -1,0 +1,137 @@
+"""Each backend saves, ends, and goes on in new processes with the losses of the run that was not interrupted."""
+
+import errno
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardtune.api_schemas.failures import Failure, FailureKind
+from shardtune.api_schemas.hardware import Fingerprint
+from shardtune.api_schemas.leases import RestartTask
+from shardtune.api_schemas.restart import RestartMeasurement, RestartPlan
+from shardtune.tuner.verdict import restart
+from shardtune.workers.agent import collect
+from shardtune.workers.agent.attempt import Workplace, attempt
+from shardtune.workers.agent.supervise import Ended, Limits
+from shardtune.workers.launchers.base import RankExit
+from shardtune.workers.launchers.warm import WarmLauncher
+from shardtune.workers.rank.classify import SetupError
+from shardtune.workers.rank.training import checkpoint_folder
+from shardtune.workers.trial_dir import TrialDir
+from tests.support.tiny_trials import GPT2, tiny_task
+
+pytestmark = pytest.mark.ranks
+
+HOST = {"device": "cpu"}
+PLAN = RestartPlan(fewest_steps=4, most_steps=6, steps_after=4)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workplace]:
+    """A worker's place with a real warm host."""
+    folder = tmp_path_factory.mktemp("restart")
+    launcher = WarmLauncher(os.environ, f"test-{uuid.uuid4().hex[:12]}", folder / "host.log", ready_timeout_s=120)
+    launcher.prepare(lambda: False)
+    names = ("driver", "cuda", "nccl", "torch", "deepspeed", "transformers", "gpu_memory_gib")
+    fingerprint = Fingerprint(
+        **dict.fromkeys(names), device="cpu", gpu="cpu", gpu_count=0, python="3", kernel="6", cpu="x", cpu_count=2,
+        host_memory_gib=8,
+    )  # fmt: skip
+    yield Workplace(folder, launcher, fingerprint, ranks=4, peak_flops=None, min_free_gib=0)
+    launcher.close()
+
+
+@pytest.fixture
+def run(place: Workplace) -> Callable[..., RestartMeasurement | Failure]:
+    """Run a restart task as the agent does; its checkpoint must be gone afterwards."""
+
+    def run_tiny(strategy: dict[str, Any], **changes: Any) -> RestartMeasurement | Failure:
+        task = RestartTask(trial=tiny_task(strategy, **changes), plan=PLAN)
+        directory = TrialDir.create(place.work_dir, f"run-{uuid.uuid4().hex[:8]}", task, place.fingerprint, 0)
+        attempted = attempt(place, task, lambda: directory, Limits(120, 60), lambda: None)
+        assert attempted is not None and not (directory.path / "checkpoint").exists()
+        result = attempted.result
+        assert isinstance(result, RestartMeasurement | Failure)
+        return result
+
+    return run_tiny
+
+
+@pytest.mark.parametrize(
+    ("strategy", "changes"),
+    [
+        ({"kind": "ddp"}, {"model": GPT2, "recipe": "bf16-mixed"}),
+        ({"kind": "zero", "stage": 1}, {}),
+        ({"kind": "zero", "stage": 2, "offload_optimizer": HOST}, {}),
+        ({"kind": "zero", "stage": 3}, {"micro_batch": 2, "recipe": "bf16-mixed"}),
+        ({"kind": "zero", "stage": 3, "offload_optimizer": HOST, "offload_param": HOST}, {}),
+        ({"kind": "fsdp1", "dp_shard": 2}, {"model": GPT2, "activation_checkpointing": "full"}),
+        ({"kind": "fsdp2", "dp_shard": 2, "cpu_offload": True}, {"model": GPT2}),
+        ({"kind": "fsdp2", "dp_replicate": 2, "dp_shard": 2}, {"ranks": 4, "recipe": "bf16-mixed"}),
+    ],
+    ids=["ddp", "zero-1", "zero-2 offload", "zero-3", "zero-3 offload", "fsdp1", "fsdp2 offload", "hsdp"],
+)
+def test_new_processes_go_on_where_the_checkpoint_was_saved(
+    run: Callable[..., RestartMeasurement], strategy: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    measured = run(strategy, **changes)
+    assert isinstance(measured, RestartMeasurement), measured
+    assert restart.fault(measured, tiny_task(strategy, **changes).workload.recipe) is None
+    assert PLAN.fewest_steps <= measured.saved_at_step <= PLAN.most_steps
+    assert len(measured.losses) == measured.saved_at_step + PLAN.steps_after
+    assert measured.losses[-1] < measured.losses[0], "it trained"
+    # Masters and both moments of 213,568 parameters (GPT-2: fewer) are 12 bytes each.
+    assert measured.checkpoint_bytes > 2_000_000 and measured.save_s > 0 and measured.load_s > 0
+    assert measured.allocator_retries is None and measured.allocator_ooms is None
+
+
+FAULTS = ("none", "forgotten_optimizer", "forgotten_weights")
+
+
+@pytest.mark.parametrize("recipe", ["fp32", "bf16-mixed"])
+def test_what_a_checkpoint_lacks_is_noticed(tmp_path: Path, recipe: str) -> None:
+    task = RestartTask(trial=tiny_task({"kind": "ddp"}, recipe=recipe), plan=PLAN)
+    folders = {fault: tmp_path / fault for fault in FAULTS}
+    for folder in folders.values():
+        folder.mkdir()
+        (folder / "task.json").write_text(task.model_dump_json())
+    lives = [str(part) for fault, folder in folders.items() for part in (fault, folder) * 2]
+    subprocess.run([sys.executable, "-m", "tests.support.faulty_ranks", *lives], check=True, timeout=200)
+    found = {fault: _judged(TrialDir(folder), task) for fault, folder in folders.items()}
+    assert found["none"] is None
+    for fault in FAULTS[1:]:
+        failure = found[fault]
+        assert failure is not None and failure.kind is FailureKind.NUMERICS and "in new processes" in failure.message
+
+
+def _judged(directory: TrialDir, task: RestartTask) -> Failure | None:
+    ended = Ended((RankExit(0, 0), RankExit(1, 0)), None, "", 0.0, 1.0, oom_killed=False)
+    measured = collect.outcome(task, directory, ended, None)
+    assert isinstance(measured, RestartMeasurement), measured
+    return restart.fault(measured, task.trial.workload.recipe)
+
+
+def test_a_configuration_that_its_backend_refuses_is_a_failure_like_any_other(
+    run: Callable[..., RestartMeasurement | Failure],
+) -> None:
+    failure = run({"kind": "fsdp2", "dp_shard": 3})
+    assert isinstance(failure, Failure) and failure.kind is FailureKind.ILLEGAL
+
+
+def test_a_checkpoint_that_has_no_room_is_the_machines_fault_with_both_figures(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match=r"may take 953674.32 GiB, but .* GiB free; .*budget.restart_check"):
+        checkpoint_folder.require_room(tmp_path, 1024 * 10**12)
+    with pytest.raises(RuntimeError, match="another"), checkpoint_folder.full_disk_named(tmp_path):
+        raise RuntimeError("another")
+    with pytest.raises(SetupError, match="ran full"), checkpoint_folder.full_disk_named(tmp_path):
+        try:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        except OSError as error:
+            raise RuntimeError("PytorchStreamWriter failed") from error
+    assert not tmp_path.exists(), "the report of the failure needs the room"

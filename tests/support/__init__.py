@@ -1,0 +1,1 @@
+"""What tests and benchmarks share: fakes, helpers, real parts. No tests here."""

@@ -1,0 +1,132 @@
+"""A database of an earlier revision keeps everything through upgrade, downgrade and upgrade."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+from alembic import command
+from sqlalchemy import MetaData, Table, select
+
+from shardtune.api_schemas.hardware import Inventory
+from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
+from shardtune.api_schemas.studies import StudySpec
+from shardtune.db.queries import studies, trials
+from shardtune.db.session import Database, make_engine, migration_config, upgrade
+from tests.support.simulated_worker import CLUSTER, FINGERPRINT, SPEC
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+FIRST = {
+    "fingerprints": {"key": "f", "value": FINGERPRINT, "first_seen_at": NOON},
+    "workers": {
+        "id": "worker-1",
+        "name": "w",
+        "session": "session-1",
+        "inventory": Inventory(cluster=CLUSTER, fingerprint=FINGERPRINT),
+        "fingerprint_key": "f",
+        "registered_at": NOON,
+        "seen_at": NOON,
+    },
+    "studies": {
+        "id": "study-1",
+        "version": 7,
+        "state": "complete",
+        "phase": "done",
+        "spec": StudySpec.model_validate(SPEC),
+        "cluster": CLUSTER,
+        "notes": ["kept"],
+        "has_nvme": False,
+        "fingerprint_key": "f",
+        "gpu_seconds": 12.5,
+        "match_round": 1,
+        "created_at": NOON,
+        "finished_at": NOON,
+    },
+    "trials": {
+        "id": 1,
+        "study_id": "study-1",
+        "number": 0,
+        "state": "complete",
+        "origin": "default",
+        "config": TrialConfig(strategy=DdpConfig()),
+        "config_key": "k",
+        "created_at": NOON,
+        "finished_at": NOON,
+    },
+    "runs": {
+        "id": "run-1",
+        "study_id": "study-1",
+        "trial_id": 1,
+        "position": 0,
+        "purpose": "search",
+        "match_round": 0,
+        "state": "complete",
+        "attempt": 1,
+        "worker_id": "worker-1",
+        "worker_session": "session-1",
+        "log_tail": "kept",
+        "created_at": NOON,
+        "finished_at": NOON,
+    },
+    "attempts": {
+        "id": 1,
+        "run_id": "run-1",
+        "attempt": 1,
+        "worker_id": "worker-1",
+        "worker_session": "session-1",
+        "started_at": NOON,
+        "finished_at": NOON,
+        "end": "complete",
+        "gpu_seconds": 12.5,
+    },
+}
+"""A row of each table of revision 0001, written without the classes of today."""
+
+
+@pytest.fixture
+def populated(empty_database_url):
+    """A database as the first release left it."""
+    with migration_config(empty_database_url) as config:
+        command.upgrade(config, "0001")
+    engine = make_engine(empty_database_url)
+    with engine.begin() as connection:
+        for name, row in FIRST.items():
+            table = Table(name, MetaData(), autoload_with=connection)
+            plain = {
+                key: json.loads(v.model_dump_json()) if hasattr(v, "model_dump_json") else v for key, v in row.items()
+            }
+            connection.execute(table.insert(), plain)
+    yield empty_database_url
+    engine.dispose()
+
+
+def stored(url):
+    """Every row, but only the columns the first revision had."""
+    engine = make_engine(url)
+    with engine.connect() as connection:
+        tables = {name: Table(name, MetaData(), autoload_with=connection) for name in FIRST}
+        found = {
+            name: connection.execute(select(*(table.c[c] for c in FIRST[name]))).all() for name, table in tables.items()
+        }
+    engine.dispose()
+    return found
+
+
+def test_data_of_the_first_revision_survives_every_migration(populated):
+    before = stored(populated)
+    upgrade(populated)
+    assert stored(populated) == before
+    with migration_config(populated) as config:
+        command.check(config)
+    database = Database(populated)
+    with database.read() as session:
+        study = studies.get(session, "study-1")
+        assert (study.spec, study.notes, study.last_event) == (StudySpec.model_validate(SPEC), ["kept"], 0)
+        assert trials.of_study(session, "study-1", with_attempts=True)[0].runs[0].attempts[0].end == "complete"
+    with database.write() as session:
+        studies.lock(session, "study-1").reason = "still writable"
+    database.close()
+    with migration_config(populated) as config:
+        command.downgrade(config, "0001")
+    assert stored(populated) == before
+    upgrade(populated)
+    assert stored(populated) == before

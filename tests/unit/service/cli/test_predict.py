@@ -1,0 +1,106 @@
+"""`shardtune predict` and `POST /v1/predictions` give the same table, and refuse the same mistakes."""
+
+import json
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from shardtune.api_schemas.hardware import Cluster, CollectiveTime, HardwareReport, MeasuredHardware
+from shardtune.service.app import create_app
+from shardtune.service.cli.commands.app import app as cli
+from shardtune.service.cli.errors import InputError
+from shardtune.service.settings import Settings
+from tests.support.local_client import local_client
+from tests.support.simulated_worker import FINGERPRINT
+
+
+def predict(*arguments: str) -> None:
+    cli(["predict", *arguments], standalone_mode=False)
+
+
+@pytest.fixture
+def client(sqlite_url: str) -> TestClient:
+    return local_client(create_app(Settings(database_url=sqlite_url)))
+
+
+def test_the_command_and_the_route_agree(client: TestClient, capsys: pytest.CaptureFixture[str]) -> None:
+    predict("llama-2-7b", "--cluster", "8xh100", "--json")
+    printed = json.loads(capsys.readouterr().out)
+    answer = client.post("/v1/predictions", json={"model": "llama-2-7b", "cluster": "8xh100"})
+    assert answer.json() == printed
+    assert {one["memory"]["verdict"] for one in printed["predictions"]} <= {"fits", "tight", "does not fit"}
+
+
+def test_the_text_says_that_nothing_was_measured_and_what_would_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    predict("llama-2-70b", "--cluster", "8xh100")
+    shown = capsys.readouterr().out
+    assert "Predicted, not measured" in shown and "does not fit by" in shown and "fits with:" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["llama-2-7b", "--cluster", "8xh900"], "'h900'.*H100"),
+        (["llama-9", "--cluster", "8xh100"], "'llama-9'.*llama-2-7b"),
+        (["llama-2-7b", "--cluster", "eight"], "'eight'.*8xh100"),
+        (["gpt2", "--cluster", "1xh100", "--seq-len", "4096"], "sequence_length.*1024"),
+        (["llama-2-7b", "--cluster", "8xh100", "--recipe", "fp8"], "'fp8'.*bf16-mixed"),
+    ],
+)
+def test_a_mistake_names_value_and_remedy(arguments: list[str], expected: str) -> None:
+    with pytest.raises(InputError, match=expected):
+        predict(*arguments)
+
+
+def report(flops: float) -> HardwareReport:
+    """Two ranks of a GPU no catalogue has."""
+    return HardwareReport(
+        cluster=Cluster(gpu="Novel 9", gpus_per_node=2, memory_gib=64, host_memory_gib=256),
+        fingerprint=FINGERPRINT,
+        measured=MeasuredHardware(
+            bf16_flops=flops,
+            fp32_flops=flops / 8,
+            copy_bytes_per_s=2e12,
+            launch_s=5e-6,
+            host_link_bytes_per_s=2.5e10,
+            collectives=tuple(
+                CollectiveTime(operation="all_gather", bytes=size, seconds=2e-5 + size / 2 / 1e11)
+                for size in (1 << 18, 1 << 24, 1 << 29)
+            ),
+        ),
+    )
+
+
+def test_hardware_nobody_knows_is_predicted_from_its_measurement(
+    tmp_path: Path, client: TestClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "worker").mkdir()
+    speeds = []
+    for flops in (1e14, 4e14):
+        made = report(flops)
+        (tmp_path / "worker" / "hardware-x-2.json").write_text(made.model_dump_json())
+        predict("llama-2-7b", "--state-dir", str(tmp_path), "--json")
+        printed = json.loads(capsys.readouterr().out)
+        speeds.append(printed["predictions"][-1]["speed"]["tokens_per_s_per_gpu"])
+        entered = {"cluster": made.cluster.model_dump(), "hardware": made.measured.model_dump()}
+        assert client.post("/v1/predictions", json={"model": "llama-2-7b"} | entered).json() == printed
+    assert 2 < speeds[1] / speeds[0] < 4
+    answer = client.post("/v1/predictions", json={"model": "llama-2-7b", "cluster": made.cluster.model_dump()})
+    assert answer.status_code == 422 and "Novel 9" in answer.text
+
+
+def test_this_machine_has_to_be_measured_first(tmp_path: Path, client: TestClient) -> None:
+    with pytest.raises(InputError, match="measure-hardware"):
+        predict("llama-tiny", "--state-dir", str(tmp_path))
+    answer = client.post("/v1/predictions", json={"model": "llama-tiny", "cluster": "local"})
+    assert answer.status_code == 422 and "no worker is registered" in answer.text
+
+
+@pytest.mark.parametrize(
+    "body", [{"model": "llama-2-7b", "cluster": "8xh900"}, {"model": {"model_type": "llama"}, "cluster": "8xh100"}]
+)
+def test_the_route_answers_mistakes_with_422(client: TestClient, body: dict[str, object]) -> None:
+    answer = client.post("/v1/predictions", json=body)
+    assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
+    assert answer.json()["errors"][0]["message"]

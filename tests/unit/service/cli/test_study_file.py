@@ -1,0 +1,104 @@
+"""What a person may give `shardtune tune`, and what they are told when it is wrong."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shardtune.api_schemas.hardware import Cluster, Fingerprint, Inventory
+from shardtune.service.cli import study_file
+from shardtune.service.cli.errors import InputError
+
+EXAMPLES = Path(__file__).parents[4] / "examples"
+STUDY = {"model": "llama-tiny", "workload": {"sequence_length": 64, "global_batch": 16}}
+
+
+def refusal(values: dict) -> str:
+    with pytest.raises(InputError) as refused:
+        study_file.study_spec(values, Path())
+    return "\n".join(refused.value.lines)
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.json")), ids=lambda path: path.stem)
+def test_every_example_is_a_study(path: Path) -> None:
+    values = study_file.read_json_object(path)
+    if path.stem != "ds_config":
+        assert study_file.study_spec(values, path.parent).model.name
+
+
+def test_a_path_in_place_of_a_baseline_is_read_relative_to_the_study() -> None:
+    path = EXAMPLES / "llama-tiny-from-deepspeed.json"
+    baseline = study_file.study_spec(study_file.read_json_object(path), path.parent).baseline
+    assert isinstance(baseline, dict)
+    assert baseline["zero_optimization"]["stage"] == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"modle": 1}, "modle: unknown field; did you mean model?"),
+        ({"workload": {"sequence_length": 64}}, "workload.global_batch: missing"),
+        ({"workload": {"sequence_length": "long", "global_batch": 16}}, 'workload.sequence_length ("long")'),
+        ({"workload": {"sequence_length": 64, "global_batch": 16, "recipe": "fp16"}}, "recipe ('fp16') is unknown"),
+        ({"model": "llama-3"}, "'llama-3') is not a preset; use one of"),
+        ({"model": {"hidden_size": 3}}, "model.name: missing"),
+        ({"cluster": "remote"}, 'cluster ("remote")'),
+        ({"cluster": {"gpus_per_node": 2}}, "cluster.memory_gib: missing"),
+        ({"budget": {"max_trials": 0}}, "budget.max_trials (0)"),
+    ],
+)
+def test_a_wrong_field_is_named_with_value_and_remedy(change: dict, expected: str) -> None:
+    assert expected in refusal({**STUDY, **change})
+
+
+def test_a_wrong_cluster_is_not_also_called_not_local() -> None:
+    assert "local" not in refusal({**STUDY, "cluster": {"gpus_per_node": 2}})
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [('{"model": \n "llama-tiny",,}', "line 2, column 15"), ("[1]", "must hold an object"), (b"\xff\xfe", "UTF-8")],
+)
+def test_a_file_that_is_no_json_object_is_refused(tmp_path: Path, content: str | bytes, expected: str) -> None:
+    path = tmp_path / "study.json"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(InputError, match=expected):
+        study_file.read_json_object(path)
+
+
+def inventory(device: str, ranks: int) -> Inventory:
+    names = ("driver", "cuda", "nccl", "torch", "deepspeed", "transformers")
+    fingerprint = Fingerprint(
+        device=device, gpu="x", gpu_count=ranks, gpu_memory_gib=None, python="3.11", kernel="6", cpu="x", cpu_count=2,
+        host_memory_gib=8, **dict.fromkeys(names),
+    )  # fmt: skip
+    cluster = Cluster(device=device, gpus_per_node=ranks, memory_gib=4, host_memory_gib=8)
+    return Inventory(cluster=cluster, fingerprint=fingerprint)
+
+
+@pytest.mark.parametrize(
+    ("device", "positions", "length", "recipe"),
+    [("cpu", 4096, 512, "fp32"), ("cpu", 128, 128, "fp32"), ("cuda", 4096, 2048, "bf16-mixed")],
+)
+def test_a_bare_config_gets_a_workload_that_suits_the_machine(
+    device: str, positions: int, length: int, recipe: str
+) -> None:
+    config = {"model_type": "llama", "max_position_embeddings": positions}
+    assert study_file.is_bare_config(config)
+    spec, words = study_file.study_of_config(config, inventory(device, 4))
+    assert (spec.workload.sequence_length, spec.workload.global_batch, spec.workload.recipe.name) == (
+        length,
+        32,
+        recipe,
+    )
+    assert str(length) in words and recipe in words
+
+
+def test_options_replace_what_the_file_says() -> None:
+    cluster = {"device": "cpu", "gpus_per_node": 2, "memory_gib": 4, "host_memory_gib": 8}
+    spec = study_file.study_spec({**STUDY, "cluster": cluster}, Path())
+    changed, replaced = study_file.with_options(spec, ranks=4, max_trials=3, memory_gib=1.5)
+    assert isinstance(changed.cluster, Cluster)
+    assert (changed.cluster.world_size, changed.cluster.memory_gib, changed.budget.max_trials) == (4, 1.5, 3)
+    assert len(replaced) == 2
+    assert json.loads(changed.model_dump_json())["model"]["name"] == "llama-tiny"

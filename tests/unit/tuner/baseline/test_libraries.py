@@ -1,0 +1,162 @@
+"""Accelerate's and transformers' files as baselines: read as their libraries read them, contradictions named."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, Offload, TrialConfig, ZeroConfig
+from shardtune.api_schemas.workload import RECIPES, Workload
+from shardtune.service.cli import study_file
+from shardtune.service.cli.errors import InputError
+from shardtune.tuner.baseline import Resolved, resolve_with_notes
+
+EXAMPLES = Path(__file__).parents[4] / "examples"
+BF16 = Workload(sequence_length=64, global_batch=16)
+FP32 = Workload(sequence_length=64, global_batch=16, recipe=RECIPES["fp32"])
+TWO_RANKS = Cluster(device="cpu", gpus_per_node=2, memory_gib=2, host_memory_gib=8)
+TWO_NODES = Cluster(gpus_per_node=2, nodes=2, memory_gib=80, host_memory_gib=800)
+ACCELERATE: dict[str, Any] = {"compute_environment": "LOCAL_MACHINE", "mixed_precision": "bf16"}
+FSDP: dict[str, Any] = ACCELERATE | {"distributed_type": "FSDP"}
+TRAINER: dict[str, Any] = {"output_dir": "out", "per_device_train_batch_size": 8, "bf16": True, "max_grad_norm": 1}
+
+
+def read(given: dict[str, Any], workload: Workload = BF16, cluster: Cluster = TWO_RANKS) -> Resolved:
+    return resolve_with_notes(given, workload, cluster)
+
+
+def strategy(given: dict[str, Any], workload: Workload = BF16, cluster: Cluster = TWO_RANKS) -> Any:
+    config = read(given, workload, cluster).config
+    assert config is not None
+    return config.strategy
+
+
+def test_accelerate_without_sharding_is_ddp() -> None:
+    given = ACCELERATE | {"distributed_type": "MULTI_CPU", "use_cpu": True, "num_processes": 2, "micro_batch": 4}
+    config, notes = read(given)
+    assert config == TrialConfig(strategy=DdpConfig(), micro_batch=4)
+    assert any("autocast" in note for note in notes)
+
+
+def test_accelerates_fsdp1_is_read_with_its_own_defaults() -> None:
+    """Nothing is gathered ahead and parameters are flat unless the file says so; `accumulate` reduces once."""
+    assert strategy(FSDP | {"mixed_precision": "no"}, FP32) == Fsdp1Config(
+        dp_shard=2, backward_prefetch=None, grad_sync="last"
+    )
+    section = {
+        "fsdp_sharding_strategy": "SHARD_GRAD_OP", "fsdp_backward_prefetch": "BACKWARD_POST",
+        "fsdp_forward_prefetch": True, "fsdp_use_orig_params": True, "fsdp_activation_checkpointing": True,
+    }  # fmt: skip
+    config, notes = read(FSDP | {"fsdp_config": section})
+    assert config is not None and config.activation_checkpointing == "full"
+    assert config.strategy == Fsdp1Config(
+        dp_shard=2, sharding_strategy="SHARD_GRAD_OP", backward_prefetch="BACKWARD_POST", forward_prefetch=True,
+        use_orig_params=True,
+    )  # fmt: skip
+    assert any("no_sync" in note for note in notes) and any("reduces gradients in bfloat16" in note for note in notes)
+
+
+def test_hybrid_groups_are_nodes() -> None:
+    given = FSDP | {"fsdp_config": {"fsdp_sharding_strategy": "HYBRID_SHARD"}}
+    assert strategy(given, cluster=TWO_NODES).dp_replicate == 2
+    one = read(given)
+    assert one.config is not None and isinstance(one.config.strategy, Fsdp1Config)
+    assert one.config.strategy.sharding_strategy == "FULL_SHARD" and any("one node" in note for note in one.notes)
+
+
+def test_accelerates_fsdp2_takes_its_mesh_and_names_what_has_no_effect() -> None:
+    section = {"fsdp_version": 2, "fsdp_reshard_after_forward": False, "fsdp_backward_prefetch": "BACKWARD_PRE"}
+    mesh = {"parallelism_config_dp_replicate_size": 2, "parallelism_config_dp_shard_size": 2}
+    given = FSDP | {"fsdp_config": section, "parallelism_config": mesh}
+    config, notes = read(given, cluster=TWO_NODES)
+    assert config is not None
+    assert config.strategy == Fsdp2Config(dp_replicate=2, dp_shard=2, reshard_after_forward=False, grad_sync="last")
+    assert any("backward_prefetch has no effect under FSDP2" in note for note in notes)
+
+
+def test_accelerates_deepspeed_is_read_from_its_words_or_its_file() -> None:
+    words = {"zero_stage": 3, "offload_optimizer_device": "cpu", "zero3_init_flag": True, "colour": "red"}
+    given = ACCELERATE | {"distributed_type": "DEEPSPEED"}
+    config, notes = read(given | {"deepspeed_config": words})
+    assert config is not None
+    assert config.strategy == ZeroConfig(stage=3, offload_optimizer=Offload(pin_memory=False))
+    assert any("colour" in note for note in notes)
+    file = {"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}
+    assert strategy(given | {"deepspeed_config": {"deepspeed_config_file": file}}).stage == 2
+
+
+def test_trainers_arguments_give_ddp_with_its_options() -> None:
+    given = TRAINER | {"ddp_bucket_cap_mb": 50, "gradient_checkpointing": True, "logging_steps": 5, "colour": "red"}
+    config, notes = read(given)
+    ddp = DdpConfig(bucket_cap_mb=50)
+    assert config == TrialConfig(strategy=ddp, micro_batch=8, activation_checkpointing="full")
+    assert any("baseline.colour" in note for note in notes) and not any("logging_steps" in note for note in notes)
+
+
+def test_the_trainers_fsdp_is_version_2_and_its_legacy_words_are_read() -> None:
+    assert strategy(TRAINER | {"fsdp": True}) == Fsdp2Config(dp_shard=2, grad_sync="last")
+    assert strategy(TRAINER | {"fsdp": "shard_grad_op auto_wrap"}).reshard_after_forward is False
+    old = strategy(TRAINER | {"fsdp": "full_shard", "fsdp_config": {"version": 1, "limit_all_gathers": False}})
+    assert old == Fsdp1Config(dp_shard=2, backward_prefetch=None, use_orig_params=True, limit_all_gathers=False)
+
+
+def test_the_trainers_deepspeed_is_read_as_deepspeed_reads_it() -> None:
+    given = TRAINER | {"deepspeed": {"zero_optimization": {"stage": 3}, "bf16": {"enabled": "auto"}}}
+    config = read(given).config
+    assert config is not None and isinstance(config.strategy, ZeroConfig) and config.micro_batch == 8
+
+
+@pytest.mark.parametrize(
+    ("given", "theirs", "ours"),
+    [
+        (FSDP | {"mixed_precision": "no"}, "mixed_precision", "bf16-mixed"),
+        (FSDP | {"mixed_precision": "fp16"}, "mixed_precision ('fp16')", "bf16-mixed"),
+        (FSDP | {"num_processes": 8}, "num_processes (8)", "cluster has 2"),
+        (FSDP | {"fsdp_config": {"fsdp_sharding_strategy": "HALF"}}, "sharding_strategy ('half')", "FULL_SHARD"),
+        (FSDP | {"fsdp_config": {"fsdp_version": 3}}, "version (3)", "1 or 2"),
+        (FSDP | {"fsdp_config": {"fsdp_offload_params": True}}, "cpu_offload (true)", "GPU"),
+        (ACCELERATE | {"distributed_type": "MEGATRON_LM"}, "megatron_lm", "not offered"),
+        (ACCELERATE | {"deepspeed_config": {"deepspeed_config_file": "x.json"}, "distributed_type": "DEEPSPEED"},
+         "deepspeed_config_file ('x.json')", "content"),
+        (TRAINER | {"per_device_train_batch_size": 3}, "(3 × 1 × 2 = 6)", "global_batch is 16"),
+        (TRAINER | {"bf16": False}, "bf16 (false)", "bf16-mixed"),
+        (TRAINER | {"fp16": True}, "fp16 (true)", "bf16-mixed"),
+        (TRAINER | {"learning_rate": 1e-5}, "learning_rate (1e-05)", "optimizer.lr is 0.0003"),
+        (TRAINER | {"max_grad_norm": 0.5}, "max_grad_norm (0.5)", "max_grad_norm is 1.0"),
+        (TRAINER | {"optim": "adafactor"}, "optim ('adafactor')", "AdamW"),
+        (TRAINER | {"label_smoothing_factor": 0.1}, "label_smoothing_factor (0.1)", "cross entropy"),
+        ({"strategy": {"kind": "zero", "stage": 3}, "activation_checkpointing": "selective"}, "selective", "'full' or 'none'"),
+    ],
+)  # fmt: skip
+def test_a_contradiction_names_both_sides(given: dict[str, Any], theirs: str, ours: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        read(given)
+    assert theirs in str(refused.value) and ours in str(refused.value)
+
+
+@pytest.mark.parametrize("library", ["accelerate", "trainer", "deepspeed"])
+def test_the_examples_are_read_without_a_contradiction(library: str) -> None:
+    path = EXAMPLES / f"llama-tiny-from-{library}.json"
+    spec = study_file.study_spec(study_file.read_json_object(path), path.parent)
+    assert not isinstance(spec.baseline, TrialConfig)
+    assert resolve_with_notes(spec.baseline, spec.workload, TWO_RANKS).config is not None
+
+
+def test_files_a_baseline_names_are_read_from_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "args.yaml").write_text("deepspeed: ds.json\nlearning_rate: 3e-4\n")
+    (tmp_path / "sub" / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')
+    study = {"model": "llama-tiny", "workload": {"sequence_length": 64, "global_batch": 16}}
+    spec = study_file.study_spec({**study, "baseline": "sub/args.yaml"}, tmp_path)
+    assert spec.baseline == {"deepspeed": {"zero_optimization": {"stage": 2}}, "learning_rate": "3e-4"}
+
+
+@pytest.mark.parametrize(
+    ("text", "named"), [("a: [1\nb: 2", "line 2"), ("- 1", "holds a list"), ("deepspeed: none.json", "none.json")]
+)
+def test_a_file_that_cannot_be_read_says_where(tmp_path: Path, text: str, named: str) -> None:
+    (tmp_path / "x.yaml").write_text(text)
+    with pytest.raises(InputError) as refused:
+        study_file.study_spec({"model": "llama-tiny", "baseline": {"file": "x.yaml"}}, tmp_path)
+    assert named in "\n".join(refused.value.lines)

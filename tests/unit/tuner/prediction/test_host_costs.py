@@ -1,0 +1,100 @@
+"""What the backends' own machinery costs, and how often they communicate."""
+
+import numpy as np
+import pytest
+
+from shardtune.api_schemas.models import preset
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, Strategy, TrialConfig, ZeroConfig
+from shardtune.api_schemas.workload import RECIPES, Workload
+from shardtune.tuner.prediction.evaluation import evaluate
+from shardtune.tuner.prediction.footprint import Dtypes, Implementation
+from shardtune.tuner.prediction.footprint.configs import from_configs
+from shardtune.tuner.prediction.footprint.tensors import buckets_filled, modules_above
+from shardtune.tuner.prediction.model_shape import from_config
+from shardtune.tuner.prediction.throughput.collectives import Traffic, traffic
+from shardtune.tuner.prediction.throughput.host import micro_batch_launches
+from shardtune.tuner.prediction.throughput.rates import Network
+from tests.support.tuner_cases import cpu
+
+TINY = from_config(preset("llama-tiny").config)
+NETWORK = Network(intra=1e9, inter=1e9, gpus_per_node=8, host_link=1e9)
+
+
+def _launches(strategy: Strategy, recipe: str = "bf16-mixed", accumulation: int = 1) -> float:
+    candidates = from_configs([TrialConfig(strategy=strategy)], 64, 2, 2 * accumulation)
+    return float(micro_batch_launches(TINY, candidates, Dtypes.of(RECIPES[recipe]), Implementation())[0])
+
+
+def _traffic(strategy: Strategy, accumulation: int) -> Traffic:
+    candidates = from_configs([TrialConfig(strategy=strategy)], 64, 2, 2 * accumulation)
+    return traffic(TINY, candidates, Dtypes(), Implementation(), NETWORK)
+
+
+def test_fewer_units_cost_the_host_less() -> None:
+    alone, paired = (_launches(Fsdp2Config(dp_shard=2, blocks_per_unit=blocks)) for blocks in (1, 2))
+    assert paired < alone
+
+
+def test_a_micro_batch_without_reduction_costs_less() -> None:
+    every, last = (_launches(Fsdp2Config(dp_shard=2, grad_sync=sync), accumulation=4) for sync in ("every", "last"))
+    assert last < every
+
+
+def test_ddp_pays_for_casts_where_computation_is_in_another_dtype() -> None:
+    assert _launches(DdpConfig(), "fp32") < _launches(DdpConfig(), "bf16-mixed")
+
+
+def test_on_cpu_ranks_the_backend_s_share_is_a_part_of_its_own() -> None:
+    workload = Workload(sequence_length=64, global_batch=2)
+    strategies = (Fsdp2Config(dp_shard=2), ZeroConfig(stage=2))
+    candidates = from_configs([TrialConfig(strategy=strategy) for strategy in strategies], 64, 2, 2)
+    step = evaluate(TINY, candidates, workload, cpu(2)).step
+    assert step is not None
+    assert np.allclose(sum(step.parts.values()), step.total)
+    assert step.parts["backend"][0] > step.parts["backend"][1] > 0
+
+
+def test_fsdp2_gathers_in_every_micro_batch_also_what_it_keeps_after_forward() -> None:
+    """torch 2.13 frees parameters after each backward, whatever `reshard_after_forward` says."""
+    once, often = (_traffic(Fsdp2Config(dp_shard=2, reshard_after_forward=False), n).forward[0] for n in (1, 4))
+    assert once == pytest.approx(often)
+
+
+def test_fsdp1_keeps_parameters_over_micro_batches_without_reduction() -> None:
+    kept = Fsdp1Config(dp_shard=2, sharding_strategy="SHARD_GRAD_OP", grad_sync="last")
+    once, often = (_traffic(kept, n).forward[0] for n in (1, 4))
+    assert often == pytest.approx(once / 4)
+
+
+def test_zero_3_gathers_persistent_parameters_once_a_step() -> None:
+    none, small = (
+        _traffic(ZeroConfig(stage=3, stage3_param_persistence_threshold=size), 1) for size in (0, 1_000_000_000)
+    )
+    assert none.forward[0] > 0 == small.forward[0]
+    assert small.after_step[0] > 0 == none.after_step[0]
+
+
+def test_gradients_fill_buckets_in_turn_and_large_ones_go_alone() -> None:
+    gpt2 = from_config(preset("gpt2").config)  # four matrices a block, the smallest of 768² elements
+    buckets = buckets_filled(gpt2, np.array([1.0, 700_000.0, float(gpt2.parameters)]))
+    assert buckets[0] == pytest.approx(12 * 12, abs=3)  # every parameter by itself
+    assert 12 * 4 <= buckets[1] <= 12 * 8 + 2
+    assert buckets[2] == 1
+
+
+def test_modules_that_stay_gathered_are_not_fetched() -> None:
+    modules = modules_above(TINY, np.array([0.0, float(TINY.hidden), 1e12]))
+    assert modules.tolist() == [9 * TINY.layers + 3, 7 * TINY.layers + 2, 0]
+
+
+def test_bf16_optimizer_has_buffers_of_its_own() -> None:
+    """DeepSpeed reduces stage 1's fp32 gradients outside ZeRO's buckets; measured: equally fast for any bucket size."""
+
+    def seconds(stage: int) -> list[float]:
+        sizes = (16_384, 10_000_000)
+        return [float(_traffic(ZeroConfig(stage=stage, reduce_bucket_size=s), 1).last_backward[0]) for s in sizes]
+
+    small, large = seconds(1)
+    assert small == large
+    small, large = seconds(2)
+    assert small > 1.2 * large

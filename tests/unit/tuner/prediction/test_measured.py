@@ -1,0 +1,55 @@
+"""Predictions on hardware that was measured instead of looked up."""
+
+import numpy as np
+import pytest
+
+from shardtune.api_schemas.hardware import CollectiveTime, MeasuredHardware
+from shardtune.tuner.prediction.evaluation import machine
+from shardtune.tuner.prediction.throughput.collectives import ring_seconds
+from shardtune.tuner.prediction.throughput.measured import fallback_network, measured_network, measured_rates
+from tests.support.tuner_cases import cpu, gpus
+
+MIB = 2**20
+MEASURED = MeasuredHardware(
+    bf16_flops=2e11,
+    fp32_flops=8e10,
+    copy_bytes_per_s=2e10,
+    launch_s=3e-6,
+    collectives=tuple(
+        CollectiveTime(operation=name, bytes=size, seconds=seconds * (2 if name == "all_reduce" else 1))
+        for name in ("all_gather", "all_reduce")
+        for size, seconds in ((MIB, 1e-3), (16 * MIB, 2e-2))
+    ),
+)
+
+
+@pytest.mark.parametrize(("size", "expected"), [(MIB, 1e-3), (16 * MIB, 2e-2), (64 * MIB, 8e-2)])
+def test_a_collective_takes_what_was_measured_for_its_size(size: int, expected: float) -> None:
+    network = measured_network(MEASURED, cpu(2), fallback_network(cpu(2)))
+    one, two = np.array([1.0]), np.array([2.0])
+    assert ring_seconds(np.array([float(size)]), one, two, network) == pytest.approx(expected)
+    assert ring_seconds(np.array([2.0 * size]), two, two, network) == pytest.approx(2 * expected)
+
+
+def test_each_operation_has_its_own_time_and_a_missing_one_another_s() -> None:
+    network = measured_network(MEASURED, cpu(2), fallback_network(cpu(2)))
+    size, one, two = np.array([float(MIB)]), np.array([1.0]), np.array([2.0])
+    gather, reduce, both = (
+        float(ring_seconds(size, one, two, network, operation)[0])
+        for operation in ("all_gather", "reduce_scatter", "all_reduce")
+    )
+    assert (gather, reduce, both) == pytest.approx((1e-3, 1e-3, 2e-3))
+
+
+def test_rates_follow_the_recipe() -> None:
+    mixed, full = measured_rates(MEASURED, "cpu", in_fp32=False), measured_rates(MEASURED, "cpu", in_fp32=True)
+    assert mixed.matmul_flops / full.matmul_flops == pytest.approx(2.5)
+    assert mixed.memory_bytes == full.memory_bytes == 2e10 and mixed.overlap == 0
+
+
+def test_a_gpu_nobody_knows_has_rates_once_measured() -> None:
+    unknown = gpus().model_copy(update={"gpu": "Novel 9"})
+    with pytest.raises(ValueError, match="Novel 9"):
+        machine(unknown)
+    found = machine(unknown, measured=MEASURED)
+    assert found.rates is not None and found.peak_flops is None

@@ -1,0 +1,133 @@
+"""One prediction as a person sees it, and the errors it can end in."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from shardtune.api_schemas.models import preset
+from shardtune.api_schemas.predictions import Prediction, PredictionRequest
+from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig, ZeroConfig
+from shardtune.api_schemas.workload import Workload
+from shardtune.tuner.prediction import catalogue
+from shardtune.tuner.prediction.footprint.configs import from_configs
+from shardtune.tuner.prediction.model_shape import from_config
+from shardtune.tuner.prediction.predict import evaluate, predict, predictions
+
+SEVEN_B = from_config(preset("llama-2-7b").config)
+CLUSTER = catalogue.parse_cluster("8xh100")
+WORKLOAD = Workload(sequence_length=4096, global_batch=8)
+
+
+def _table(model: str, cluster: str) -> dict[str, Prediction]:
+    table = predictions(PredictionRequest(model=model, cluster=cluster))
+    return {prediction.description.split(",")[0]: prediction for prediction in table.predictions}
+
+
+def test_70b_fits_on_no_8_gpus_without_help_and_the_answer_names_it() -> None:
+    rows = _table("llama-2-70b", "8xa100-80gb")
+    assert {rows[name].memory.verdict for name in ("DDP", "ZeRO-1", "ZeRO-2")} == {"does not fit"}
+    change = rows["FSDP2"].cheapest_change
+    assert change is not None
+    assert "host" in change.description or "offload" in change.description
+    assert change.total_gib < 79.2
+
+
+def test_70b_fits_sharded_over_64_gpus_with_checkpointing() -> None:
+    row = _table("llama-2-70b", "8x8xh100")["FSDP2"]
+    assert row.memory.verdict == "fits" or (row.cheapest_change and "checkpointing" in row.cheapest_change.description)
+
+
+def test_terms_add_up_to_the_total() -> None:
+    memory = predict(SEVEN_B, WORKLOAD, CLUSTER, TrialConfig(strategy=Fsdp2Config(dp_shard=8))).memory
+    assert sum(term.gib for term in memory.terms) == pytest.approx(memory.total_gib)
+    assert memory.low_gib < memory.total_gib < memory.high_gib
+    assert memory.margin_gib == pytest.approx(memory.capacity_gib - memory.total_gib)
+    assert all(term.source for term in memory.terms)
+
+
+def test_longest_sequence_and_largest_micro_batch_fit_and_are_not_far_from_the_edge() -> None:
+    config = TrialConfig(strategy=Fsdp2Config(dp_shard=8))
+    row = predict(SEVEN_B, WORKLOAD, CLUSTER, config)
+    at_edge = WORKLOAD.model_copy(update={"sequence_length": row.longest_sequence})
+    beyond = WORKLOAD.model_copy(update={"sequence_length": int(row.longest_sequence * 1.2)})
+    assert predict(SEVEN_B, at_edge, CLUSTER, config).memory.verdict != "does not fit"
+    assert predict(SEVEN_B, beyond, CLUSTER, config).memory.verdict == "does not fit"
+    assert row.largest_micro_batch >= 1
+
+
+def test_speed_has_an_interval_and_a_bound() -> None:
+    speed = predict(SEVEN_B, WORKLOAD, CLUSTER, TrialConfig(strategy=Fsdp2Config(dp_shard=8))).speed
+    assert speed is not None
+    assert speed.low_tokens_per_s_per_gpu < speed.tokens_per_s_per_gpu < speed.high_tokens_per_s_per_gpu
+    assert speed.mfu is not None
+    assert 0.2 < speed.mfu < 0.7
+    assert speed.bound_by == "compute"
+    assert sum(speed.parts_s.values()) == pytest.approx(speed.step_time_s)
+
+
+def test_slow_network_binds_full_sharding_and_hsdp_avoids_it() -> None:
+    slow = catalogue.parse_cluster("2x4xa100-80gb").model_copy(update={"inter_node_gb_per_s": 1.0})
+    workload = Workload(sequence_length=1024, global_batch=64)
+    sharded, hybrid = (
+        predict(SEVEN_B, workload, slow, TrialConfig(strategy=s, micro_batch=2, activation_checkpointing="full")).speed
+        for s in (Fsdp2Config(dp_shard=8), Fsdp2Config(dp_replicate=2, dp_shard=4, grad_sync="last"))
+    )
+    assert sharded is not None
+    assert hybrid is not None
+    assert sharded.bound_by == "network"
+    assert hybrid.tokens_per_s_per_gpu > 2 * sharded.tokens_per_s_per_gpu
+
+
+def test_many_candidates_agree_with_one_by_one() -> None:
+    configs = [
+        TrialConfig(strategy=strategy, micro_batch=m)
+        for strategy in (ZeroConfig(stage=3), Fsdp2Config(dp_shard=8))
+        for m in (1, 2)
+    ]
+    workload = Workload(sequence_length=2048, global_batch=16)
+    many = evaluate(SEVEN_B, from_configs(configs, 2048, 8, 16), workload, CLUSTER)
+    singly = [predict(SEVEN_B, workload, CLUSTER, config, limits=False).memory.total_gib for config in configs]
+    assert np.allclose(many.total_gib, singly)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "message"),
+    [("8xfoo", "not in the catalogue"), ("8xa100", "A100-SXM4-40GB, A100-SXM4-80GB"), ("h100", "must read like")],
+    ids=["unknown", "two sizes of memory", "no count"],
+)
+def test_bad_cluster_is_named_with_a_remedy(cluster: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        predictions(PredictionRequest(model="llama-2-7b", cluster=cluster))
+
+
+def test_mesh_that_does_not_multiply_up_is_refused() -> None:
+    with pytest.raises(ValueError, match="must equal the cluster's 8 ranks"):
+        predict(SEVEN_B, WORKLOAD, CLUSTER, TrialConfig(strategy=Fsdp2Config(dp_shard=3)))
+
+
+def test_sequence_beyond_learned_positions_is_refused() -> None:
+    with pytest.raises(ValueError, match="1024 positions"):
+        predictions(PredictionRequest(model="gpt2", cluster="8xh100", sequence_length=2048))
+
+
+def test_unknown_recipe_is_refused() -> None:
+    with pytest.raises(ValidationError, match="recipe"):
+        PredictionRequest.model_validate({"model": "gpt2", "cluster": "8xh100", "recipe": "fp4"})
+
+
+def test_cpu_ranks_have_no_context_and_keep_what_is_offloaded() -> None:
+    cluster = CLUSTER.model_copy(update={"device": "cpu", "gpu": "cpu", "gpus_per_node": 2, "memory_gib": 4.0})
+    shape = from_config(preset("llama-tiny").config)
+    workload = Workload(sequence_length=64, global_batch=4)
+    row = predict(shape, workload, cluster, TrialConfig(strategy=Fsdp2Config(dp_shard=2, cpu_offload=True)))
+    terms = {term.name: term.gib for term in row.memory.terms}
+    assert terms["device context"] == terms["fragmentation"] == 0
+    assert terms["offloaded"] > 0
+
+
+def test_nothing_heavy_is_imported() -> None:
+    code = "import sys, shardtune.tuner.prediction.predict; print({'torch', 'transformers', 'optuna', 'fastapi'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"

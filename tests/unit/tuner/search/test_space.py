@@ -1,0 +1,235 @@
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardtune.api_schemas.search_space import SpaceLimits
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, TrialConfig, ZeroConfig
+from shardtune.api_schemas.workload import Workload, gradient_accumulation
+from shardtune.tuner.search.space import Space, build
+from tests.support.tuner_cases import TINY, WORKLOAD, cpu, gpus, llama, space_of, tiny_space
+
+CLUSTERS = [cpu(1), cpu(2), cpu(4), gpus(1, 1), gpus(1, 8), gpus(2, 4)]
+
+
+def draw(space: Space, seed: int, count: int = 40) -> list[TrialConfig]:
+    rng = random.Random(seed)
+    drawn = [space.sample(lambda _, values: rng.choice(values)) for _ in range(count)]
+    return [config for config in drawn if config is not None]
+
+
+@given(st.sampled_from(CLUSTERS), st.sampled_from([1, 2, 6]), st.booleans(), st.integers(0, 10_000))
+@settings(max_examples=40, deadline=None)
+def test_every_drawn_configuration_is_legal_contained_and_its_own_canonical_form(cluster, per_rank, compiled, seed):
+    workload = Workload(sequence_length=64, global_batch=per_rank * cluster.world_size)
+    space = build(workload, cluster, TINY, SpaceLimits(allow_compile=compiled))
+    for config in draw(space, seed, 10):
+        strategy = config.strategy
+        accumulation = gradient_accumulation(workload.global_batch, config.micro_batch, cluster.world_size)
+        assert space.contains(config)
+        assert space.canonical(config) == config
+        assert TrialConfig.model_validate(config.model_dump()) == config
+        if isinstance(strategy, DdpConfig):
+            assert not (strategy.static_graph and accumulation > 1)
+        if isinstance(strategy, Fsdp2Config):
+            assert strategy.dp_replicate * strategy.dp_shard == cluster.world_size
+            assert strategy.grad_sync == "every" or accumulation > 1
+        if isinstance(strategy, Fsdp1Config):
+            assert strategy.dp_replicate * strategy.dp_shard == cluster.world_size
+            strategy.check_accumulation(workload.recipe, accumulation)
+        if isinstance(strategy, ZeroConfig):
+            assert strategy.allgather_bucket_size % 2 == 0
+            assert not (strategy.stage == 3 and config.activation_checkpointing == "selective")
+            assert cluster.world_size % strategy.zero_hpz_partition_size == 0
+
+
+@given(st.sampled_from(CLUSTERS), st.integers(0, 10_000))
+@settings(max_examples=20, deadline=None)
+def test_a_configuration_is_rebuilt_from_its_parameters(cluster, seed):
+    space = space_of(cluster, workload=Workload(sequence_length=64, global_batch=16))
+    for config in draw(space, seed, 10):
+        params = space.params_of(config)
+        assert space.sample(lambda name, values, params=params: params[name]) == config
+
+
+def test_a_parameter_name_always_has_the_same_candidates():
+    space = space_of(gpus(2, 4))
+    candidates: dict[str, tuple] = {}
+    rng = random.Random(0)
+
+    def choose(name, values):
+        assert candidates.setdefault(name, values) == values
+        return rng.choice(values)
+
+    for _ in range(500):
+        space.sample(choose)
+    assert {"backend", "micro_batch", "ddp.bucket_cap_mb", "fsdp2.reshard_after_forward@8"} <= candidates.keys()
+
+
+def test_enumeration_visits_every_configuration_once():
+    space = tiny_space()
+    everything = list(space.enumerate())
+    assert len({config.content_key() for config in everything}) == len(everything) == space.size()
+    assert {config.content_key() for config in draw(space, 0, 600)} == {c.content_key() for c in everything}
+
+
+def asked(space: Space) -> set[str]:
+    """Knobs with a choice somewhere in the space."""
+    names: set[str] = set()
+    rng = random.Random(1)
+    for _ in range(600):
+        space.sample(lambda name, values: (names.add(name.split("@")[0]), rng.choice(values))[1])
+    return names
+
+
+def test_knobs_that_do_nothing_on_cpu_ranks_are_not_searched():
+    names = asked(space_of(cpu(4)))
+    inert = {"overlap_comm", "offload_param", "offload_optimizer_pin_memory", "offload_optimizer_ratio"}
+    assert not names & {f"zero.{knob}" for knob in inert}
+    assert not names & {
+        f"fsdp2.{knob}" for knob in ("forward_prefetch", "backward_prefetch", "cpu_offload", "pin_memory")
+    }
+    assert {"zero.overlap_comm", "fsdp2.forward_prefetch", "fsdp2.cpu_offload"} <= asked(space_of(gpus(1, 4)))
+
+
+def test_communication_knobs_need_more_than_one_rank():
+    names = asked(space_of(cpu(1)))
+    assert not names & {"ddp.bucket_cap_mb", "ddp.grad_sync", "fsdp2.grad_sync", "zero.allgather_bucket_size"}
+
+
+def test_partial_offload_needs_two_sub_groups_to_split():
+    for config in draw(space_of(gpus()), 3, 400):
+        strategy = config.strategy
+        if isinstance(strategy, ZeroConfig) and strategy.offload_optimizer and strategy.offload_optimizer.ratio < 1:
+            assert strategy.stage == 3 and strategy.sub_group_size < TINY.parameters / 8
+
+
+def test_nvme_is_searched_only_where_it_is_probed_and_allowed():
+    def devices(allow, probed):
+        space = build(WORKLOAD, gpus(), TINY, SpaceLimits(allow_nvme=allow, backends=("zero",)), nvme=probed)
+        return {c.strategy.offload_optimizer.device for c in draw(space, 0, 300) if c.strategy.offload_optimizer}
+
+    assert "nvme" in devices(True, True)
+    assert "nvme" not in devices(True, False) | devices(False, True)
+
+
+def test_sizes_follow_the_model():
+    small, large = space_of(gpus()).domains, space_of(gpus(), profile=llama("llama-2-7b")).domains
+    block = llama("llama-2-7b").largest_block
+    assert block in large.reduce_bucket_size and 500_000_000 in large.reduce_bucket_size
+    assert max(small.reduce_bucket_size) <= TINY.parameters + 1
+    assert set(small.stage3_prefetch_bucket_size).isdisjoint(set(large.stage3_prefetch_bucket_size) - {0, 50_000_000})
+
+
+def test_across_nodes_hpz_groups_stay_within_a_node():
+    assert space_of(gpus(2, 4)).domains.zero_hpz_partition_size == (1, 2, 4)
+    assert space_of(gpus(1, 8)).domains.zero_hpz_partition_size == (1, 2, 4)
+    assert space_of(gpus(1, 2)).domains.zero_hpz_partition_size == (1,)
+
+
+def test_knobs_without_effect_do_not_tell_configurations_apart():
+    space = space_of(cpu())
+    overlapping = TrialConfig(strategy=ZeroConfig(stage=2, overlap_comm=True))
+    assert space.key(overlapping) == space.key(TrialConfig(strategy=ZeroConfig(stage=2, overlap_comm=False)))
+    alone = TrialConfig(strategy=DdpConfig(grad_sync="every"), micro_batch=8)
+    assert space.key(alone) == space.key(TrialConfig(strategy=DdpConfig(grad_sync="last"), micro_batch=8))
+    assert space.key(alone) != space.key(TrialConfig(strategy=DdpConfig(), micro_batch=4))
+
+
+def test_limits_pin_list_and_bound_knobs():
+    knobs = {"micro_batch": {"max": 4}, "stage": (2, 3), "reduce_bucket_size": 12_346, "dp_shard": 2}
+    space = space_of(cpu(), SpaceLimits.model_validate({"backends": ["zero", "fsdp2"], "knobs": knobs}))
+    for config in draw(space, 5, 100):
+        assert config.micro_batch <= 4 and config.backend != "ddp"
+        if isinstance(config.strategy, ZeroConfig):
+            assert config.strategy.stage in (2, 3) and config.strategy.reduce_bucket_size == 12_346
+        else:
+            assert config.strategy.dp_shard == 2
+
+
+def test_a_range_between_candidates_of_an_open_knob_is_searched_at_its_ends():
+    space = space_of(cpu(), SpaceLimits.model_validate({"knobs": {"bucket_cap_mb": {"min": 100, "max": 200}}}))
+    caps = {c.strategy.bucket_cap_mb for c in draw(space, 0, 200) if isinstance(c.strategy, DdpConfig)}
+    assert caps == {100, 200}
+
+
+@pytest.mark.parametrize(
+    ("knobs", "words"),
+    [
+        ({"microbatch": 1}, ["'microbatch'", "micro_batch"]),
+        ({"micro_batch": 3}, ["micro_batch (3)", "1, 2, 4, 8"]),
+        ({"dp_shard": 3}, ["dp_shard (3)", "1, 2"]),
+        ({"dp_replicate": 5}, ["dp_replicate (5)", "1, 2"]),
+        ({"bucket_cap_mb": 5000}, ["bucket_cap_mb (5000)", "at most 4096"]),
+        ({"allgather_bucket_size": 1001}, ["1001", "an even integer"]),
+        ({"forward_prefetch": {"max": 20}}, ["bound 20", "at most 8"]),
+        ({"stage": 0}, ["stage (0)", "at least 1"]),
+        ({"overlap_comm": "yes"}, ["overlap_comm ('yes')", "true or false"]),
+        ({"activation_checkpointing": ("none", "some")}, ["'some'", "selective"]),
+        ({"stage": {"min": 1.5}}, ["stage (1.5)", "whole number"]),
+        ({"compile": {"min": 0}}, ["compile (a range)", "true or false"]),
+    ],
+)
+def test_bad_limits_name_knob_value_and_remedy(knobs, words):
+    with pytest.raises(ValueError) as error:
+        space_of(cpu(), SpaceLimits.model_validate({"knobs": knobs}))
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_a_global_batch_that_the_ranks_do_not_divide_is_refused():
+    with pytest.raises(ValueError, match=r"global_batch \(10\).*try 8 or 16"):
+        space_of(gpus(), workload=Workload(sequence_length=64, global_batch=10))
+
+
+def test_a_configuration_of_another_mesh_has_no_place():
+    space = space_of(cpu(2))
+    foreign = TrialConfig(strategy=Fsdp2Config(dp_shard=8))
+    assert not space.contains(foreign)
+    assert space.canonical(foreign) == foreign
+    with pytest.raises(ValueError, match=r"dp_shard \(8\)"):
+        space.params_of(foreign)
+
+
+PINS = {
+    "micro_batch": [1, 2, 8],
+    "activation_checkpointing": ["none", "full"],
+    "grad_sync": ["every", "reduce_scatter", "last"],
+    "bucket_cap_mb": [1, 4096],
+    "static_graph": [True],
+    "stage": [1, 3],
+    "overlap_comm": [True, False],
+    "contiguous_gradients": [False],
+    "round_robin_gradients": [True],
+    "allgather_bucket_size": [2],
+    "stage3_prefetch_bucket_size": [0, 7],
+    "sub_group_size": [1],
+    "zero_hpz_partition_size": [1, 2],
+    "offload_optimizer": ["none", "cpu", "nvme"],
+    "offload_optimizer_ratio": [0.5],
+    "offload_param": ["cpu"],
+    "dp_shard": [1, 2, 4],
+    "dp_replicate": [1, 2],
+    "reshard_after_forward": [True, False, 2],
+    "forward_prefetch": [0, 8],
+    "backward_prefetch": [0, 8],
+    "blocks_per_unit": [1, 4],
+    "cpu_offload": [True, False],
+    "pin_memory": [False],
+}
+
+
+@given(st.sampled_from(CLUSTERS), st.data(), st.integers(0, 10_000))
+@settings(max_examples=60, deadline=None)
+def test_whatever_is_pinned_the_space_is_refused_or_every_draw_is_legal(cluster, data, seed):
+    names = data.draw(st.lists(st.sampled_from(sorted(PINS)), max_size=4, unique=True))
+    knobs = {name: data.draw(st.sampled_from(PINS[name])) for name in names}
+    try:
+        space = space_of(cluster, SpaceLimits(knobs=knobs))
+    except ValueError as error:
+        assert any(name in str(error) for name in knobs) or "contradict" in str(error)
+        return
+    for config in draw(space, seed, 8):
+        assert space.contains(config)
+        assert space.within_limits(config) == config

@@ -1,0 +1,111 @@
+"""Who challenges, when a challenge gives up, and that giving up never names a winner."""
+
+import math
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
+from shardtune.api_schemas.trials import TrialState
+from shardtune.tuner.verdict import challenge, paired_test
+from shardtune.tuner.verdict.promotion import Match
+from tests.support.tuner_cases import complete
+
+UP, DOWN, LEVEL = math.log(1.1), math.log(0.95), math.log(1.001)
+DDP = TrialConfig(strategy=DdpConfig())
+DDP_4 = TrialConfig(strategy=DdpConfig(), micro_batch=4)
+DDP_8 = TrialConfig(strategy=DdpConfig(), micro_batch=8)
+ZERO = TrialConfig(strategy=ZeroConfig(stage=2))
+FSDP = TrialConfig(strategy=Fsdp2Config(dp_shard=2))
+
+
+def ended(signs, first=UP):
+    """How many pairs a challenge takes for these outcomes, and what it says."""
+    for count in range(1, challenge.PAIRS + 1):
+        decided = challenge.decide(signs[:count], challenge.PAIRS, first)
+        if decided != "open":
+            return count, decided
+    raise AssertionError("a challenge ends")
+
+
+@pytest.mark.parametrize(
+    ("ratios", "count", "finding"),
+    [
+        ([DOWN] * 13, 2, "kept"),
+        ([LEVEL, DOWN] * 7, 4, "kept"),
+        ([UP, DOWN, DOWN, LEVEL] + [UP] * 10, 4, "kept"),
+        ([UP] * 13, 7, "faster"),
+        ([UP, DOWN] + [UP] * 11, 10, "faster"),
+        ([UP, UP, UP, DOWN, DOWN] + [UP] * 8, 13, "faster"),
+        ([UP, UP, UP, DOWN, DOWN, UP, DOWN] + [UP] * 6, 7, "inconclusive"),
+    ],
+)
+def test_a_challenge_ends_when_it_knows_or_when_going_on_is_futile(ratios, count, finding):
+    assert ended(ratios)[0] == count
+    assert challenge.finding(ratios[:count], challenge.PAIRS, UP) == finding
+
+
+def test_giving_up_never_raises_the_error():
+    """Over all sequences of 13 fair coins: whoever wins a challenge would have won without the futility rule."""
+    coins = list(product((UP, DOWN), repeat=challenge.PAIRS))
+    won = [signs for signs in coins if ended(signs)[1] == "faster"]
+    assert all(any(paired_test.decide(w[:n], 13) == "faster" for n in range(1, 14)) for w in won)
+    assert len(won) / len(coins) <= paired_test.ERROR
+
+
+def test_the_runs_that_made_the_rival_count_towards_giving_up_but_not_towards_a_win():
+    assert ended([DOWN] * 13, first=DOWN)[0] == 1
+    assert ended([UP] * 13, first=DOWN) == (7, "faster")
+    assert ended([UP, DOWN] + [UP] * 11, first=UP) == (10, "faster")
+    history = [complete(0, DDP, 1000.0), complete(1, ZERO, 950.0)]
+    assert challenge.first_ratio(history, 0, 1) == pytest.approx(math.log(0.95))
+
+
+def test_no_pairs_say_kept_only_where_nobody_came_near():
+    assert challenge.finding([], challenge.PAIRS, None) == "kept"
+    assert challenge.finding([], challenge.PAIRS, UP) == "inconclusive"
+    assert challenge.finding([UP], challenge.PAIRS, UP) == "inconclusive"
+
+
+def test_the_rival_is_the_fastest_challenger_near_the_incumbent():
+    history = [complete(0, DDP, 1000.0), complete(1, ZERO, 950.0), complete(2, FSDP, 920.0)]
+    assert challenge.rival(Match(0, (1, 2)), history).candidates == (1,)
+    slow = [history[0], complete(1, ZERO, 890.0)]
+    alone = challenge.rival(Match(0, (1,)), slow)
+    assert alone.candidates == () and "within 10%" in alone.notes[0]
+
+
+def test_runner_ups_are_the_fastest_and_then_the_fastest_of_each_other_backend():
+    history = [
+        complete(0, DDP, 1000.0),
+        complete(1, DDP_4, 990.0),
+        complete(2, DDP_8, 980.0),
+        complete(3, ZERO, 700.0),
+        replace(complete(4, FSDP, 5000.0), state=TrialState.INFEASIBLE),
+    ]
+    assert challenge.runner_ups(history, DDP) == (DDP_4, ZERO, DDP_8)
+    assert challenge.runner_ups(history[:3], DDP) == (DDP_4, DDP_8)
+    assert challenge.runner_ups(history[:1], DDP) == ()
+
+
+def speeds(table):
+    return lambda configs: np.array([table.get(config, 0.0) for config in configs])
+
+
+def test_favourites_follow_what_the_predictor_says_has_changed():
+    history = [complete(0, DDP, 1000.0), complete(1, ZERO, 800.0)]
+    then, now = {DDP: 500.0, ZERO: 500.0, FSDP: 400.0}, {DDP: 500.0, ZERO: 700.0, FSDP: 400.0}
+    assert challenge.favourites([FSDP], history, DDP, speeds(then), speeds(then)) == ()
+    assert challenge.favourites([FSDP], history, DDP, speeds(then), speeds(now)) == (ZERO,)
+    # Predicted at 700 where those measured ran 1.8 times (1000 / 500 and 800 / 500) as fast as predicted.
+    faster = now | {FSDP: 700.0}
+    assert challenge.favourites([FSDP], history, DDP, speeds(then), speeds(faster)) == (FSDP, ZERO)
+    assert challenge.favourites([FSDP], history, DDP, lambda _: None, speeds(now)) == ()
+
+
+def test_at_most_three_challenge_and_never_the_incumbent():
+    assert challenge.challengers(FSDP, (DDP_4, ZERO), (DDP_8,), DDP) == (FSDP, DDP_4, ZERO)
+    assert challenge.challengers(None, (DDP_4, ZERO, DDP_8), (FSDP,), DDP) == (DDP_4, ZERO, FSDP)
+    assert challenge.challengers(DDP, (DDP, DDP_4, ZERO, DDP_8), (), DDP) == (DDP_4, ZERO, DDP_8)

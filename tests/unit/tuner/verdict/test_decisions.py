@@ -1,0 +1,205 @@
+import math
+
+import pytest
+
+from shardtune.api_schemas.failures import Failure, FailureKind
+from shardtune.api_schemas.measurements import Memory
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
+from shardtune.api_schemas.studies import Budget, Objective, Verdict
+from shardtune.api_schemas.trials import TrialState
+from shardtune.api_schemas.workload import RECIPES
+from shardtune.tuner.history import Observation
+from shardtune.tuner.objective import over_limit
+from shardtune.tuner.search.stopping import end_of_search
+from shardtune.tuner.verdict import numerics, ranking
+from shardtune.tuner.verdict.promotion import Standing
+from tests.support.tuner_cases import complete, cpu, infeasible, measured
+
+DDP, FSDP2 = TrialConfig(strategy=DdpConfig()), TrialConfig(strategy=Fsdp2Config(dp_shard=2))
+ZERO, ZERO_3 = TrialConfig(strategy=ZeroConfig(stage=2)), TrialConfig(strategy=ZeroConfig(stage=3))
+BF16, FP32 = RECIPES["bf16-mixed"], RECIPES["fp32"]
+FREE = Budget()
+
+
+def run(speeds, origin="sampler"):
+    return [complete(i, DDP, speed, origin) for i, speed in enumerate(speeds)]
+
+
+def test_exactly_the_trials_of_the_budget_are_run():
+    assert end_of_search(run([100] * 19), Budget(max_trials=20), 0, 0) is None
+    assert "20 trials" in end_of_search(run([100] * 20), Budget(max_trials=20), 0, 0)
+
+
+def test_the_default_budget_ends_when_gain_dries_up_after_twelve_trials():
+    assert end_of_search(run([100] * 11), FREE, 0, 0) is None
+    assert "less than 1%" in end_of_search(run([100] * 12), FREE, 0, 0)
+    assert end_of_search(run([100] * 11 + [102]), FREE, 0, 0) is None
+    assert end_of_search(run([100] * 4 + [102] + [90] * 8), FREE, 0, 0) is not None
+
+
+def test_the_default_budget_ends_at_forty_whatever_happens():
+    improving = run([100 * 1.1**i for i in range(40)])
+    assert end_of_search(improving[:39], FREE, 0, 0) is None
+    assert end_of_search(improving, FREE, 0, 0) is not None
+
+
+def test_nothing_feasible_yet_is_no_reason_to_stop_early():
+    assert end_of_search([infeasible(i, DDP) for i in range(20)], FREE, 0, 0) is None
+
+
+def test_running_and_failed_trials_do_not_count_as_lack_of_gain():
+    idle = [Observation(i, DDP, "sampler", TrialState.FAILED) for i in range(8, 20)]
+    assert end_of_search(run([100] * 8) + idle, FREE, 0, 0) is None
+
+
+@pytest.mark.parametrize("budget", [Budget(max_gpu_seconds=50), Budget(max_wall_seconds=50)])
+def test_a_spent_budget_is_named(budget):
+    assert "50" in end_of_search(run([1]), budget, 60, 60)
+
+
+def judge(*observations, recipe=BF16, single=False):
+    return numerics.judge(observations, recipe, single)
+
+
+def test_the_reference_needs_a_trial_of_another_backend():
+    assert judge(complete(0, DDP), complete(1, DDP.model_copy(update={"micro_batch": 2}))).reference is None
+    agreed = judge(complete(0, DDP), complete(1, FSDP2))
+    assert (agreed.reference, agreed.confirmed_by, agreed.infeasible) == (0, 1, {})
+
+
+def test_a_third_trial_decides_a_disagreement():
+    history = [complete(0, ZERO, loss=5.35), complete(1, FSDP2, loss=4.966)]
+    assert judge(*history).reference is None
+    decided = judge(*history, complete(2, DDP, loss=4.9662))
+    assert (decided.reference, decided.confirmed_by) == (1, 2)
+    assert "loss of step 0 is 5.35, but 4.966 in reference trial 1" in decided.infeasible[0]
+
+
+def test_a_later_pair_does_not_replace_the_reference():
+    history = [complete(0, ZERO, loss=5.35), complete(1, FSDP2), complete(2, DDP), complete(3, FSDP2, loss=5.35)]
+    assert judge(*history).reference == 1
+    assert set(judge(*history).infeasible) == {0, 3}
+
+
+def test_a_trial_refused_before_is_refused_again():
+    failure = Failure(kind=FailureKind.NUMERICS, message="left the reference")
+    refused = Observation(2, ZERO, "sampler", TrialState.INFEASIBLE, measured(9, loss=5.35), failure)
+    assert set(judge(complete(0, DDP), complete(1, FSDP2), refused).infeasible) == {2}
+
+
+def test_a_run_over_its_memory_may_confirm_but_not_lead():
+    failure = Failure(kind=FailureKind.OVER_LIMIT, message="too much")
+    over = Observation(0, DDP, "default", TrialState.INFEASIBLE, measured(9), failure)
+    agreed = judge(over, complete(1, FSDP2))
+    assert (agreed.reference, agreed.confirmed_by) == (1, 0)
+
+
+def test_with_one_backend_its_other_configurations_confirm():
+    assert judge(complete(0, ZERO), single=True).reference == 0
+    pair = judge(complete(0, ZERO), complete(1, ZERO_3), single=True)
+    assert (pair.reference, pair.confirmed_by) == (0, 1)
+    assert judge(complete(0, ZERO), complete(1, ZERO_3, loss=6), single=True).reference is None
+
+
+def test_fp32_is_held_to_tighter_bounds():
+    history = [complete(0, DDP, loss=5.0), complete(1, FSDP2, loss=5.001)]
+    assert judge(*history).reference == 0
+    assert judge(*history, recipe=FP32).reference is None
+
+
+def confirmed(obs, speeds):
+    return Observation(
+        obs.number, obs.config, obs.origin, obs.state, obs.measurement, None, tuple(map(measured, speeds))
+    )
+
+
+AGREED = numerics.Judgement(reference=0, confirmed_by=1)
+
+
+def answer(history, match, ratios, challenger):
+    standing = Standing(challenger, tuple(map(math.log, ratios)), None)
+    return ranking.result(history, match, standing, (20, 120.0))
+
+
+def test_the_fastest_are_promoted_against_the_fastest_documented_default():
+    history = [complete(0, DDP, 120, "sampler"), complete(1, FSDP2, 100, "default"), complete(2, ZERO, 130)]
+    match = ranking.pick(history, False, AGREED)
+    assert (match.baseline, match.candidates) == (1, (2, 0))
+    assert "documented default" in match.notes[0]
+    history[1], history[2] = confirmed(history[1], [100, 101, 99]), confirmed(history[2], [128, 131, 130])
+    found = answer(history, match, [1.3] * 7, 2)
+    assert found.verdict is Verdict.CONFIRMED and found.candidate is None
+    assert (found.best.trial_number, found.best.tokens_per_s_per_gpu, found.best.runs) == (2, 130, 3)
+    assert (found.best.spread, found.promotion.runs, found.promotion.gpu_seconds) == ((128, 131), 20, 120.0)
+
+
+def test_few_of_many_are_promoted():
+    history = [complete(i, DDP, 450 + i, "baseline" if i == 0 else "sampler") for i in range(23)]
+    assert ranking.pick(history, True, AGREED).candidates == tuple(range(22, 2, -1))
+
+
+def test_who_is_far_behind_in_the_search_is_not_promoted():
+    history = [
+        complete(i, DDP, speed, "baseline" if i == 0 else "sampler") for i, speed in enumerate((50, 89, 90, 100))
+    ]
+    assert ranking.pick(history, True, AGREED).candidates == (3, 2)
+
+
+def test_a_challenger_that_does_not_pass_leaves_the_baseline_best():
+    history = [complete(0, DDP, 100, "baseline"), complete(1, FSDP2, 110)]
+    match = ranking.pick(history, True, AGREED)
+    found = answer(history, match, [1.01, 0.99, 1.02, 0.98, 0.97, 1.01, 0.99], 1)
+    assert found.verdict is Verdict.NO_SIGNIFICANT_IMPROVEMENT
+    assert found.best == found.baseline and found.candidate.trial_number == 1
+    assert found.speedup.ci95 == pytest.approx((0.97, 1.02))
+
+
+def test_too_few_pairs_give_no_interval_and_say_so():
+    history = [complete(0, DDP, 100, "baseline"), complete(1, FSDP2, 110)]
+    found = answer(history, ranking.pick(history, True, AGREED), [1.3] * 6, 1)
+    assert found.speedup is None and found.verdict is Verdict.NO_SIGNIFICANT_IMPROVEMENT
+    assert "too few pairs" in found.notes[-1]
+
+
+def test_a_baseline_that_did_not_fit_is_replaced_and_said_so():
+    gone = Observation(
+        0, ZERO, "baseline", TrialState.INFEASIBLE, failure=Failure(kind=FailureKind.OOM, message="out of memory")
+    )
+    match = ranking.pick([gone, complete(1, DDP, 90, "default"), complete(2, FSDP2, 95)], True, AGREED)
+    assert match.baseline == 1
+    assert "out of memory" in match.notes[0]
+
+
+def test_a_single_feasible_configuration_has_nothing_to_beat():
+    history = [complete(0, DDP, 100, "default"), infeasible(1, FSDP2)]
+    match = ranking.pick(history, False, numerics.Judgement(0, None))
+    found = ranking.unbeaten(history, match)
+    assert match.candidates == ()
+    assert found.speedup is None and found.promotion is None and found.verdict is Verdict.NO_SIGNIFICANT_IMPROVEMENT
+
+
+def test_nothing_is_crowned_until_two_agree():
+    match = ranking.pick([complete(0, DDP)], False, numerics.Judgement(None, None))
+    assert match.baseline is None and "crowned" in match.notes[0]
+
+
+def test_a_trial_that_trains_something_else_never_wins():
+    history = [complete(0, DDP, 100, "default"), complete(1, FSDP2, 90), complete(2, ZERO, 900)]
+    judgement = numerics.Judgement(0, 1, {2: "left"})
+    assert ranking.pick(history, False, judgement).candidates == (1,)
+    best = ranking.best_so_far(history, judgement)
+    assert best is not None and best.trial_number == 0
+
+
+def test_memory_over_the_headroom_is_over_limit_and_never_an_oom():
+    cluster, objective = cpu(memory_gib=1.0), Objective(memory_headroom=0.1)
+    assert over_limit(measured(1, memory_gib=0.9), cluster, objective) is None
+    failure = over_limit(measured(1, memory_gib=0.91), cluster, objective)
+    assert failure is not None and failure.kind is FailureKind.OVER_LIMIT
+    assert "0.91 GiB exceeds 0.90 GiB" in failure.message
+
+
+def test_what_the_device_reports_counts_before_the_allocator():
+    memory = Memory(peak_allocated_gib=0.5, peak_reserved_gib=0.6, device_used_gib=2.0)
+    used = measured(1).model_copy(update={"memory": memory})
+    assert "device memory in use of 2.00" in over_limit(used, cpu(memory_gib=1.0), Objective()).message

@@ -1,0 +1,133 @@
+"""What the client does when the service does not answer, says later, or says no."""
+
+import random
+
+import pytest
+
+from shardtune.api_schemas.credentials import KeySource
+from shardtune.api_schemas.leases import Heartbeat, LeaseRequest, Report
+from shardtune.workers.agent.client import LeaseLost, Refused, ServiceClient, Unreachable, backoff_s, patiently
+from tests.support.worker_fakes import FakeService
+
+SESSION = "session-1234"
+REPORT = Report(protocol_version=1, session=SESSION, attempt=1, gpu_seconds=1.0)
+NO_PAUSE = [0.0] * 50
+
+
+@pytest.fixture
+def serve():
+    """Starts fake services; all are closed at the end."""
+    started = []
+
+    def start(*answers, port=0):
+        left = list(answers)
+        started.append(FakeService(lambda *_: left.pop(0) if len(left) > 1 else left[0], port))
+        return started[-1]
+
+    yield start
+    for service in started:
+        service.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [(409, LeaseLost), (404, LeaseLost), (422, Refused), (401, Refused), (503, Unreachable), (429, Unreachable)],
+)
+def test_status_decides_whether_to_try_again_to_stop_or_to_give_up(serve, status, error):
+    service = serve((status, {"detail": "because"}))
+    with pytest.raises(error, match="because"):
+        ServiceClient(service.url).report("r1", REPORT)
+
+
+def test_an_answer_that_makes_no_sense_is_tried_again(serve):
+    service = serve((200, {"hello": "proxy"}), (200, {"applied": True}))
+    client = ServiceClient(service.url)
+    assert patiently(lambda: client.report("r1", REPORT), lambda: False, pauses_s=iter(NO_PAUSE)).applied
+
+
+def test_a_report_survives_a_restart_of_the_service(serve):
+    first = serve((500, {"detail": "going down"}))
+    client = ServiceClient(first.url)
+    seen = []
+
+    def noticed(error):
+        seen.append(error)
+        if len(seen) == 1:
+            first.close()
+        elif len(seen) == 3:
+            serve((200, {"applied": True}), port=first.port)
+
+    assert patiently(lambda: client.report("r1", REPORT), lambda: False, noticed, iter([0.05] * 50)).applied
+    assert len(seen) == 3
+
+
+def test_what_is_finished_is_sent_once_even_when_asked_to_stop(serve):
+    service = serve((200, {"applied": True}))
+    client = ServiceClient(service.url)
+    assert patiently(lambda: client.report("r1", REPORT), give_up=lambda: True).applied
+
+
+def test_giving_up_ends_the_repeating():
+    client = ServiceClient("http://127.0.0.1:9")
+    assert patiently(lambda: client.report("r1", REPORT), give_up=lambda: True) is None
+
+
+def test_a_rotated_key_is_read_from_its_file_again(tmp_path):
+    def answer(*_):
+        return (200, {"applied": True}) if service.keys[-1] == f"Bearer {valid[-1]}" else (401, {"detail": "revoked"})
+
+    file, valid = tmp_path / "key", ["old"]
+    file.write_text("old\n")
+    service = FakeService(answer)
+    try:
+        client = ServiceClient(service.url, keys=KeySource(file=file))
+        client.report("r1", REPORT)
+        valid.append("new")
+        with pytest.raises(Unreachable, match="revoked; waiting for another key in"):
+            client.report("r1", REPORT)
+        file.write_text("")
+        with pytest.raises(Unreachable):
+            client.report("r1", REPORT)
+        file.write_text("new")
+        assert client.report("r1", REPORT).applied
+        assert service.keys[-2:] == ["Bearer old", "Bearer new"]
+    finally:
+        service.close()
+
+
+def test_a_key_that_was_never_accepted_is_refused_at_once(serve, tmp_path):
+    file = tmp_path / "key"
+    file.write_text("wrong")
+    service = serve((401, {"detail": "unknown"}))
+    for keys in (KeySource(file=file), KeySource("wrong"), None):
+        with pytest.raises(Refused, match="unknown"):
+            ServiceClient(service.url, keys=keys).report("r1", REPORT)
+    assert service.keys == ["Bearer wrong", "Bearer wrong", ""]
+
+
+def test_the_key_is_taken_out_of_the_environment():
+    environment = {"SHARDTUNE_API_KEY": " secret ", "SHARDTUNE_API_KEY_FILE": "/nowhere", "HOME": "/"}
+    assert KeySource.taken(environment).key == "secret"
+    assert environment == {"HOME": "/"}
+    with pytest.raises(ValueError, match="cannot be read"):
+        KeySource.taken({"SHARDTUNE_API_KEY_FILE": "/nowhere"})
+
+
+def test_no_work_is_none(serve):
+    service = serve((204, None))
+    assert ServiceClient(service.url).lease(LeaseRequest(protocol_version=1, session=SESSION)) is None
+
+
+def test_every_call_carries_the_protocol_version(serve):
+    service = serve((200, {"action": "continue", "lease_s": 20}))
+    ServiceClient(service.url).heartbeat("r1", Heartbeat(protocol_version=1, session=SESSION, attempt=2))
+    path, body = service.requests[0]
+    assert path == "/v1/runs/r1/heartbeat"
+    assert (body["protocol_version"], body["attempt"]) == (1, 2)
+
+
+def test_pauses_grow_to_a_limit_and_differ():
+    pauses = [pause for pause, _ in zip(backoff_s(0.2, 5.0, random.Random(0)), range(20), strict=False)]
+    assert 0.1 <= pauses[0] <= 0.2
+    assert all(2.5 <= pause <= 5.0 for pause in pauses[6:])
+    assert len(set(pauses)) == len(pauses)

@@ -1,0 +1,181 @@
+"""The agent's loop against a service that answers as told and ranks that act as told."""
+
+import pytest
+
+from shardtune.api_schemas.leases import Lease, Report
+from shardtune.workers.agent.attempt import Workplace
+from shardtune.workers.agent.client import Refused, ServiceClient
+from shardtune.workers.agent.loop import Agent
+from shardtune.workers.clock import LeaseClock, now_s
+from shardtune.workers.config.settings import WorkerSettings
+from shardtune.workers.interrupt import Interrupt
+from shardtune.workers.machine.inventory import Gpus, Libraries, inventory
+from tests.support.worker_fakes import FakeService
+
+REGISTERED = {"worker_id": "w1", "lease_s": 20, "heartbeat_s": 0.1}
+CONTINUE = (200, {"action": "continue", "lease_s": 20})
+
+
+class World:
+    """One service with one lease to give, one agent; ends when `until(world)` is true after a request."""
+
+    def __init__(self, tmp_path, launcher, task, until, look=None, **answers):
+        self.until = until
+        self.answers = {
+            "workers": (200, REGISTERED),
+            "heartbeat": CONTINUE,
+            "report": (200, {"applied": True}),
+        } | answers
+        lease = Lease(
+            run_id="r1",
+            attempt=3,
+            study_id="s1",
+            trial_number=0,
+            task=task,
+            lease_s=self.answers.pop("lease_s", 20),
+            heartbeat_s=0.1,
+            deadline_s=30,
+            no_progress_s=30,
+        )
+        self.leases = [(200, lease.model_dump(mode="json"))]
+        self.interrupt = Interrupt()
+        self.service = FakeService(self.answer)
+        settings = WorkerSettings(
+            service=self.service.url, work_dir=tmp_path, name="box", min_free_gib=0, look_again_s=0.001
+        )
+        offered = inventory(Gpus(driver=None, devices=()), Libraries(), 2, 1.0)
+        place = Workplace(tmp_path, launcher, offered.fingerprint, 2, None, 0)
+        again = (lambda: look(offered.fingerprint)) if look else (lambda: None)
+        self.agent = Agent(settings, ServiceClient(settings.service), place, offered, self.interrupt, again)
+
+    def answer(self, path, body):
+        kind = path.rsplit("/", 1)[1]
+        if kind == "leases":
+            answer = self.leases.pop() if self.leases else (204, None)
+        else:
+            answers = self.answers[kind]
+            answer = answers.pop(0) if isinstance(answers, list) else answers
+        if self.until(self):
+            self.interrupt.signal = 15
+        return answer
+
+    def reports(self):
+        return [Report.model_validate(body) for body in self.service.bodies("/report")]
+
+
+@pytest.fixture
+def world(tmp_path, warm, task):
+    made = []
+
+    def make(*acts, until, **answers):
+        made.append(World(tmp_path, warm(*acts), task, until, **answers))
+        made[-1].agent.run()
+        return made[-1]
+
+    yield make
+    for world in made:
+        world.service.close()
+
+
+def asked(times):
+    return lambda world: len(world.service.bodies("/leases")) >= times
+
+
+def beaten(times):
+    return lambda world: len(world.service.bodies("/heartbeat")) >= times
+
+
+def test_a_measured_trial_is_reported_under_its_attempt(world):
+    (report,) = world("complete", "complete", until=asked(2)).reports()
+    assert report.attempt == 3
+    assert report.measurement.step_time_s == pytest.approx(0.12)
+    assert report.gpu_seconds == pytest.approx(2 * report.measurement.elapsed_s)
+    assert report.log_tail is None
+
+
+def test_a_failed_trial_is_reported_with_the_end_of_its_log(world):
+    (report,) = world("late_crash", "oom", until=asked(2)).reports()
+    assert (report.failure.kind, report.failure.rank) == ("oom", 1)
+    assert "rank 1 acts oom" in report.log_tail
+
+
+def test_a_report_is_repeated_until_answered(world):
+    later = (503, {"detail": "restarting"})
+    seen = world("complete", "complete", until=asked(2), report=[later, later, (200, {"applied": True})]).reports()
+    assert len(seen) == 3
+    assert seen[0] == seen[2]
+
+
+def test_told_to_stop_the_ranks_end_and_nothing_is_reported(world):
+    stop = (200, {"action": "stop", "reason": "cancelled", "lease_s": 20})
+    seen = world("busy", "busy", until=asked(2), heartbeat=[CONTINUE, stop])
+    assert seen.reports() == []
+    assert len(seen.service.bodies("/heartbeat")) == 2
+
+
+def test_a_lost_lease_ends_the_ranks_and_reports_nothing(world):
+    assert world("busy", "busy", until=asked(2), heartbeat=(409, {"detail": "attempt 4 runs"})).reports() == []
+
+
+def test_ranks_end_before_a_lease_that_cannot_be_renewed(world):
+    seen = world("busy", "busy", until=asked(2), heartbeat=(503, {"detail": "down"}), lease_s=1.0)
+    assert seen.reports() == []
+
+
+def test_stopped_by_a_signal_the_run_is_released_at_once(world):
+    (report,) = world("busy", "busy", until=beaten(2)).reports()
+    assert report.failure.kind == "worker_lost"
+    assert "SIGTERM" in report.failure.message
+
+
+def test_progress_travels_up(world):
+    seen = world("busy", "busy", until=beaten(4))
+    assert seen.service.bodies("/heartbeat")[-1]["progress"]["phase"] == "measuring"
+
+
+def test_an_unknown_session_registers_again_as_a_new_one(world):
+    def forget(world):
+        if len(world.service.bodies("/leases")) == 2:
+            world.leases.append((404, {"detail": "no such worker"}))
+        return len(world.service.bodies("/workers")) == 2
+
+    first, second = world("complete", "complete", until=forget).service.bodies("/workers")
+    assert first["name"] == second["name"] == "box"
+    assert first["session"] != second["session"]
+
+
+def test_two_workers_of_one_name_do_not_fight_for_ever(world):
+    def always(world):
+        world.leases.append((404, {"detail": "no such session"}))
+        return False
+
+    with pytest.raises(Refused, match="--name"):
+        world("complete", "complete", until=always)
+
+
+def test_a_worker_the_service_refuses_ends(world):
+    with pytest.raises(Refused, match="protocol"):
+        world("complete", "complete", until=asked(1), workers=(422, {"detail": "protocol_version 1 is too old"}))
+
+
+def test_a_lease_counts_from_the_sending_of_what_was_answered():
+    clock = LeaseClock(now_s() - 30, lease_s=20)
+    assert clock.must_end()
+    clock.renewed(now_s() - 1, 20)
+    assert not clock.must_end()
+    clock.renewed(now_s() - 18, 20)
+    assert clock.must_end()
+
+
+def test_a_change_between_runs_is_told_under_the_same_session(world):
+    changed = []
+
+    def look(seen):
+        changed.append(seen.model_copy(update={"power_limit_w": 400.0}))
+        return changed[0]
+
+    seen = world("complete", "complete", until=asked(4), look=look)
+    first, second = seen.service.bodies("/workers")
+    assert first["session"] == second["session"]
+    assert second["inventory"]["fingerprint"]["power_limit_w"] == 400.0
+    assert len(changed) > 1 and len(seen.reports()) == 1

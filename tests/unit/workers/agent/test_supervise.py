@@ -1,0 +1,188 @@
+"""The agent's hold on its ranks, against a fake host that speaks the real protocol."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from shardtune.service.cli.tied import tied
+from shardtune.workers.agent.supervise import Limits, supervise
+from shardtune.workers.launchers.base import LaunchFailed
+from shardtune.workers.launchers.processes import MARK, kill_marked, marked
+from shardtune.workers.launchers.tether import PID_NAMESPACE
+from shardtune.workers.launchers.warm import ForkUnsafe
+from tests.support.worker_fakes import FAKE_HOST
+
+LONG = Limits(deadline_s=60, no_progress_s=60)
+
+
+def never():
+    return None
+
+
+def run(launcher, directory, limits=LONG, interrupted=never):
+    launcher.prepare(lambda: False)
+    return supervise(launcher, directory, 2, limits, interrupted)
+
+
+@pytest.mark.parametrize("start", ["warm", "cold"])
+def test_ranks_that_end_well_leave_exit_codes_and_no_process(start, request, directory, mark):
+    launcher = request.getfixturevalue(start)("complete", "complete")
+    ended = run(launcher, directory)
+    assert sorted((exit.rank, exit.code) for exit in ended.exits) == [(0, 0), (1, 0)]
+    assert ended.cause is None
+    launcher.close()
+    assert marked(mark) == set()
+
+
+@pytest.mark.parametrize("start", ["warm", "cold"])
+def test_deadline_ends_ranks_that_do_make_progress(start, request, directory):
+    ended = run(request.getfixturevalue(start)("busy", "busy"), directory, Limits(deadline_s=1, no_progress_s=60))
+    assert ended.cause == "deadline"
+    assert ended.exits == ()
+
+
+def test_no_progress_ends_ranks_that_stand_still(warm, directory):
+    ended = run(warm("hang", "hang"), directory, Limits(deadline_s=60, no_progress_s=0.5))
+    assert ended.cause == "no_progress"
+
+
+def test_one_moving_rank_is_progress_enough(warm, directory):
+    ended = run(warm("busy", "hang"), directory, Limits(deadline_s=1.5, no_progress_s=0.5))
+    assert ended.cause == "deadline"
+
+
+def test_interruption_kills_and_names_its_reason(warm, directory):
+    ended = run(warm("busy", "busy"), directory, interrupted=lambda: "cancelled")
+    assert (ended.cause, ended.detail) == ("interrupted", "cancelled")
+
+
+def test_peers_of_a_failed_rank_are_not_waited_for(warm, directory):
+    ended = run(warm("oom", "hang"), directory, Limits(deadline_s=60, no_progress_s=60, peer_grace_s=0.3))
+    assert [(exit.rank, exit.code) for exit in ended.exits] == [(0, 1)]
+
+
+def test_a_dead_host_ends_the_attempt_and_is_replaced(warm, directory, mark):
+    launcher = warm("kill_host", "hang")
+    ended = run(launcher, directory)
+    assert ended.cause == "host_lost"
+    assert marked(mark) == set()
+    launcher.prepare(lambda: False)
+    assert marked(mark), "a new host"
+
+
+def test_what_a_rank_left_behind_is_ended_but_the_host_stays_warm(warm, directory, mark):
+    launcher = warm("orphan", "complete")
+    launcher.prepare(lambda: False)
+    helpers = marked(mark)
+    ended = run(launcher, directory)
+    assert [exit.code for exit in ended.exits] == [0, 0]
+    assert marked(mark) == helpers
+    assert len(supervise(launcher, directory, 2, LONG, never).exits) == 2
+
+
+def test_a_host_that_does_not_obey_is_ended_with_its_ranks(warm, directory, mark):
+    ended = run(warm("hang", "deaf", obey_s=0.3), directory, Limits(deadline_s=0.5, no_progress_s=60))
+    assert ended.cause == "deadline"
+    assert marked(mark) == set()
+
+
+def test_a_host_that_cannot_start_is_explained_by_its_last_words(warm):
+    with pytest.raises(LaunchFailed, match="cannot import torch"):
+        warm("no_start").prepare(lambda: False)
+
+
+def test_a_refused_launch_says_why_and_costs_the_host_nothing(warm, directory, mark):
+    with pytest.raises(LaunchFailed, match="not today"):
+        run(warm("refuse"), directory)
+    assert marked(mark), "the host"
+
+
+def test_a_host_that_finds_forking_unsafe_says_so(warm, mark):
+    with pytest.raises(ForkUnsafe):
+        warm("fork_unsafe").prepare(lambda: False)
+    assert marked(mark) == set()
+
+
+_AGENT = """
+import os, sys
+from pathlib import Path
+from shardtune.workers.launchers.warm import WarmLauncher
+from shardtune.workers.launchers.cold import ColdLauncher
+kind, mark, directory, *command = sys.argv[1:]
+if kind == "warm":
+    launcher = WarmLauncher(os.environ, mark, Path(directory) / "host.log", 30, command)
+else:
+    launcher = ColdLauncher(os.environ, mark, command)
+launcher.prepare(lambda: False)
+launcher.launch(Path(directory), 2)
+while True:
+    launcher.wait(1)
+"""
+
+
+@pytest.fixture
+def agent_with(mark, directory):
+    """Starts a process that launches and then only waits; it does not outlive the test."""
+    started = []
+
+    def start(acts, kind, **environment):
+        command = [sys.executable, "-c", _AGENT, kind, mark, str(directory.path), *FAKE_HOST]
+        started.append(subprocess.Popen(tied(command), env={**os.environ, "FAKE_ACTS": acts, **environment}))
+        return started[-1]
+
+    yield start
+    for agent in started:
+        agent.kill()
+        agent.wait()
+
+
+@pytest.mark.parametrize(("kind", "processes"), [("warm", 3), ("cold", 2)])
+def test_kill_9_of_the_agent_leaves_nothing(kind, processes, agent_with, directory, mark):
+    agent = agent_with('["busy", "hang"]', kind)
+    assert _until(lambda: len(marked(mark)) >= processes and directory.progress() is not None)
+    agent.send_signal(signal.SIGKILL)
+    agent.wait()
+    assert _until(lambda: not marked(mark)), "a rank outlived its agent by five seconds"
+
+
+def test_what_sheds_session_environment_and_parent_dies_with_the_host_in_a_pid_namespace(warm, agent_with, directory):
+    if warm("complete").prepare(lambda: False).isolation != PID_NAMESPACE:
+        pytest.skip("PID namespaces are not permitted here")
+    seconds = f"600.{os.getpid()}"
+    agent = agent_with('["daemon", "hang"]', "warm", FAKE_DAEMON_S=seconds)
+
+    def daemons():
+        return [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", seconds]]
+
+    assert _until(lambda: daemons() and directory.report(0) is not None)
+    (wrapper,) = psutil.Process(agent.pid).children()
+    (host,) = wrapper.children()
+    host.kill()
+    assert _until(lambda: not daemons())
+
+
+def test_only_processes_of_the_pool_are_found(mark):
+    mine = subprocess.Popen(["sleep", "60"], env={**os.environ, MARK: mark})
+    other = subprocess.Popen(["sleep", "60"], env={**os.environ, MARK: mark + "x"})
+    try:
+        assert _until(lambda: marked(mark) == {mine.pid})
+        assert kill_marked(mark) == set()
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+        mine.wait()
+
+
+def _until(true, seconds=5.0):
+    ends = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > ends:
+            return False
+        time.sleep(0.02)
+    return True

@@ -30,7 +30,7 @@ from shardtune.api_schemas.measurements import Measurement, MeasurePlan
 from shardtune.api_schemas.models import ModelProfile
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.workers.agent.attempt import Workplace, attempt
-from shardtune.workers.agent.supervise import Limits
+from shardtune.workers.agent.supervise import RunLimits
 from shardtune.workers.launchers.local import LocalLauncher
 from shardtune.workers.machine.inventory import Libraries, find_gpus, fingerprint
 from shardtune.workers.trial_dir import TrialDir
@@ -40,7 +40,7 @@ COLUMNS = (
     *PLANNED, "round", "started", "peak_allocated_mib", "step_time_s", "half_width_s", "failure", "fingerprint",
 )  # fmt: skip
 PLAN = MeasurePlan(parity_steps=2, max_warmup_steps=1, window_steps=1, min_windows=4, max_windows=4)
-_LIMITS = Limits(deadline_s=240, no_progress_s=200)
+_LIMITS = RunLimits(deadline_s=240, no_progress_s=200)
 
 
 @contextmanager

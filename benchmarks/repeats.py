@@ -24,7 +24,7 @@ from shardtune.api_schemas.models import preset
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
 from shardtune.api_schemas.workload import RECIPES, Workload
 from shardtune.workers.agent.attempt import Workplace, attempt
-from shardtune.workers.agent.supervise import Limits
+from shardtune.workers.agent.supervise import RunLimits
 from shardtune.workers.launchers.local import LocalLauncher
 from shardtune.workers.machine.inventory import Libraries, find_gpus, fingerprint
 from shardtune.workers.trial_dir import TrialDir
@@ -112,7 +112,11 @@ def _run(place: Workplace, found: Fingerprint, chosen: str) -> Measurement:
         config=CONFIGURATIONS[chosen],
     )
     attempted = attempt(
-        place, task, lambda: TrialDir.create(place.work_dir, "repeat", task, found, 0.1), Limits(120, 60), lambda: None
+        place,
+        task,
+        lambda: TrialDir.create(place.work_dir, "repeat", task, found, 0.1),
+        RunLimits(120, 60),
+        lambda: None,
     )
     assert attempted is not None
     if isinstance(attempted.result, Failure):

@@ -22,7 +22,7 @@ from typing import Any
 from shardtune.api_schemas.leases import TrialTask
 from shardtune.api_schemas.measurements import RankReport
 from shardtune.api_schemas.search_space import BACKENDS
-from shardtune.workers.agent.supervise import Limits, supervise
+from shardtune.workers.agent.supervise import RunLimits, supervise
 from shardtune.workers.clock import now_s
 from shardtune.workers.launchers.operators import BUILD_COMMAND
 from shardtune.workers.launchers.warm import WarmLauncher
@@ -69,7 +69,7 @@ def warm_start(launcher: WarmLauncher) -> Start:
     """By the warm host, as the worker does it."""
 
     def start(directory: TrialDir) -> tuple[float, float]:
-        ended = supervise(launcher, directory, RANKS, Limits(_LIMIT_S, _LIMIT_S), lambda: None)
+        ended = supervise(launcher, directory, RANKS, RunLimits(_LIMIT_S, _LIMIT_S), lambda: None)
         return ended.started_at_s, ended.started_at_s + ended.elapsed_s
 
     return start

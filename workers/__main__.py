@@ -19,9 +19,9 @@ from shardtune.api_schemas.credentials import KeySource
 from shardtune.api_schemas.failures import Failure
 from shardtune.api_schemas.leases import Task
 from shardtune.workers.agent.attempt import Workplace, attempt
-from shardtune.workers.agent.client import ClientError, ServiceClient
+from shardtune.workers.agent.client import ClientError, WorkerClient
 from shardtune.workers.agent.loop import Agent
-from shardtune.workers.agent.supervise import Limits
+from shardtune.workers.agent.supervise import RunLimits
 from shardtune.workers.config.allowlist import Allowed
 from shardtune.workers.config.options import machine_options
 from shardtune.workers.config.overrides import overridden
@@ -150,7 +150,7 @@ def run_agent(settings: WorkerSettings, options: argparse.Namespace) -> int:
             devices=watch,
             allowed=allowed,
         )
-        client = ServiceClient(settings.service, keys=options.keys)
+        client = WorkerClient(settings.service, keys=options.keys)
         try:
             look = partial(look_again, settings, libraries)
             Agent(settings, client, place, offered, interrupt, look).run()
@@ -189,7 +189,7 @@ def run_trial(settings: WorkerSettings, options: argparse.Namespace) -> int:
             place,
             task,
             lambda: TrialDir.create(place.work_dir, "run-trial", task, found, place.min_free_gib),
-            Limits(options.deadline_s, options.no_progress_s),
+            RunLimits(options.deadline_s, options.no_progress_s),
             lambda: interrupt.reason,
         )
     if attempted is None:

@@ -15,7 +15,7 @@ from shardtune.db.tables.studies import FingerprintRow, StudyRow, WorkerRow
 
 
 @dataclass(frozen=True)
-class Filter:
+class FingerprintFilter:
     """Which fingerprints of a list; None: any."""
 
     project_id: str | None = None
@@ -27,7 +27,7 @@ class Filter:
 
 
 @dataclass(frozen=True)
-class Case:
+class ServedCase:
     """What is served for one case, as far as its freshness is concerned."""
 
     project_id: str
@@ -109,11 +109,13 @@ def get(session: Session, key: str) -> FingerprintRow | None:
     return session.get(FingerprintRow, key)
 
 
-def page(session: Session, wanted: Filter, after: tuple[datetime, str] | None, limit: int) -> Sequence[FingerprintRow]:
+def page(
+    session: Session, wanted: FingerprintFilter, after: tuple[datetime, str] | None, limit: int
+) -> Sequence[FingerprintRow]:
     """Fingerprints that match, the newest first, behind `after`."""
     time, key = FingerprintRow.first_seen_at, FingerprintRow.key
     query = select(FingerprintRow).order_by(time.desc(), key.desc()).limit(limit)
-    if wanted != Filter():
+    if wanted != FingerprintFilter():
         query = query.where(
             exists()
             .where(FingerprintEraRow.fingerprint_key == key, WorkerRow.id == FingerprintEraRow.worker_id)
@@ -127,7 +129,9 @@ def page(session: Session, wanted: Filter, after: tuple[datetime, str] | None, l
 def holders(session: Session, keys: Collection[str], project_id: str | None) -> dict[str, list[FingerprintEraRow]]:
     """Eras of these fingerprints by key, the newest first; of the workers that serve a project (None: any)."""
     query = select(FingerprintEraRow).join(FingerprintEraRow.worker).where(FingerprintEraRow.fingerprint_key.in_(keys))
-    query = query.where(*_matching(Filter(project_id))).order_by(FingerprintEraRow.since.desc(), FingerprintEraRow.id)
+    query = query.where(*_matching(FingerprintFilter(project_id))).order_by(
+        FingerprintEraRow.since.desc(), FingerprintEraRow.id
+    )
     found: dict[str, list[FingerprintEraRow]] = {key: [] for key in keys}
     for era in session.scalars(query.options(*_WITH_WORKER)):
         found[era.fingerprint_key].append(era)
@@ -144,7 +148,7 @@ def dependents(session: Session, key: str, project_id: str | None, limit: int) -
     return session.scalars(query.options(joinedload(BestRow.serving))).all()
 
 
-def cases(session: Session) -> Sequence[Case]:
+def cases(session: Session) -> Sequence[ServedCase]:
     """Everything that is served, without its content; the newest first."""
     query = (
         select(
@@ -165,7 +169,7 @@ def cases(session: Session) -> Sequence[Case]:
         .where(BestRow.fingerprint_key.is_not(None), BestRow.superseded_by.is_(None))
         .order_by(BestRow.updated_at.desc(), BestRow.study_key)
     )
-    return [Case(**row._mapping) for row in session.execute(query)]
+    return [ServedCase(**row._mapping) for row in session.execute(query)]
 
 
 def values(session: Session, keys: Collection[str]) -> dict[str, Fingerprint]:
@@ -181,7 +185,7 @@ _WITH_WORKER = (
 )
 
 
-def _matching(wanted: Filter) -> list[ColumnElement[bool]]:
+def _matching(wanted: FingerprintFilter) -> list[ColumnElement[bool]]:
     found: list[ColumnElement[bool]] = []
     if wanted.project_id is not None:
         found.append(or_(WorkerRow.project_id.is_(None), WorkerRow.project_id == wanted.project_id))

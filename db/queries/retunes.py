@@ -20,7 +20,7 @@ _MOST_RACES = 8
 
 
 @dataclass(frozen=True)
-class Filter:
+class RetuneFilter:
     """Which retunes of a list; None or empty: any."""
 
     project_id: str | None = None
@@ -83,7 +83,7 @@ def put(
     raise AssertionError(f"retunes of {study_key} end as fast as they are made")
 
 
-def page(session: Session, wanted: Filter, after: tuple[datetime, str] | None, limit: int) -> Sequence[RetuneRow]:
+def page(session: Session, wanted: RetuneFilter, after: tuple[datetime, str] | None, limit: int) -> Sequence[RetuneRow]:
     """Retunes, newest first, behind `after`."""
     time, name = RetuneRow.created_at, RetuneRow.id
     query = select(RetuneRow).order_by(time.desc(), name.desc()).limit(limit)

@@ -25,7 +25,7 @@ def lock(session: Session, study_id: str) -> StudyRow:
 
 
 @dataclass(frozen=True)
-class Filter:
+class StudyFilter:
     """Which studies of a list; None: any."""
 
     project_id: str | None = None
@@ -35,7 +35,7 @@ class Filter:
 
 
 def page(
-    session: Session, wanted: Filter, oldest_first: bool, after: tuple[datetime, str] | None, limit: int
+    session: Session, wanted: StudyFilter, oldest_first: bool, after: tuple[datetime, str] | None, limit: int
 ) -> Sequence[StudyRow]:
     """Studies by time of creation, behind `after`."""
     time, name = StudyRow.created_at, StudyRow.id

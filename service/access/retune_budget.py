@@ -24,7 +24,7 @@ _RUN_S = 60.0
 
 
 @dataclass(frozen=True)
-class Limit:
+class BudgetLimit:
     """What may be spent in a day."""
 
     whose: str
@@ -38,7 +38,7 @@ class Limit:
 class Account:
     """A limit, and what is left of it."""
 
-    limit: Limit
+    limit: BudgetLimit
     left: float
 
     @property
@@ -67,9 +67,9 @@ def accounts(context: Context, session: Session, project_id: str) -> list[Accoun
     now, settings, policy = context.now(), context.settings, policy_of(session, project_id)
     limits = []
     if math.isfinite(settings.retune_gpu_seconds_per_day):
-        limits.append(Limit("the fleet", settings.retune_gpu_seconds_per_day, settings.retune_timezone, None))
+        limits.append(BudgetLimit("the fleet", settings.retune_gpu_seconds_per_day, settings.retune_timezone, None))
     if policy.gpu_seconds_per_day is not None:
-        limits.append(Limit(f"project {project_id}", policy.gpu_seconds_per_day, policy.timezone, project_id))
+        limits.append(BudgetLimit(f"project {project_id}", policy.gpu_seconds_per_day, policy.timezone, project_id))
     flying = [
         (run.project_id, max(run.seconds * run.ranks, likely_run(session, run.study_id, run.ranks)))
         for run in (retune_costs.in_flight(session, now) if limits else ())

@@ -17,7 +17,7 @@ from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.retunes import RetuneOutcome, RetuneState
 from shardtune.db import outbox
 from shardtune.db.queries import best, fingerprints, retunes
-from shardtune.db.queries.fingerprints import Case
+from shardtune.db.queries.fingerprints import ServedCase
 from shardtune.db.tables.best import BestRow
 from shardtune.db.tables.fingerprints import FingerprintEraRow
 from shardtune.service.process.context import Context
@@ -26,7 +26,7 @@ from shardtune.service.retuning import queue
 from shardtune.service.retuning.records import finish
 from shardtune.service.workers import compatibility
 from shardtune.service.workers.registry import live_since
-from shardtune.tuner.freshness.staleness import Machine, Marks, Standing, assess, marked
+from shardtune.tuner.freshness.staleness import CaseStanding, Machine, Marks, assess, marked
 
 log = logging.getLogger(__name__)
 
@@ -38,10 +38,10 @@ _MOST_BETWEEN_LOOKS_S = 30.0
 class _Move:
     """What is to become of one row."""
 
-    case: Case
+    case: ServedCase
     was: Marks
     to: Marks
-    standing: Standing
+    standing: CaseStanding
 
     @property
     def is_told(self) -> bool:
@@ -106,7 +106,7 @@ def _moves(context: Context, session: Session) -> Iterator[_Move]:
     if not eras:
         return
     values = fingerprints.values(session, {case.fingerprint_key for case in cases})
-    known: dict[tuple[str, str, str], Standing | None] = {}
+    known: dict[tuple[str, str, str], CaseStanding | None] = {}
     debounce = timedelta(seconds=context.settings.fingerprint_debounce_s)
     standings = []
     for case in cases:
@@ -126,7 +126,7 @@ def _moves(context: Context, session: Session) -> Iterator[_Move]:
             yield _Move(case, was, to, standing)
 
 
-def _asked(standings: Sequence[tuple[Case, Standing | None]]) -> dict[tuple[str, str], str]:
+def _asked(standings: Sequence[tuple[ServedCase, CaseStanding | None]]) -> dict[tuple[str, str], str]:
     """By project and shape: the key of what whoever asks for the case is given, the newest fresh one before stale ones.
 
     The cases come newest first.
@@ -140,7 +140,7 @@ def _asked(standings: Sequence[tuple[Case, Standing | None]]) -> dict[tuple[str,
     return {shape: key for shape, (_, key) in found.items()}
 
 
-def _marks(case: Case) -> Marks:
+def _marks(case: ServedCase) -> Marks:
     return Marks(
         "fresh" if case.freshness == "fresh" else "stale",
         tuple(case.changed_fields),
@@ -169,7 +169,7 @@ def _make(context: Context, move: _Move) -> bool:
     return True
 
 
-def _announce(session: Session, row: BestRow, standing: Standing, now: datetime) -> None:
+def _announce(session: Session, row: BestRow, standing: CaseStanding, now: datetime) -> None:
     """The history, webhooks, and a retune, if schedules and project have it so."""
     assert row.serving is not None
     described = "; ".join(change.describe() for change in standing.changes if change.effect == "stale")

@@ -115,7 +115,7 @@ def _worker(context: Context, session: Session, row: BestRow, moment: datetime) 
         return "its last canary has not ended"
     if _number(moment) < _number(row.serving.created_at) or any(canary.tick >= _number(moment) for canary in known):
         return "it was measured since"
-    if retunes.page(session, retunes.Filter(row.project_id, row.study_key, states=retunes.UNFINISHED), None, 1):
+    if retunes.page(session, retunes.RetuneFilter(row.project_id, row.study_key, states=retunes.UNFINISHED), None, 1):
         return "a retune of it is unfinished"
     found = able(context, session, row, row.serving)
     if not found:

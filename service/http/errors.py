@@ -1,6 +1,6 @@
 """Errors with a status and a stable code, and how every error becomes problem+json (RFC 9457).
 
-ServiceError             its status is its code's (service.http.error_codes)
+ApiError             its status is its code's (service.http.error_codes)
 ├── Unauthorized  401   no key, or none that counts
 ├── Forbidden     403   the key may not do this
 ├── NotFound      404   no such study, trial or run
@@ -49,7 +49,7 @@ _RETRY_S = 2
 _MOST_ERRORS = 50
 
 
-class ServiceError(Exception):
+class ApiError(Exception):
     """An answer other than success."""
 
     def __init__(
@@ -64,42 +64,42 @@ class ServiceError(Exception):
         return CODES[self.code].status
 
 
-class Unauthorized(ServiceError):
+class Unauthorized(ApiError):
     """The request carries no key that counts."""
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(code, detail, headers={"WWW-Authenticate": "Bearer"})
 
 
-class Forbidden(ServiceError):
+class Forbidden(ApiError):
     """The key is good, but not for this."""
 
 
-class NotFound(ServiceError):
+class NotFound(ApiError):
     """Nothing has this name."""
 
 
-class Conflict(ServiceError):
+class Conflict(ApiError):
     """Refused because of the state of things."""
 
 
-class Invalid(ServiceError):
+class Invalid(ApiError):
     """The request itself is wrong."""
 
 
-class WrongProtocol(ServiceError):
+class WrongProtocol(ApiError):
     """The worker speaks another protocol version; asking again does not help."""
 
 
-class NotAcceptable(ServiceError):
+class NotAcceptable(ApiError):
     """The answer does not exist in any form the client takes."""
 
 
-class PreconditionFailed(ServiceError):
+class PreconditionFailed(ApiError):
     """If-Match names another version."""
 
 
-class TooMany(ServiceError):
+class TooMany(ApiError):
     """A quota is used up."""
 
     def __init__(self, code: str, detail: str, retry_after_s: float = 10) -> None:
@@ -122,7 +122,7 @@ def from_value_error(field: str, error: ValueError) -> Invalid:
 
 def install(app: FastAPI) -> None:
     """Make every error of the app a problem+json."""
-    app.add_exception_handler(ServiceError, _service_error)
+    app.add_exception_handler(ApiError, _service_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)
     for away in (OperationalError, InterfaceError, PoolTimeout):
@@ -146,7 +146,7 @@ def problem(
 
 
 def _service_error(_request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, ServiceError)
+    assert isinstance(error, ApiError)
     return problem(error.status, error.code, error.detail, error.errors, error.headers)
 
 

@@ -13,7 +13,7 @@ from shardtune.db.tables.studies import AttemptRow, RunRow
 from shardtune.service.http.errors import Conflict, NotFound, invalid
 from shardtune.service.leasing import preemption
 from shardtune.service.lifecycle import advance, outcomes
-from shardtune.service.lifecycle.outcomes import Ended
+from shardtune.service.lifecycle.outcomes import JudgedEnd
 from shardtune.service.planning import study_snapshot
 from shardtune.service.process.context import Context
 from shardtune.service.workers.registry import check_protocol, of_session
@@ -108,8 +108,8 @@ def _check_outcome(run: RunRow, report: Report) -> None:
         )
 
 
-def _ended(report: Report, key: str) -> Ended:
-    return Ended(
+def _ended(report: Report, key: str) -> JudgedEnd:
+    return JudgedEnd(
         gpu_seconds=report.gpu_seconds,
         measurement=report.measurement,
         profile=report.profile,

@@ -11,7 +11,7 @@ from shardtune.api_schemas.trials import TrialState
 from shardtune.db.queries import leases, studies, trials
 from shardtune.db.tables.studies import RunRow, StudyRow
 from shardtune.service.lifecycle import advance, outcomes
-from shardtune.service.lifecycle.outcomes import Ended
+from shardtune.service.lifecycle.outcomes import JudgedEnd
 from shardtune.service.process.context import Context
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ def close_lost(
         if run.state is not TrialState.RUNNING or not still(run):
             return False
         failure = Failure(kind=FailureKind.WORKER_LOST, message=f"the attempt ended because {why}")
-        ended = Ended(gpu_seconds=_spent(context, study, run), failure=failure, is_release=is_release)
+        ended = JudgedEnd(gpu_seconds=_spent(context, study, run), failure=failure, is_release=is_release)
         outcomes.settle(session, study, run, trials.of_study(session, study_id), ended, context.now())
         purpose = run.purpose
     context.metrics.ended(purpose, ended.word, ended.gpu_seconds)

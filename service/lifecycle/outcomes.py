@@ -35,7 +35,7 @@ _MOST_TRIES = 4
 
 
 @dataclass(frozen=True)
-class Ended:
+class JudgedEnd:
     """How an attempt ended: exactly one of measurement, profile, restart and failure."""
 
     gpu_seconds: float
@@ -55,7 +55,7 @@ class Ended:
         return self.failure.kind.value if self.failure else TrialState.COMPLETE.value
 
 
-def next_state(purpose: str, ended: Ended, earlier: Sequence[str], might_fit: bool = False) -> TrialState:
+def next_state(purpose: str, ended: JudgedEnd, earlier: Sequence[str], might_fit: bool = False) -> TrialState:
     """State of a run after an attempt; `earlier` are the ends of the attempts before it.
 
     `might_fit`: it ran out of memory near the edge, which has to happen twice before it counts.
@@ -79,7 +79,7 @@ def next_state(purpose: str, ended: Ended, earlier: Sequence[str], might_fit: bo
 
 
 def settle(
-    session: Session, study: StudyRow, run: RunRow, rows: Sequence[TrialRow], ended: Ended, now: datetime
+    session: Session, study: StudyRow, run: RunRow, rows: Sequence[TrialRow], ended: JudgedEnd, now: datetime
 ) -> bool:
     """End the live attempt of a run and everything that follows from it; False when the attempt was live no more.
 
@@ -112,7 +112,7 @@ def settle(
 
 
 def _fault_found(
-    session: Session, study: StudyRow, run: RunRow, rows: Sequence[TrialRow], ended: Ended
+    session: Session, study: StudyRow, run: RunRow, rows: Sequence[TrialRow], ended: JudgedEnd
 ) -> Failure | None:
     if ended.restart is not None:
         return restart.fault(ended.restart, study.spec.workload.recipe)
@@ -134,7 +134,9 @@ def _might_fit(study: StudyRow, run: RunRow, failure: Failure | None) -> bool:
     return memory_gate.near_the_edge(failure, run.trial.prediction, study.cluster, study.spec.objective)
 
 
-def _close_attempt(session: Session, study: StudyRow, run: RunRow, ended: Ended, judged: Ended, now: datetime) -> None:
+def _close_attempt(
+    session: Session, study: StudyRow, run: RunRow, ended: JudgedEnd, judged: JudgedEnd, now: datetime
+) -> None:
     attempt = leases.attempt_of(session, run.id, run.attempt)
     assert attempt is not None
     attempt.end, attempt.failure, attempt.finished_at = judged.word, judged.failure, now
@@ -146,7 +148,7 @@ def _close_attempt(session: Session, study: StudyRow, run: RunRow, ended: Ended,
 
 
 def _follow(
-    session: Session, study: StudyRow, run: RunRow, rows: Sequence[TrialRow], judged: Ended, now: datetime
+    session: Session, study: StudyRow, run: RunRow, rows: Sequence[TrialRow], judged: JudgedEnd, now: datetime
 ) -> None:
     """What the run's new state does to its trial and study."""
     if run.purpose == "profile":
@@ -165,7 +167,7 @@ def _follow(
     _judge(study, rows, now)
 
 
-def _stays(study: StudyRow, run: RunRow, judged: Ended) -> bool:
+def _stays(study: StudyRow, run: RunRow, judged: JudgedEnd) -> bool:
     """A restart check that failed is told, and takes nothing away, where the platform failed or the baseline had won."""
     if run.purpose != "restart":
         return False
@@ -174,7 +176,7 @@ def _stays(study: StudyRow, run: RunRow, judged: Ended) -> bool:
     return is_baseline or not restart.refuses(judged.failure)
 
 
-def _follow_profile(session: Session, study: StudyRow, run: RunRow, judged: Ended, now: datetime) -> None:
+def _follow_profile(session: Session, study: StudyRow, run: RunRow, judged: JudgedEnd, now: datetime) -> None:
     if run.state is TrialState.COMPLETE:
         study.profile = judged.profile
         study.phase = StudyPhase.SEARCH

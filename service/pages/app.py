@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from shardtune.service.http.error_codes import FieldError
-from shardtune.service.http.errors import ServiceError
+from shardtune.service.http.errors import ApiError
 from shardtune.service.http.validation_errors import field_error
 from shardtune.service.pages.assets import Static, folder
 from shardtune.service.pages.gate import ENTERS, LoginNeeded
@@ -38,7 +38,7 @@ def install(app: FastAPI) -> None:
         app.include_router(routes.router, include_in_schema=False, dependencies=[ENTERS])
     app.include_router(login.router, include_in_schema=False)
     app.mount("/static", Static(directory=folder()), name="static")
-    for kind in (ServiceError, RequestValidationError, HTTPException):
+    for kind in (ApiError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _as_page(app.exception_handlers[kind]))
     app.add_exception_handler(PageRefused, _refused)
     app.add_exception_handler(LoginNeeded, _log_in)
@@ -59,7 +59,7 @@ def _as_page(otherwise: Any) -> Handler:
 def _page(request: Request, error: Exception) -> Response:
     mistakes: list[FieldError] = []
     status, message = 500, "The service failed on this request; its log has the reason."
-    if isinstance(error, ServiceError):
+    if isinstance(error, ApiError):
         # Where else to look is told to callers of the API.
         status, message, mistakes = error.status, error.detail.partition("; GET /v1/")[0], error.errors
     elif isinstance(error, RequestValidationError):

@@ -15,7 +15,7 @@ from shardtune.db.queries import best, retunes, schedules
 from shardtune.db.tables.retunes import RetuneRow
 from shardtune.service.access import retune_budget
 from shardtune.service.access.retune_budget import policy_of
-from shardtune.service.http.errors import ServiceError
+from shardtune.service.http.errors import ApiError
 from shardtune.service.process.context import Context
 from shardtune.service.retuning import admission
 from shardtune.service.retuning.case_selection import covers, spec_of
@@ -148,7 +148,7 @@ def begin(context: Context, retune_id: str, start: Start) -> bool:
         assert row is not None
     try:
         study_id = start(context, row)
-    except ServiceError as error:
+    except ApiError as error:
         _put_off(context, retune_id, error.detail)
         return False
     except Exception as error:

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from shardtune.api_schemas.retunes import Gain, PlannedRun, Retune, RetuneOutcome, RetunePage, RetuneState
 from shardtune.api_schemas.studies import StudyState
 from shardtune.db.queries import best, retunes, studies
-from shardtune.db.queries.retunes import Filter
+from shardtune.db.queries.retunes import RetuneFilter
 from shardtune.db.tables.retunes import RetuneRow
 from shardtune.service.http import paging
 from shardtune.service.http.errors import Conflict, NotFound
@@ -80,11 +80,11 @@ def _stop(context: Context, session: Session, row: RetuneRow, outcome: RetuneOut
     finish(context, session, row, outcome, why)
 
 
-def page(context: Context, wanted: Filter, token: str | None, limit: int) -> RetunePage:
+def page(context: Context, wanted: RetuneFilter, token: str | None, limit: int) -> RetunePage:
     """Retunes of the sender's projects, newest first."""
     if not context.principal.sees(wanted.project_id):
         return RetunePage(retunes=())
-    wanted = Filter(
+    wanted = RetuneFilter(
         wanted.project_id or context.principal.project_id, wanted.study_key, wanted.schedule_id, wanted.states
     )
     filters = astuple(wanted)

@@ -32,7 +32,7 @@ _RESPONSES: Mapping[int | str, dict[str, Any]] = {
 }
 
 
-class _Stream(EventSourceResponse):
+class _EventStreamResponse(EventSourceResponse):
     """Gives its seat back however it ends, also when the client was gone before it began."""
 
     def __init__(self, context: Context, client: str, study_id: str, after: int) -> None:
@@ -73,7 +73,7 @@ async def read_events(
             f"{settings.max_streams}; close one, or read pages without Accept: text/event-stream",
             _STREAM_RETRY_S,
         )
-    return _Stream(context, client, study_id, after)
+    return _EventStreamResponse(context, client, study_id, after)
 
 
 def _address(request: Request) -> str:

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query
 
 from shardtune.api_schemas.keys import Scope
 from shardtune.api_schemas.retunes import PlannedRun, Retune, RetunePage, RetuneState
-from shardtune.db.queries.retunes import Filter
+from shardtune.db.queries.retunes import RetuneFilter
 from shardtune.service.access.auth import requires
 from shardtune.service.http.error_codes import problems
 from shardtune.service.http.idempotent_requests import InOnce
@@ -32,7 +32,7 @@ def list_retunes(
     page_token: InPageToken = None,
 ) -> RetunePage:
     """What was, is and will be measured again: why, what it cost, and what came of it. Newest first."""
-    wanted = Filter(project, study_key, schedule_id, tuple(sorted(set(state or ()))))
+    wanted = RetuneFilter(project, study_key, schedule_id, tuple(sorted(set(state or ()))))
     return records.page(context, wanted, page_token, limit)
 
 

@@ -10,7 +10,7 @@ from shardtune.api_schemas.keys import PROJECT_PATTERN, Scope
 from shardtune.api_schemas.studies import Study, StudyPage, StudyResult, StudySpec, StudyState
 from shardtune.api_schemas.study_changes import CloneRequest, Extension
 from shardtune.api_schemas.trials import RejectionPage, TrialPage, TrialState
-from shardtune.db.queries.studies import Filter
+from shardtune.db.queries.studies import StudyFilter
 from shardtune.service.access.auth import requires
 from shardtune.service.http import etags
 from shardtune.service.http.error_codes import problems
@@ -74,7 +74,7 @@ def list_studies(
     page_token: InPageToken = None,
 ) -> StudyPage:
     """Studies by time of creation."""
-    wanted = Filter(project, tuple(sorted(set(state or ()))), created_from, created_before)
+    wanted = StudyFilter(project, tuple(sorted(set(state or ()))), created_from, created_before)
     return create_and_read.page(context, wanted, order == "oldest", page_token, limit)
 
 

@@ -13,7 +13,7 @@ from shardtune.api_schemas.exports import Export, ExportFormat
 from shardtune.api_schemas.studies import Contender, Study, StudyPage, StudyPhase, StudyResult, StudySpec, StudyState
 from shardtune.api_schemas.trials import RejectionPage, TrialPage, TrialState
 from shardtune.db.queries import leases, studies, trials
-from shardtune.db.queries.studies import Filter
+from shardtune.db.queries.studies import StudyFilter
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.access import quotas
 from shardtune.service.http import paging
@@ -97,7 +97,7 @@ def read(context: Context, study_id: str) -> Study:
         return read_models(session, [must_exist(context, session, study_id)])[0]
 
 
-def page(context: Context, wanted: Filter, oldest_first: bool, token: str | None, limit: int) -> StudyPage:
+def page(context: Context, wanted: StudyFilter, oldest_first: bool, token: str | None, limit: int) -> StudyPage:
     """Studies the sender sees, by time of creation."""
     if not context.principal.sees(wanted.project_id):
         return StudyPage(studies=())

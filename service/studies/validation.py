@@ -7,7 +7,7 @@ from shardtune.api_schemas.models import BlockProfile, ModelProfile, ModelSpec
 from shardtune.api_schemas.studies import StudySpec
 from shardtune.service.http.errors import from_value_error, invalid
 from shardtune.tuner import baseline
-from shardtune.tuner.baseline import Resolved
+from shardtune.tuner.baseline import ResolvedBaseline
 from shardtune.tuner.search import space
 
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
@@ -17,7 +17,7 @@ _MOST_BLOCKS = 64
 """Of the stand-in: the space asks whether there are 1, 2, 4 or 8 blocks to a unit, never for the hundredth."""
 
 
-def check(spec: StudySpec, cluster: Cluster, has_nvme: bool) -> Resolved:
+def check(spec: StudySpec, cluster: Cluster, has_nvme: bool) -> ResolvedBaseline:
     """The baseline as a configuration of ours, with notes on the way there.
 
     Raises:

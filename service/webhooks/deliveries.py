@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from shardtune.db.queries import webhooks
 from shardtune.service.process.context import Context
 from shardtune.service.webhooks import secrets
-from shardtune.service.webhooks.sending import Answer, Message, send
+from shardtune.service.webhooks.sending import Message, ReceiverAnswer, send
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ def claim_due(context: Context) -> list[Message]:
         ]
 
 
-def note(context: Context, message: Message, answer: Answer) -> None:
+def note(context: Context, message: Message, answer: ReceiverAnswer) -> None:
     """Store what became of a try; a try that was overtaken by another changes nothing."""
     now = context.now()
     with context.db.write() as session:

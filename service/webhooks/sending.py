@@ -25,7 +25,7 @@ class Message:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ReceiverAnswer:
     """What became of a try."""
 
     status: int | None
@@ -37,20 +37,20 @@ class Answer:
         return self.error is None
 
 
-async def send(message: Message, key: bytes, now: datetime, allow_private: bool) -> Answer:
+async def send(message: Message, key: bytes, now: datetime, allow_private: bool) -> ReceiverAnswer:
     """POST a message. Redirects are not followed: they could lead anywhere. Never raises for the receiver's faults."""
     try:
         async with asyncio.timeout(_TIMEOUT_S):
             return await _post(message, key, now, allow_private)
     except TimeoutError:
-        return Answer(None, f"no answer within {_TIMEOUT_S:g} s")
+        return ReceiverAnswer(None, f"no answer within {_TIMEOUT_S:g} s")
     except addresses.AddressRefused as error:
-        return Answer(None, str(error))
+        return ReceiverAnswer(None, str(error))
     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
-        return Answer(None, f"{type(error).__name__}: {error}"[:500])
+        return ReceiverAnswer(None, f"{type(error).__name__}: {error}"[:500])
 
 
-async def _post(message: Message, key: bytes, now: datetime, allow_private: bool) -> Answer:
+async def _post(message: Message, key: bytes, now: datetime, allow_private: bool) -> ReceiverAnswer:
     url = httpx.URL(message.url)
     address = await addresses.resolve(url, allow_private)
     headers = {
@@ -78,8 +78,8 @@ async def _post(message: Message, key: bytes, now: datetime, allow_private: bool
         finally:
             await response.aclose()
     if response.is_success:
-        return Answer(response.status_code, None)
-    return Answer(response.status_code, f"the receiver answered {response.status_code}")
+        return ReceiverAnswer(response.status_code, None)
+    return ReceiverAnswer(response.status_code, f"the receiver answered {response.status_code}")
 
 
 async def _drop_body(response: httpx.Response) -> None:

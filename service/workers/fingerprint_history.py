@@ -15,7 +15,7 @@ from shardtune.api_schemas.fingerprints import (
     FingerprintRecord,
 )
 from shardtune.db.queries import fingerprints
-from shardtune.db.queries.fingerprints import Filter
+from shardtune.db.queries.fingerprints import FingerprintFilter
 from shardtune.db.tables.best import BestRow
 from shardtune.db.tables.fingerprints import FingerprintEraRow
 from shardtune.db.tables.studies import FingerprintRow
@@ -30,7 +30,7 @@ _MOST_DEPENDENTS = 500
 
 def page(context: Context, worker: str | None, current_only: bool, token: str | None, limit: int) -> FingerprintPage:
     """Fingerprints of the workers that serve the sender's projects, the newest first."""
-    wanted = Filter(context.principal.project_id, worker, current_only)
+    wanted = FingerprintFilter(context.principal.project_id, worker, current_only)
     filters = astuple(wanted)
     with context.db.read() as session:
         after = paging.start(token, filters, paging.moment_and_id)

@@ -171,5 +171,5 @@ def test_ranks_slowed_by_a_fifth_are_noticed_by_the_next_canary_and_others_pass(
     print(f"canary: {slow.verdict}, {slow.change}, {slow.reason}")
     assert slow.verdict == "drift" and slow.change is not None and slow.change < 0.87, slow.reason
     with life.context.db.read() as session:
-        causes = [row.cause for row in retunes.page(session, retunes.Filter(*life.case), None, 9)]
+        causes = [row.cause for row in retunes.page(session, retunes.RetuneFilter(*life.case), None, 9)]
     assert causes == ["drift", "manual"]

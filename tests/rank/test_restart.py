@@ -18,7 +18,7 @@ from shardtune.api_schemas.restart import RestartMeasurement, RestartPlan
 from shardtune.tuner.verdict import restart
 from shardtune.workers.agent import collect
 from shardtune.workers.agent.attempt import Workplace, attempt
-from shardtune.workers.agent.supervise import Ended, Limits
+from shardtune.workers.agent.supervise import Ended, RunLimits
 from shardtune.workers.launchers.base import RankExit
 from shardtune.workers.launchers.warm import WarmLauncher
 from shardtune.workers.rank.classify import SetupError
@@ -54,7 +54,7 @@ def run(place: Workplace) -> Callable[..., RestartMeasurement | Failure]:
     def run_tiny(strategy: dict[str, Any], **changes: Any) -> RestartMeasurement | Failure:
         task = RestartTask(trial=tiny_task(strategy, **changes), plan=PLAN)
         directory = TrialDir.create(place.work_dir, f"run-{uuid.uuid4().hex[:8]}", task, place.fingerprint, 0)
-        attempted = attempt(place, task, lambda: directory, Limits(120, 60), lambda: None)
+        attempted = attempt(place, task, lambda: directory, RunLimits(120, 60), lambda: None)
         assert attempted is not None and not (directory.path / "checkpoint").exists()
         result = attempted.result
         assert isinstance(result, RestartMeasurement | Failure)

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from shardtune.api_schemas.leases import Heartbeat, LeaseRequest, Registration, Report
 from shardtune.api_schemas.studies import StudySpec
 from shardtune.db.session import Database
-from shardtune.service.http.errors import ServiceError
+from shardtune.service.http.errors import ApiError
 from shardtune.service.leasing import choose_study, renew_and_report
 from shardtune.service.lifecycle import advance, expiry
 from shardtune.service.process.context import Context, utc_now
@@ -99,7 +99,7 @@ def _serve(pipe: Any, settings: Settings) -> None:
         counted.number = 0
         try:
             answer = _RULES[rule](context, *arguments)
-        except ServiceError as error:
+        except ApiError as error:
             answer = Refused(error.code)
         except Exception:  # noqa: BLE001 (its caller's to judge)
             answer = RuntimeError(traceback.format_exc())

@@ -11,7 +11,7 @@ from shardtune.tuner.baseline import accelerate, deepspeed, training_arguments
 from shardtune.tuner.baseline.section import Section, in_words
 
 
-class Resolved(NamedTuple):
+class ResolvedBaseline(NamedTuple):
     """The baseline as a configuration, and what a reader should know about the way there."""
 
     config: TrialConfig | None
@@ -31,14 +31,14 @@ def resolve(
 
 def resolve_with_notes(
     baseline: TrialConfig | dict[str, JsonValue] | None, workload: Workload, cluster: Cluster
-) -> Resolved:
+) -> ResolvedBaseline:
     """The same as `resolve`, with the keys that are ignored and the conversions that were made.
 
     Raises:
         ValueError: as `resolve`.
     """
     if baseline is None:
-        return Resolved(None)
+        return ResolvedBaseline(None)
     notes: list[str] = []
     if isinstance(baseline, TrialConfig):
         config = baseline
@@ -53,7 +53,7 @@ def resolve_with_notes(
         else:
             config = deepspeed.read(top, workload, cluster, notes)
     _check_fits(config, workload, cluster)
-    return Resolved(config, tuple(notes))
+    return ResolvedBaseline(config, tuple(notes))
 
 
 def _ours(values: dict[str, JsonValue]) -> TrialConfig:

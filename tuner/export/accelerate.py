@@ -6,11 +6,11 @@ import yaml
 
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, ZeroConfig
 from shardtune.api_schemas.strategies.fsdp1 import HYBRID
-from shardtune.tuner.export.subject import Subject
+from shardtune.tuner.export.subject import ExportSource
 from shardtune.tuner.export.templates import fill
 
 
-def document(subject: Subject) -> str:
+def document(subject: ExportSource) -> str:
     """The file's text."""
     strategy = subject.config.strategy
     values: dict[str, Any] = {
@@ -48,7 +48,7 @@ def document(subject: Subject) -> str:
     )
 
 
-def _in_code(subject: Subject) -> list[str]:
+def _in_code(subject: ExportSource) -> list[str]:
     """What must stand in the user's script for it to be what was measured."""
     strategy, accumulation = subject.config.strategy, subject.accumulation
     lines = [f"data loader batch size {subject.config.micro_batch}, sequence length {subject.workload.sequence_length}"]
@@ -78,7 +78,7 @@ def _in_code(subject: Subject) -> list[str]:
     return lines
 
 
-def _fsdp2_in_code(subject: Subject, strategy: Fsdp2Config) -> list[str]:
+def _fsdp2_in_code(subject: ExportSource, strategy: Fsdp2Config) -> list[str]:
     lines = []
     if subject.is_mixed:
         lines.append(
@@ -94,7 +94,7 @@ def _fsdp2_in_code(subject: Subject, strategy: Fsdp2Config) -> list[str]:
     return lines
 
 
-def _fsdp1_in_code(subject: Subject, strategy: Fsdp1Config) -> list[str]:
+def _fsdp1_in_code(subject: ExportSource, strategy: Fsdp1Config) -> list[str]:
     lines = []
     if subject.is_mixed:
         lines.append(

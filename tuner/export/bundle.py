@@ -6,7 +6,7 @@ from shardtune.api_schemas.exports import Export, ExportFormat
 from shardtune.api_schemas.strategies import ZeroConfig
 from shardtune.api_schemas.studies import Contender, Study
 from shardtune.tuner.export import accelerate, launch, lightning, snippet, torchtitan, training_arguments
-from shardtune.tuner.export.subject import Subject
+from shardtune.tuner.export.subject import ExportSource
 
 NVME_PLACEHOLDER = "/path/on/nvme"
 """Where offloaded state goes is the user's to choose; the worker's own folder means nothing elsewhere."""
@@ -27,7 +27,7 @@ def export(study: Study, contender: Contender, form: ExportFormat) -> Export:
     """
     if form == "standard":
         return Export(format=form, files=files(study, contender))
-    subject = Subject.of(study, contender)
+    subject = ExportSource.of(study, contender)
     rendered = _RENDERERS[form](subject)
     return Export(
         format=form,
@@ -45,7 +45,7 @@ def files(study: Study, contender: Contender) -> dict[str, str]:
     Raises:
         ValueError: the study has measured nothing yet.
     """
-    subject = Subject.of(study, contender)
+    subject = ExportSource.of(study, contender)
     contents = {
         "config.json": _task(subject),
         "accelerate.yaml": accelerate.document(subject),
@@ -62,5 +62,5 @@ def files(study: Study, contender: Contender) -> dict[str, str]:
     return contents
 
 
-def _task(subject: Subject) -> str:
+def _task(subject: ExportSource) -> str:
     return json.dumps(subject.task().model_dump(mode="json"), indent=2) + "\n"

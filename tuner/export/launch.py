@@ -2,11 +2,11 @@
 
 from shardtune.api_schemas.environment import CPU_RANKS
 from shardtune.api_schemas.strategies import Fsdp1Config, Fsdp2Config, ZeroConfig
-from shardtune.tuner.export.subject import Subject
+from shardtune.tuner.export.subject import ExportSource
 from shardtune.tuner.export.templates import fill, indent
 
 
-def script(subject: Subject) -> str:
+def script(subject: ExportSource) -> str:
     """The script's text."""
     multi_node = subject.cluster.nodes > 1
     return fill(
@@ -20,7 +20,7 @@ def script(subject: Subject) -> str:
     )
 
 
-def torchrun_options(subject: Subject) -> str:
+def torchrun_options(subject: ExportSource) -> str:
     """Options of `torchrun` for the cluster."""
     cluster = subject.cluster
     if cluster.nodes == 1:
@@ -29,7 +29,7 @@ def torchrun_options(subject: Subject) -> str:
     return f"--nnodes {cluster.nodes} --nproc-per-node {cluster.gpus_per_node} {rendezvous}"
 
 
-def _environment(subject: Subject) -> list[str]:
+def _environment(subject: ExportSource) -> list[str]:
     lines = []
     if subject.cluster.nodes > 1:
         lines.append(': "${MASTER_ADDR:?set MASTER_ADDR to the address of the first node}"')
@@ -42,7 +42,7 @@ def _environment(subject: Subject) -> list[str]:
     return lines
 
 
-def _accelerate(subject: Subject) -> list[str]:
+def _accelerate(subject: ExportSource) -> list[str]:
     strategy = subject.config.strategy
     if subject.on_cpu and isinstance(strategy, Fsdp1Config | Fsdp2Config | ZeroConfig):
         name = "DeepSpeed" if isinstance(strategy, ZeroConfig) else "FSDP"

@@ -4,13 +4,13 @@ from typing import Any
 
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
 from shardtune.tuner.export.rendered import Rendered, comment, differences
-from shardtune.tuner.export.subject import Subject, torch_dtype
+from shardtune.tuner.export.subject import ExportSource, torch_dtype
 from shardtune.tuner.export.templates import fill
 
 RELEASE = "lightning 2.6"
 
 
-def render(subject: Subject) -> Rendered:
+def render(subject: ExportSource) -> Rendered:
     """One file.
 
     Raises:
@@ -32,7 +32,7 @@ def render(subject: Subject) -> Rendered:
     return Rendered({"lightning_strategy.py": text}, RELEASE, lossy, done)
 
 
-def _strategy(subject: Subject) -> tuple[str, str, str]:
+def _strategy(subject: ExportSource) -> tuple[str, str, str]:
     """Class to import, expression, and what else the file needs."""
     strategy = subject.config.strategy
     if isinstance(strategy, DdpConfig):
@@ -53,7 +53,7 @@ def _strategy(subject: Subject) -> tuple[str, str, str]:
     raise ValueError(f"backend ({subject.config.backend!r}) has no words in this export; export another configuration")
 
 
-def _configure(subject: Subject, strategy: Fsdp2Config) -> str:
+def _configure(subject: ExportSource, strategy: Fsdp2Config) -> str:
     workload = subject.workload
     policy = "MixedPrecisionPolicy()"
     if subject.is_mixed:
@@ -73,7 +73,7 @@ def _configure(subject: Subject, strategy: Fsdp2Config) -> str:
     )
 
 
-def _trainer(subject: Subject) -> dict[str, Any]:
+def _trainer(subject: ExportSource) -> dict[str, Any]:
     cluster, workload = subject.cluster, subject.workload
     # FSDP2's own policy casts; Lightning's plugin would cast again.
     own_casts = isinstance(subject.config.strategy, Fsdp2Config)
@@ -99,7 +99,7 @@ def _done(config: TrialConfig, accumulation: int) -> TrialConfig:
     return config.model_copy(update={"strategy": changed})
 
 
-def _besides(subject: Subject) -> tuple[str, ...]:
+def _besides(subject: ExportSource) -> tuple[str, ...]:
     lines = [f"micro batch: the data loader's batch size must be {subject.config.micro_batch}"]
     config = subject.config
     if config.activation_checkpointing != "none" or config.compile:

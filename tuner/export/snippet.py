@@ -4,7 +4,7 @@ from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config
 from shardtune.api_schemas.strategies.fsdp1 import HYBRID
 from shardtune.tuner.export import trainers
 from shardtune.tuner.export.launch import torchrun_options
-from shardtune.tuner.export.subject import Subject, torch_dtype
+from shardtune.tuner.export.subject import ExportSource, torch_dtype
 from shardtune.tuner.export.templates import fill, indent
 
 _KEPT = (
@@ -23,7 +23,7 @@ _KEPT = (
 """Operators of `workers.rank.model.checkpointing`; a test holds the two lists together."""
 
 
-def source(subject: Subject) -> str:
+def source(subject: ExportSource) -> str:
     """The script's text."""
     workload, optimizer = subject.workload, subject.workload.optimizer
     strategy = subject.config.strategy
@@ -58,7 +58,7 @@ def source(subject: Subject) -> str:
     )
 
 
-def _figures(subject: Subject) -> str:
+def _figures(subject: ExportSource) -> str:
     contender, memory = subject.contender, ""
     if contender.peak_allocated_gib is not None:
         memory = f", {contender.peak_allocated_gib:.3g} GiB allocated at the peak"
@@ -67,7 +67,7 @@ def _figures(subject: Subject) -> str:
     return f"Measured on {subject.machines}: {speed}{memory} ({runs})."
 
 
-def _standard_imports(subject: Subject) -> str:
+def _standard_imports(subject: ExportSource) -> str:
     names = ["argparse", "json", "os", "time"]
     names += ["sys"] if subject.on_cpu else []
     names += ["contextlib"] if trainers.uses_no_sync(subject) else []
@@ -75,7 +75,7 @@ def _standard_imports(subject: Subject) -> str:
     return "\n".join(f"import {name}" for name in sorted(names))
 
 
-def _imports(subject: Subject) -> str:
+def _imports(subject: ExportSource) -> str:
     strategy, config = subject.config.strategy, subject.config
     plain = ["import torch", "import torch.distributed as dist", "import transformers"]
     named: list[str] = []
@@ -111,7 +111,7 @@ def _imports(subject: Subject) -> str:
     return "\n".join([*plain, *sorted(named)])
 
 
-def _constants(subject: Subject) -> str:
+def _constants(subject: ExportSource) -> str:
     strategy, limit = subject.config.strategy, subject.workload.max_grad_norm
     lines = []
     if isinstance(strategy, ZeroConfig):
@@ -131,7 +131,7 @@ def _constants(subject: Subject) -> str:
     return "\n".join(lines)
 
 
-def _build(subject: Subject) -> list[str]:
+def _build(subject: ExportSource) -> list[str]:
     call = "model = transformers.AutoModelForCausalLM.from_config("
     options = (
         f'    config, attn_implementation="{subject.workload.attention}", dtype=torch.float32, trust_remote_code=False'
@@ -142,7 +142,7 @@ def _build(subject: Subject) -> list[str]:
     return [call, options, ")"]
 
 
-def _checkpointing(subject: Subject) -> str:
+def _checkpointing(subject: ExportSource) -> str:
     mode, strategy = subject.config.activation_checkpointing, subject.config.strategy
     parts = []
     if mode != "none":
@@ -155,7 +155,7 @@ def _checkpointing(subject: Subject) -> str:
     return "".join(parts).removesuffix("\n")
 
 
-def _leave(subject: Subject) -> list[str]:
+def _leave(subject: ExportSource) -> list[str]:
     if not subject.on_cpu:
         return ["dist.destroy_process_group()"]
     return [
@@ -166,7 +166,7 @@ def _leave(subject: Subject) -> list[str]:
     ]
 
 
-def _join(subject: Subject) -> list[str]:
+def _join(subject: ExportSource) -> list[str]:
     lines = ['device = torch.device("cpu")', "torch.set_num_threads(max(1, (os.cpu_count() or 1) // RANKS))"]
     if not subject.on_cpu:
         lines = ['device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))', "torch.cuda.set_device(device)"]

@@ -14,7 +14,7 @@ _TORCH = {"float32": "torch.float32", "bfloat16": "torch.bfloat16"}
 
 
 @dataclass(frozen=True)
-class Subject:
+class ExportSource:
     """One configuration with the model, workload and cluster it was measured on."""
 
     study: Study
@@ -22,7 +22,7 @@ class Subject:
     profile: ModelProfile
 
     @classmethod
-    def of(cls, study: Study, contender: Contender) -> "Subject":
+    def of(cls, study: Study, contender: Contender) -> "ExportSource":
         """Raises ValueError for a study whose model has not been profiled, which has measured nothing either."""
         if study.profile is None:
             raise ValueError(f"study ({study.study_id}) has no model profile yet; wait until its first trial has ended")

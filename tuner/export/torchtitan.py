@@ -4,7 +4,7 @@ from typing import Any
 
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
 from shardtune.tuner.export.rendered import Rendered, comment, differences
-from shardtune.tuner.export.subject import Subject
+from shardtune.tuner.export.subject import ExportSource
 from shardtune.tuner.export.templates import fill
 
 RELEASE = "torchtitan 0.2.2"
@@ -12,7 +12,7 @@ _BUCKET_CAP_MB = 100
 """models/llama3/infra/parallelize.py, apply_ddp."""
 
 
-def render(subject: Subject) -> Rendered:
+def render(subject: ExportSource) -> Rendered:
     """One file.
 
     Raises:
@@ -31,7 +31,7 @@ def render(subject: Subject) -> Rendered:
     return Rendered({"torchtitan.toml": text}, RELEASE, lossy, done)
 
 
-def _sections(subject: Subject) -> dict[str, dict[str, Any]]:
+def _sections(subject: ExportSource) -> dict[str, dict[str, Any]]:
     workload, optimizer, config = subject.workload, subject.workload.optimizer, subject.config
     strategy = config.strategy
     replicate, shard = (
@@ -102,7 +102,7 @@ def _done(config: TrialConfig, accumulation: int) -> TrialConfig:
     )
 
 
-def _besides(subject: Subject) -> tuple[str, ...]:
+def _besides(subject: ExportSource) -> tuple[str, ...]:
     lines = ["model: the size is a flavor of torchtitan's own table, not the study's config; set model.flavor"]
     if subject.config.activation_checkpointing == "selective":
         lines.append(

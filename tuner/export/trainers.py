@@ -2,11 +2,11 @@
 
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, ZeroConfig
 from shardtune.api_schemas.strategies.fsdp1 import HYBRID
-from shardtune.tuner.export.subject import Subject, torch_dtype
+from shardtune.tuner.export.subject import ExportSource, torch_dtype
 from shardtune.tuner.export.templates import fill, indent
 
 
-def source(subject: Subject) -> str:
+def source(subject: ExportSource) -> str:
     """The body of the class."""
     strategy = subject.config.strategy
     if isinstance(strategy, DdpConfig):
@@ -16,18 +16,18 @@ def source(subject: Subject) -> str:
     return _fsdp2(subject, strategy) if isinstance(strategy, Fsdp2Config) else _zero(subject, strategy)
 
 
-def uses_no_sync(subject: Subject) -> bool:
+def uses_no_sync(subject: ExportSource) -> bool:
     """DDP or FSDP1 that reduces only after the last of several micro batches."""
     strategy = subject.config.strategy
     return isinstance(strategy, DdpConfig | Fsdp1Config) and strategy.grad_sync == "last" and subject.accumulation > 1
 
 
-def prepares_blocks(subject: Subject) -> bool:
+def prepares_blocks(subject: ExportSource) -> bool:
     """Checkpoints or compiles the repeated blocks."""
     return subject.config.compile or subject.config.activation_checkpointing != "none"
 
 
-def _prepare_blocks(subject: Subject) -> list[str]:
+def _prepare_blocks(subject: ExportSource) -> list[str]:
     if not prepares_blocks(subject):
         return []
     lines = ["for block in model.get_submodule(BLOCKS):"]
@@ -35,7 +35,7 @@ def _prepare_blocks(subject: Subject) -> list[str]:
     return lines + (["    block.compile()"] if subject.config.compile else [])
 
 
-def _ddp(subject: Subject, strategy: DdpConfig) -> str:
+def _ddp(subject: ExportSource, strategy: DdpConfig) -> str:
     prepare = _prepare_blocks(subject)
     if subject.is_mixed:
         prepare += [
@@ -55,7 +55,7 @@ def _ddp(subject: Subject, strategy: DdpConfig) -> str:
     )
 
 
-def _backward(subject: Subject) -> list[str]:
+def _backward(subject: ExportSource) -> list[str]:
     lines = ["loss = self.model(input_ids=tokens, labels=tokens).loss", "(loss / ACCUMULATION).backward()"]
     if not uses_no_sync(subject):
         return lines
@@ -63,7 +63,7 @@ def _backward(subject: Subject) -> list[str]:
     return [sync, *(f"    {line}" for line in lines)]
 
 
-def _fsdp1(subject: Subject, strategy: Fsdp1Config) -> str:
+def _fsdp1(subject: ExportSource, strategy: Fsdp1Config) -> str:
     recipe, prefetch = subject.workload.recipe, strategy.backward_prefetch
     axes = f"({strategy.dp_replicate}, {strategy.dp_shard})"
     return fill(
@@ -83,7 +83,7 @@ def _fsdp1(subject: Subject, strategy: Fsdp1Config) -> str:
     )
 
 
-def _fsdp2(subject: Subject, strategy: Fsdp2Config) -> str:
+def _fsdp2(subject: ExportSource, strategy: Fsdp2Config) -> str:
     recipe, replicated = subject.workload.recipe, strategy.dp_replicate > 1
     offload, count = strategy.cpu_offload, strategy.blocks_per_unit
     units = f"[blocks[i : i + {count}] for i in range(0, len(blocks), {count})]" if count > 1 else "blocks"
@@ -132,7 +132,7 @@ def _prefetch(strategy: Fsdp2Config) -> list[str]:
     return [first, "for i, head in enumerate(heads):", *lines] if lines else []
 
 
-def _zero(subject: Subject, strategy: ZeroConfig) -> str:
+def _zero(subject: ExportSource, strategy: ZeroConfig) -> str:
     prepare = _prepare_blocks(subject)
     if strategy.stage == 3 and subject.profile.moe_class:
         # The router picks other experts on every rank; hooks inside would gather in different orders and hang.

@@ -6,13 +6,13 @@ from typing import Any
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
 from shardtune.api_schemas.strategies.training_arguments import block_arguments, strategy_arguments, workload_arguments
 from shardtune.tuner.export.rendered import Rendered, comment, differences
-from shardtune.tuner.export.subject import Subject
+from shardtune.tuner.export.subject import ExportSource
 from shardtune.tuner.export.templates import fill
 
 RELEASE = "transformers 5.23"
 
 
-def render(subject: Subject) -> Rendered:
+def render(subject: ExportSource) -> Rendered:
     """`training_arguments.json` and `trainer_snippet.py`.
 
     Raises:
@@ -50,7 +50,7 @@ def _done(config: TrialConfig, accumulation: int) -> TrialConfig:
     return config.model_copy(update={"strategy": strategy, "activation_checkpointing": checkpointing})
 
 
-def _numerics(subject: Subject) -> tuple[str, ...]:
+def _numerics(subject: ExportSource) -> tuple[str, ...]:
     """Where Trainer trains something slightly else."""
     lines = ["weight_decay: on all parameters was measured; Trainer leaves biases and norms out"]
     strategy = subject.config.strategy

@@ -22,7 +22,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Standing:
+class CaseStanding:
     """How the machines of now stand to the fingerprint of a measurement."""
 
     changes: tuple[FieldChange, ...]
@@ -47,7 +47,7 @@ class Marks:
     """`field=value` of the changes it was announced for."""
 
 
-def assess(measured_on: Fingerprint, nodes: int, machines: Sequence[Machine]) -> Standing | None:
+def assess(measured_on: Fingerprint, nodes: int, machines: Sequence[Machine]) -> CaseStanding | None:
     """Stale when a machine is ready and none is left, ready or silent for a while, that compares with the measurement.
 
     While a change rolls over a fleet, those that still have the old values keep an answer fresh; those that are down
@@ -58,7 +58,7 @@ def assess(measured_on: Fingerprint, nodes: int, machines: Sequence[Machine]) ->
     compared = [(changes(measured_on, machine.fingerprint, nodes), machine) for machine in machines]
     nearest = min((found for found, _ in compared), key=lambda found: (len(_stale(found)), len(found)))
     if not _stale(nearest):
-        return Standing(nearest)
+        return CaseStanding(nearest)
     first_seen: dict[str, datetime] = {}
     fields = set()
     for found, machine in compared:
@@ -66,7 +66,7 @@ def assess(measured_on: Fingerprint, nodes: int, machines: Sequence[Machine]) ->
             fields.add(change.field)
             value = f"{change.field}={change.now}"
             first_seen[value] = min(machine.since, first_seen.get(value, machine.since))
-    return Standing(
+    return CaseStanding(
         changes=nearest,
         stale_fields=tuple(field for field in POLICY if field in fields),
         values=tuple(sorted(first_seen)),
@@ -74,7 +74,7 @@ def assess(measured_on: Fingerprint, nodes: int, machines: Sequence[Machine]) ->
     )
 
 
-def marked(now_written: Marks, standing: Standing, is_asked: bool, now: datetime, debounce: timedelta) -> Marks:
+def marked(now_written: Marks, standing: CaseStanding, is_asked: bool, now: datetime, debounce: timedelta) -> Marks:
     """What is to be written down. A change is announced once, when nothing new has appeared for the debounce.
 
     `is_asked`: whoever asks for the case is given this recommendation; older ones are marked, not announced.

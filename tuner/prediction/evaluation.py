@@ -19,7 +19,7 @@ from shardtune.tuner.prediction.throughput.rates import CPU_NETWORK, CPU_RATES, 
 
 
 @dataclass(frozen=True)
-class Machine:
+class MachineRates:
     """What a cluster computes and communicates with; None where the catalogue does not know."""
 
     rates: Rates | None
@@ -28,7 +28,7 @@ class Machine:
 
 
 @lru_cache(maxsize=256)
-def machine(cluster: Cluster, recipe_is_fp32: bool = False, measured: MeasuredHardware | None = None) -> Machine:
+def machine(cluster: Cluster, recipe_is_fp32: bool = False, measured: MeasuredHardware | None = None) -> MachineRates:
     """Measured figures where there are any, else the catalogue's with the cluster's own where it states them.
 
     Raises:
@@ -37,9 +37,9 @@ def machine(cluster: Cluster, recipe_is_fp32: bool = False, measured: MeasuredHa
     if measured is not None:
         rates: Rates | None = measured_rates(measured, cluster.device, recipe_is_fp32)
         network = measured_network(measured, cluster, fallback_network(cluster))
-        return Machine(rates, network, _known_peak(cluster))
+        return MachineRates(rates, network, _known_peak(cluster))
     if cluster.device == "cpu":
-        return Machine(CPU_RATES, replace(CPU_NETWORK, gpus_per_node=cluster.gpus_per_node), None)
+        return MachineRates(CPU_RATES, replace(CPU_NETWORK, gpus_per_node=cluster.gpus_per_node), None)
     gpu = catalogue.on_cluster(cluster)
     network = cluster_network(gpu, cluster)
     try:
@@ -48,7 +48,7 @@ def machine(cluster: Cluster, recipe_is_fp32: bool = False, measured: MeasuredHa
         rates = None
     if rates is not None and recipe_is_fp32:
         rates = rates.in_fp32(gpu.architecture)
-    return Machine(rates, network, gpu.peak_flops)
+    return MachineRates(rates, network, gpu.peak_flops)
 
 
 def _known_peak(cluster: Cluster) -> float | None:

@@ -6,14 +6,14 @@ which starts the script and hands the trial in here; nothing here imports it.
 
 import os
 
-from shardtune.workers.adapter.trial import AdapterError, Refused, Stopped, Trial
+from shardtune.workers.adapter.trial import AdapterError, Refused, ScriptTrial, Stopped
 
-__all__ = ["AdapterError", "Refused", "Stopped", "Trial", "in_trial", "trial"]
+__all__ = ["AdapterError", "Refused", "ScriptTrial", "Stopped", "in_trial", "trial"]
 
 RANK_PID = "SHARDTUNE_RANK_PID"
 """Environment variable: the process that the worker started as this rank."""
 
-_current: Trial | None = None
+_current: ScriptTrial | None = None
 
 
 def in_trial() -> bool:
@@ -21,7 +21,7 @@ def in_trial() -> bool:
     return RANK_PID in os.environ
 
 
-def trial() -> Trial:
+def trial() -> ScriptTrial:
     """The trial this script is to run.
 
     Raises:
@@ -40,7 +40,7 @@ def trial() -> Trial:
     return _current
 
 
-def hand_in(current: Trial) -> None:
+def hand_in(current: ScriptTrial) -> None:
     """For `workers.rank.training.scripted`: what `trial()` returns in this process."""
     global _current
     _current = current

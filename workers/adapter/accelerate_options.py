@@ -6,10 +6,10 @@ from accelerate import DistributedDataParallelKwargs
 from accelerate.utils import GradientAccumulationPlugin
 
 from shardtune.api_schemas.strategies import DdpConfig
-from shardtune.workers.adapter.trial import Refused, Trial
+from shardtune.workers.adapter.trial import Refused, ScriptTrial
 
 
-def accelerator_options(trial: Trial) -> dict[str, Any]:
+def accelerator_options(trial: ScriptTrial) -> dict[str, Any]:
     """Keyword arguments for `Accelerator(**…)`; activation checkpointing and compilation are `trial.prepare`'s.
 
     Raises:

@@ -7,10 +7,10 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config
 from shardtune.api_schemas.strategies.training_arguments import strategy_arguments, workload_arguments
-from shardtune.workers.adapter.trial import Trial
+from shardtune.workers.adapter.trial import ScriptTrial
 
 
-def training_arguments(trial: Trial) -> dict[str, Any]:
+def training_arguments(trial: ScriptTrial) -> dict[str, Any]:
     """Keyword arguments for `TrainingArguments(**…)`; activation checkpointing and compilation are applied by `attach`.
 
     Raises:
@@ -27,7 +27,7 @@ def training_arguments(trial: Trial) -> dict[str, Any]:
     return {**workload_arguments(trial.workload, on_cpu), **values}
 
 
-def attach(trainer: Trainer, trial: Trial) -> None:
+def attach(trainer: Trainer, trial: ScriptTrial) -> None:
     """Report every optimizer step of the trainer. Call it before `trainer.train()`."""
     trial.prepare(trainer.model)
     strategy = trial.config.strategy
@@ -46,7 +46,7 @@ def attach(trainer: Trainer, trial: Trial) -> None:
 
 
 class _Report(TrainerCallback):  # type: ignore[misc]
-    def __init__(self, trial: Trial, losses: list[torch.Tensor]) -> None:
+    def __init__(self, trial: ScriptTrial, losses: list[torch.Tensor]) -> None:
         self._trial, self._losses = trial, losses
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:

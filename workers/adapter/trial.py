@@ -35,7 +35,7 @@ class Recorder(Protocol):
         """See `Trial.report`; called once per optimizer step."""
 
 
-class Trial:
+class ScriptTrial:
     """One configuration to run, in one rank. Its numbers are this rank's."""
 
     def __init__(

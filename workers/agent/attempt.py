@@ -13,7 +13,7 @@ from shardtune.api_schemas.models import ModelProfile
 from shardtune.api_schemas.restart import RestartMeasurement
 from shardtune.workers.agent.collect import outcome
 from shardtune.workers.agent.phases import see_through
-from shardtune.workers.agent.supervise import Ended, Limits
+from shardtune.workers.agent.supervise import Ended, RunLimits
 from shardtune.workers.clock import now_s
 from shardtune.workers.config.allowlist import Allowed
 from shardtune.workers.launchers.base import Launcher, LaunchFailed
@@ -61,7 +61,7 @@ def attempt(
     place: Workplace,
     task: Task,
     directory_of: Callable[[], TrialDir],
-    limits: Limits,
+    limits: RunLimits,
     interrupted: Callable[[], str | None],
 ) -> Attempted | None:
     """Run a task; None when `interrupted` ended it, which is nobody's result.

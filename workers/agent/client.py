@@ -47,11 +47,11 @@ class LeaseLost(ClientError):
     """The service does not know this session or attempt (any more)."""
 
 
-class Refused(ClientError):
+class RequestRefused(ClientError):
     """The service understood and said no."""
 
 
-class _Bearer(httpx.Auth):
+class _WorkerKey(httpx.Auth):
     """Sends the key; where it is refused, sends the one that its file has by now."""
 
     def __init__(self, keys: KeySource) -> None:
@@ -71,12 +71,12 @@ class _Bearer(httpx.Auth):
             yield request
 
 
-class ServiceClient:
+class WorkerClient:
     """Calls of one worker session. May be shared between threads (httpx clients may)."""
 
     def __init__(self, base_url: str, timeout_s: float = 5.0, keys: KeySource | None = None):
         self._keys = keys or KeySource()
-        self._http = httpx.Client(base_url=base_url.rstrip("/"), timeout=timeout_s, auth=_Bearer(self._keys))
+        self._http = httpx.Client(base_url=base_url.rstrip("/"), timeout=timeout_s, auth=_WorkerKey(self._keys))
         self._timeout_s = timeout_s
         self._was_accepted = False
 
@@ -127,7 +127,7 @@ class ServiceClient:
             raise Unreachable(text)
         if response.status_code == _UNAUTHORIZED and self._was_accepted and self._keys.file is not None:
             raise Unreachable(f"{text}; waiting for another key in {self._keys.file}")
-        raise LeaseLost(text) if response.status_code in _LOST else Refused(text)
+        raise LeaseLost(text) if response.status_code in _LOST else RequestRefused(text)
 
 
 def _expect(response: httpx.Response, answer: type[Answer]) -> Answer:

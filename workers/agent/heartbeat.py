@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from shardtune.api_schemas.leases import PROTOCOL_VERSION, Heartbeat, Lease
 from shardtune.api_schemas.measurements import Progress
-from shardtune.workers.agent.client import LeaseLost, Refused, ServiceClient, Unreachable
+from shardtune.workers.agent.client import LeaseLost, RequestRefused, Unreachable, WorkerClient
 from shardtune.workers.clock import LeaseClock, now_s
 
 log = logging.getLogger(__name__)
@@ -17,7 +17,7 @@ class HeartbeatThread(threading.Thread):
 
     def __init__(
         self,
-        client: ServiceClient,
+        client: WorkerClient,
         session: str,
         lease: Lease,
         leased_at_s: float,
@@ -69,7 +69,7 @@ class HeartbeatThread(threading.Thread):
             answer = self._client.heartbeat(self._lease.run_id, heartbeat)
         except Unreachable as error:
             log.warning("heartbeat not answered: %s", error)
-        except (LeaseLost, Refused) as error:
+        except (LeaseLost, RequestRefused) as error:
             self._stop_reason = f"lease lost: {error}"
         else:
             self._clock.renewed(sent_at_s, answer.lease_s)

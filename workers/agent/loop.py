@@ -16,9 +16,9 @@ from shardtune.api_schemas.measurements import Measurement
 from shardtune.api_schemas.models import ModelProfile
 from shardtune.api_schemas.restart import RestartMeasurement
 from shardtune.workers.agent.attempt import Attempted, Workplace, attempt
-from shardtune.workers.agent.client import ClientError, LeaseLost, Refused, ServiceClient, Unreachable, patiently
+from shardtune.workers.agent.client import ClientError, LeaseLost, RequestRefused, Unreachable, WorkerClient, patiently
 from shardtune.workers.agent.heartbeat import HeartbeatThread
-from shardtune.workers.agent.supervise import Limits
+from shardtune.workers.agent.supervise import RunLimits
 from shardtune.workers.clock import now_s
 from shardtune.workers.config.settings import WorkerSettings
 from shardtune.workers.interrupt import Interrupt
@@ -38,7 +38,7 @@ class Agent:
     def __init__(
         self,
         settings: WorkerSettings,
-        client: ServiceClient,
+        client: WorkerClient,
         place: Workplace,
         inventory: Inventory,
         interrupt: Interrupt,
@@ -119,7 +119,7 @@ class Agent:
         except Unreachable as error:
             _warn(error)
             # Whatever else it answers, it answers: the next question shows what that means.
-            with contextlib.suppress(LeaseLost, Refused):
+            with contextlib.suppress(LeaseLost, RequestRefused):
                 patiently(self._client.ready, give_up=lambda: bool(self._interrupt))
         except LeaseLost as error:
             log.warning("the service does not know this session (any more), registering again: %s", error)
@@ -132,7 +132,7 @@ class Agent:
         """
         recent = [moment for moment in self._registered_s if now_s() - moment < _RIVAL_WINDOW_S]
         if len(recent) > _MOST_REGISTRATIONS:
-            raise Refused(
+            raise RequestRefused(
                 f"name ({self._settings.pool_name}) seems to belong to another live worker, which closes our sessions; "
                 "stop one of the two, or give it another --name"
             )
@@ -160,7 +160,7 @@ class Agent:
                 self._place,
                 lease.task,
                 directory_of=create,
-                limits=Limits(lease.deadline_s, lease.no_progress_s),
+                limits=RunLimits(lease.deadline_s, lease.no_progress_s),
                 interrupted=lambda: self._interrupt.reason or heartbeat.stop_reason,
             )
             if attempted is not None:
@@ -199,7 +199,7 @@ class Agent:
             )
         except LeaseLost as error:
             log.warning("the result of run %s came too late: %s", lease.run_id, error)
-        except Refused as error:
+        except RequestRefused as error:
             log.error("the result of run %s was refused: %s", lease.run_id, error)
         else:
             if answer is None:

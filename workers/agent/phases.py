@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from shardtune.api_schemas.leases import RestartTask, Task
 from shardtune.workers.agent.collect import first_failure
-from shardtune.workers.agent.supervise import Ended, Limits, supervise
+from shardtune.workers.agent.supervise import Ended, RunLimits, supervise
 from shardtune.workers.clock import now_s
 from shardtune.workers.launchers.base import Launcher
 from shardtune.workers.trial_dir import TrialDir
@@ -16,7 +16,7 @@ def see_through(
     task: Task,
     directory: TrialDir,
     ranks: int,
-    limits: Limits,
+    limits: RunLimits,
     interrupted: Callable[[], str | None],
 ) -> Ended:
     """How the last launch of the task ended, with the time of all of them.
@@ -34,7 +34,7 @@ def see_through(
 
 
 def _twice(
-    launcher: Launcher, directory: TrialDir, ranks: int, limits: Limits, interrupted: Callable[[], str | None]
+    launcher: Launcher, directory: TrialDir, ranks: int, limits: RunLimits, interrupted: Callable[[], str | None]
 ) -> Ended:
     first = supervise(launcher, directory, ranks, limits, interrupted)
     if first.cause is not None or first_failure(directory, first) is not None:

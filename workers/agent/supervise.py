@@ -14,7 +14,7 @@ _POLL_S = 0.25
 
 
 @dataclass(frozen=True)
-class Limits:
+class RunLimits:
     """How long an attempt may take."""
 
     deadline_s: float
@@ -46,7 +46,7 @@ def supervise(
     launcher: Launcher,
     directory: TrialDir,
     world_size: int,
-    limits: Limits,
+    limits: RunLimits,
     interrupted: Callable[[], str | None],
 ) -> Ended:
     """Launch and see it through; on every way out, exceptions included, no rank is alive.
@@ -80,7 +80,7 @@ class _End:
 class _Watch:
     """Decides when an attempt is over."""
 
-    def __init__(self, launcher: Launcher, directory: TrialDir, world_size: int, limits: Limits, started_s: float):
+    def __init__(self, launcher: Launcher, directory: TrialDir, world_size: int, limits: RunLimits, started_s: float):
         self._launcher = launcher
         self._directory = directory
         self._world_size = world_size

@@ -32,7 +32,7 @@ class DetectionFailed(Exception):
     """A look at the machine went wrong; the message carries the child's last words."""
 
 
-class Gpu(BaseModel):
+class DetectedGpu(BaseModel):
     """One visible GPU, as `workers.machine.nvml` prints it."""
 
     uuid: str
@@ -51,7 +51,7 @@ class Gpus(BaseModel):
     """All visible GPUs."""
 
     driver: str | None
-    devices: tuple[Gpu, ...]
+    devices: tuple[DetectedGpu, ...]
     links: tuple[tuple[int, int, str], ...] = ()
     """Pairs of devices by index, and how they are joined."""
 

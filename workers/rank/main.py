@@ -36,7 +36,7 @@ def run(folder: Path, make_trainer: MakeTrainer = wrap.trainer) -> int:
     """
     deadline.hold(folder)
     rank = int(os.environ.get("RANK", "0"))
-    attempt = Attempt(folder, rank, make_trainer)
+    attempt = RankAttempt(folder, rank, make_trainer)
     try:
         task = trial_dir.read_task(folder)
         if isinstance(task, ProfileTask):
@@ -63,7 +63,7 @@ def write_profile(task: ProfileTask, folder: Path) -> None:
         trial_dir.write_profile(folder, profile.of(task.model, task.workload))
 
 
-class Attempt:
+class RankAttempt:
     """The stages of a trial; `phase` tells how an exception is to be understood."""
 
     def __init__(self, folder: Path, rank: int, make_trainer: MakeTrainer) -> None:

@@ -29,7 +29,7 @@ from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.options import AsJson, StateDir
 from shardtune.service.cli.stack import database_errors, database_url, prepare
 from shardtune.service.cli.study_file import error_lines
-from shardtune.service.http.errors import ServiceError
+from shardtune.service.http.errors import ApiError
 from shardtune.service.process.context import Context
 from shardtune.service.settings import Settings
 
@@ -175,7 +175,7 @@ def _opened(state_dir: Path) -> Iterator[Context]:
     try:
         with database_errors(), _context(url) as context:
             yield context
-    except ServiceError as error:
+    except ApiError as error:
         raise InputError(error.detail) from None
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from shardtune.api_schemas.studies import Speedup
-from shardtune.service.pages.charts.plot import Tick, ticks
+from shardtune.service.pages.charts.plot import AxisTick, ticks
 from shardtune.service.pages.charts.scale import spanning
 
 WIDTH, HEIGHT, SIDE = 460, 92, 16
@@ -19,7 +19,7 @@ class Interval:
     even: float
     """Where the ratio is 1."""
     pairs: tuple[tuple[float, str], ...]
-    x_ticks: tuple[Tick, ...]
+    x_ticks: tuple[AxisTick, ...]
     summary: str
     width: int = WIDTH
     height: int = HEIGHT
@@ -35,6 +35,6 @@ def interval(speedup: Speedup) -> Interval:
         high=scale(high),
         even=scale(1.0),
         pairs=tuple((scale(ratio), f"pair {number}: {ratio:.3f}×") for number, ratio in enumerate(ratios, 1)),
-        x_ticks=tuple(Tick(tick.at, f"{tick.label}×") for tick in ticks(scale, 6)),
+        x_ticks=tuple(AxisTick(tick.at, f"{tick.label}×") for tick in ticks(scale, 6)),
         summary=f"Speed-up {speedup.value:.2f}×, 95 % interval {low:.2f} to {high:.2f}, from {speedup.pairs} pairs.",
     )

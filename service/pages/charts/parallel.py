@@ -6,7 +6,7 @@ from textwrap import wrap
 from typing import Any
 
 from shardtune.db.queries.trial_points import TrialPoint
-from shardtune.service.pages.charts.plot import Tick, polyline
+from shardtune.service.pages.charts.plot import AxisTick, polyline
 from shardtune.service.pages.charts.scale import from_zero
 from shardtune.service.pages.figures import backend_name, knob_name, knob_value, rate
 
@@ -28,7 +28,7 @@ class Axis:
     """Lines of it."""
     knob: str
     """Empty: the speed."""
-    ticks: tuple[Tick, ...]
+    ticks: tuple[AxisTick, ...]
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,13 @@ def parallel(
         values = _ordered([f.get(knob) for _, f in rows])
         ticks = _spread(values)
         axes.append(
-            Axis(LEFT + index * gap, _lines(knob_name(knob)), knob, tuple(Tick(y, _shown(knob, v)) for v, y in ticks))
+            Axis(
+                LEFT + index * gap, _lines(knob_name(knob)), knob, tuple(AxisTick(y, _shown(knob, v)) for v, y in ticks)
+            )
         )
         places.append({_key(value): y for value, y in ticks})
     last = WIDTH - RIGHT
-    axes.append(Axis(last, ("tokens/s/GPU",), "", tuple(Tick(speeds(v), rate(v)) for v in speeds.ticks(5))))
+    axes.append(Axis(last, ("tokens/s/GPU",), "", tuple(AxisTick(speeds(v), rate(v)) for v in speeds.ticks(5))))
     traces = []
     for point, table in rows:
         own = [(axis.x, place[_key(table.get(knob))]) for axis, place, knob in zip(axes, places, knobs, strict=False)]

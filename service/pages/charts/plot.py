@@ -11,7 +11,7 @@ LEFT, RIGHT, TOP, BOTTOM = 58, 12, 28, 44
 
 
 @dataclass(frozen=True)
-class Tick:
+class AxisTick:
     """A labelled position on an axis."""
 
     at: float
@@ -67,8 +67,8 @@ class Plot:
     """What it shows, in a sentence."""
     x_label: str
     y_label: str
-    x_ticks: tuple[Tick, ...]
-    y_ticks: tuple[Tick, ...]
+    x_ticks: tuple[AxisTick, ...]
+    y_ticks: tuple[AxisTick, ...]
     lines: tuple[Line, ...] = ()
     marks: tuple[Mark, ...] = ()
     areas: tuple[Area, ...] = ()
@@ -82,11 +82,11 @@ class Plot:
     bottom: int = BOTTOM
 
 
-def ticks(scale: Scale | LogScale, about: int) -> tuple[Tick, ...]:
+def ticks(scale: Scale | LogScale, about: int) -> tuple[AxisTick, ...]:
     """Labelled round positions of a scale."""
     largest = max(abs(scale.low), abs(scale.high))
     own = isinstance(scale, LogScale)
-    return tuple(Tick(scale(value), tick_label(value, value if own else largest)) for value in scale.ticks(about))
+    return tuple(AxisTick(scale(value), tick_label(value, value if own else largest)) for value in scale.ticks(about))
 
 
 def polyline(points: Sequence[tuple[float, float]]) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shardtune.api_schemas.predictions import MemoryTerm, Prediction
-from shardtune.service.pages.charts.plot import Tick, ticks
+from shardtune.service.pages.charts.plot import AxisTick, ticks
 from shardtune.service.pages.charts.scale import Scale
 from shardtune.service.pages.figures import memory
 
@@ -48,7 +48,7 @@ class Stack:
     """All bars on one scale."""
 
     bars: tuple[Bar, ...]
-    x_ticks: tuple[Tick, ...]
+    x_ticks: tuple[AxisTick, ...]
     capacity: float
     width: int = _WIDTH
 

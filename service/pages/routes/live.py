@@ -28,7 +28,7 @@ _RECONNECT_MS = 2000
 _RETRY_S = 10
 
 
-class _Stream(EventSourceResponse):
+class _LiveStream(EventSourceResponse):
     """Gives its seat back however it ends."""
 
     def __init__(self, context: Context, client: str, content: AsyncIterator[bytes]) -> None:
@@ -49,7 +49,7 @@ async def follow(request: Request, context: InContext, study_id: str) -> Respons
     client, settings = request.client.host if request.client else "unknown", context.settings
     if not context.seats.take(client, settings.max_streams_per_client, settings.max_streams):
         raise TooMany("too_many_streams", "Too many pages follow studies from here; close one of them.", _RETRY_S)
-    return _Stream(context, client, _changes(context, study_id, request.headers.get("last-event-id")))
+    return _LiveStream(context, client, _changes(context, study_id, request.headers.get("last-event-id")))
 
 
 async def _changes(context: Context, study_id: str, told: str | None) -> AsyncIterator[bytes]:

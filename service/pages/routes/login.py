@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Form, Query, Request
 from starlette.responses import Response
 
-from shardtune.service.http.errors import ServiceError
+from shardtune.service.http.errors import ApiError
 from shardtune.service.pages.gate import COOKIE, log_in, log_out
 from shardtune.service.pages.rendering import Checked, render, see_other
 from shardtune.service.process.context import InOpenContext
@@ -29,7 +29,7 @@ def enter(
     """Log in, and go where the reader wanted to."""
     try:
         token = log_in(context, key)
-    except ServiceError as error:
+    except ApiError as error:
         return render(request, "login.html", status=error.status, to=_inside(to), message=error.detail)
     response = see_other(_inside(to))
     secure = request.url.scheme == "https"

@@ -7,13 +7,13 @@ from fastapi import APIRouter, Form, Request
 from starlette.responses import Response
 
 from shardtune.api_schemas.keys import Scope
-from shardtune.db.queries.retunes import Filter
+from shardtune.db.queries.retunes import RetuneFilter
 from shardtune.service.access import retune_budget
 from shardtune.service.http.error_codes import FieldError
 from shardtune.service.http.errors import Conflict, Invalid, NotFound
 from shardtune.service.pages.gate import may
 from shardtune.service.pages.rendering import Checked, render, see_other
-from shardtune.service.pages.views.schedules import FormErrors, ScheduleForm, cards, choices, lines, spec_of
+from shardtune.service.pages.views.schedules import ScheduleForm, ScheduleFormErrors, cards, choices, lines, spec_of
 from shardtune.service.process.context import Context, InContext
 from shardtune.service.retuning import records
 from shardtune.service.schedules import manage as rules
@@ -35,7 +35,7 @@ def create_schedule(request: Request, context: InContext, form: Annotated[Schedu
     """Make a schedule, or say what is wrong beside the form."""
     try:
         rules.create(context, spec_of(form))
-    except FormErrors as error:
+    except ScheduleFormErrors as error:
         return _show(request, context, form, error.errors)
     except (Invalid, Conflict) as error:
         return _show(request, context, form, error.errors or [FieldError(field="", message=error.detail)])
@@ -66,7 +66,7 @@ def cancel_retune(context: InContext, retune_id: str) -> Response:
 
 def _show(request: Request, context: Context, form: ScheduleForm, errors: Sequence[FieldError] = ()) -> Response:
     found = rules.page(context, None, None, _MOST).schedules
-    newest = records.page(context, Filter(), None, _MOST).retunes
+    newest = records.page(context, RetuneFilter(), None, _MOST).retunes
     names = {one.schedule_id: one.name for one in found}
     with context.db.read() as session:
         shown, selectable = lines(session, newest, names), choices(session, context.principal.home)

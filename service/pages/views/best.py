@@ -22,7 +22,7 @@ PAGE = 25
 
 
 @dataclass(frozen=True)
-class BestRow:
+class StudyLine:
     """What is served for one subject; where nothing is, the answer of its newest study."""
 
     study: Study
@@ -57,7 +57,7 @@ class RunningRow:
 class Home:
     """All of the page."""
 
-    rows: tuple[BestRow, ...]
+    rows: tuple[StudyLine, ...]
     total: int
     running: tuple[RunningRow, ...]
     devices: tuple[str, ...]
@@ -142,12 +142,12 @@ def contender_peak(contender: Contender) -> float | None:
     return contender.peak_allocated_gib if contender.peak_reserved_gib is None else contender.peak_reserved_gib
 
 
-def _best_row(study: Study, everyone: Sequence[WorkerRow], served: Recommended | None) -> BestRow:
+def _best_row(study: Study, everyone: Sequence[WorkerRow], served: Recommended | None) -> StudyLine:
     if served is not None and served.state == "serving":
         study = study.model_copy(update={"result": served.result})
     assert study.result is not None
     best = study.result.best
-    return BestRow(
+    return StudyLine(
         study=study,
         cluster=words.told_apart(study.cluster),
         workload=words.workload(study.spec.workload),

@@ -10,7 +10,7 @@ from shardtune.api_schemas.studies import Objective
 from shardtune.api_schemas.workload import RECIPES, Recipe
 from shardtune.db.tables.studies import WorkerRow
 from shardtune.service.http.error_codes import FieldError
-from shardtune.service.http.errors import ServiceError
+from shardtune.service.http.errors import ApiError
 from shardtune.service.pages.charts.stacked import KINDS, Stack, by_kind, stack
 from shardtune.service.pages.views import form as forms
 from shardtune.service.pages.views import words
@@ -115,7 +115,7 @@ def _table(form: StudyForm, live: Sequence[WorkerRow]) -> tuple[PredictionTable 
         return table.model_copy(update={"cluster": cluster}), ()
     except FormErrors as error:
         return None, error.errors
-    except ServiceError as error:
+    except ApiError as error:
         return None, tuple(error.errors)
     except ValueError as error:
         return None, (FieldError(field="model", message=str(error)),)

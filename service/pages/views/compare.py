@@ -26,7 +26,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Line:
+class ComparedLine:
     """One property of all of them."""
 
     name: str
@@ -39,9 +39,9 @@ class Comparison:
     """All of the page."""
 
     columns: tuple[Column, ...]
-    figures: tuple[Line, ...]
-    subjects: tuple[Line, ...]
-    knobs: tuple[Line, ...]
+    figures: tuple[ComparedLine, ...]
+    subjects: tuple[ComparedLine, ...]
+    knobs: tuple[ComparedLine, ...]
     missing: tuple[str, ...]
     """What was asked for and is not there, or has no figures yet."""
 
@@ -124,7 +124,7 @@ def _column(side: _Side) -> Column:
     return Column(f"{side.study.spec.model.name}, trial {side.number}", href, side.config.describe())
 
 
-def _figures(sides: list[_Side]) -> tuple[Line, ...]:
+def _figures(sides: list[_Side]) -> tuple[ComparedLine, ...]:
     first = sides[0].tokens if sides else None
     relative = [f"{s.tokens / first:.2f}×" if s.tokens and first else "–" for s in sides]
     return (
@@ -138,7 +138,7 @@ def _figures(sides: list[_Side]) -> tuple[Line, ...]:
     )
 
 
-def _subjects(sides: list[_Side]) -> tuple[Line, ...]:
+def _subjects(sides: list[_Side]) -> tuple[ComparedLine, ...]:
     specs = [side.study.spec for side in sides]
     return (
         _line("model", [spec.model.name for spec in specs]),
@@ -155,10 +155,10 @@ def _is_one_subject(sides: list[_Side]) -> bool:
     return len({repr((s.study.spec.model, s.study.spec.workload, s.study.cluster)) for s in sides}) < 2
 
 
-def _knobs(tables: list[dict[str, Any]]) -> tuple[Line, ...]:
+def _knobs(tables: list[dict[str, Any]]) -> tuple[ComparedLine, ...]:
     names = list(dict.fromkeys(name for table in tables for name in table))
     lines = [
-        Line(
+        ComparedLine(
             knob_name(name),
             tuple(knob_value(name, table[name]) if name in table else "n/a" for table in tables),
             # What only one of the backends has says nothing that the backend's name does not.
@@ -169,5 +169,5 @@ def _knobs(tables: list[dict[str, Any]]) -> tuple[Line, ...]:
     return tuple(sorted(lines, key=lambda line: not line.differs))
 
 
-def _line(name: str, values: list[str]) -> Line:
-    return Line(name, tuple(values), len(set(values)) > 1)
+def _line(name: str, values: list[str]) -> ComparedLine:
+    return ComparedLine(name, tuple(values), len(set(values)) > 1)

@@ -30,7 +30,7 @@ _MOST_TICKS = 5
 
 
 @dataclass(frozen=True)
-class Case:
+class ShownCase:
     """A recommendation by what it is for."""
 
     model: str
@@ -66,7 +66,7 @@ class RetuneLine:
     """One retune."""
 
     retune: Retune
-    case: Case | None
+    case: ShownCase | None
     """None: its recommendation is gone."""
     cause: str
     schedule: str
@@ -96,7 +96,7 @@ class ScheduleForm(BaseModel):
     max_gpu_seconds: str = Field(default="", max_length=40)
 
 
-class FormErrors(Exception):
+class ScheduleFormErrors(Exception):
     """What the form says cannot be used."""
 
     def __init__(self, errors: Sequence[FieldError]) -> None:
@@ -108,7 +108,7 @@ def spec_of(form: ScheduleForm) -> ScheduleSpec:
     """The schedule the form means.
 
     Raises:
-        FormErrors: one entry per field.
+        ScheduleFormErrors: one entry per field.
     """
     kind, _, named = form.cases.partition(":")
     values: dict[str, Any] = {
@@ -128,7 +128,7 @@ def spec_of(form: ScheduleForm) -> ScheduleSpec:
     try:
         return ScheduleSpec.model_validate(values)
     except ValidationError as error:
-        raise FormErrors([field_error(item) for item in error.errors()]) from None
+        raise ScheduleFormErrors([field_error(item) for item in error.errors()]) from None
 
 
 def cards(found: Sequence[Schedule], newest: Sequence[Retune], now: datetime) -> tuple[ScheduleCard, ...]:
@@ -176,11 +176,11 @@ def choices(session: Session, project_id: str) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _case(row: BestRow | None) -> Case | None:
+def _case(row: BestRow | None) -> ShownCase | None:
     if row is None or row.serving is None:
         return None
     answer = row.serving.answer
-    return Case(answer.model.name, words.told_apart(answer.cluster), words.workload(answer.workload))
+    return ShownCase(answer.model.name, words.told_apart(answer.cluster), words.workload(answer.workload))
 
 
 def _ticks(schedule: Schedule, newest: Sequence[Retune]) -> tuple[Ticked, ...]:

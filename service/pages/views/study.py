@@ -35,7 +35,7 @@ _MOST_CHARTED = 2_000
 
 
 @dataclass(frozen=True)
-class Progress:
+class StudyProgress:
     """How far a study is."""
 
     done: int
@@ -68,7 +68,7 @@ class TrialLine:
 
 
 @dataclass(frozen=True)
-class StudyPage:
+class StudyContext:
     """All of the page."""
 
     study: Study
@@ -84,7 +84,7 @@ class StudyPage:
     changes: str
     """What the best does otherwise than the baseline."""
     best_peak_gib: float | None
-    progress: Progress
+    progress: StudyProgress
     trust: tuple[Trust, ...]
     freshness: Freshness
     verdict_chart: Interval | None
@@ -108,7 +108,7 @@ class StudyPage:
     """Some were measured that do not count."""
 
 
-def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page, now: datetime) -> StudyPage:
+def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page, now: datetime) -> StudyContext:
     """Everything about a study, with one page of its trials."""
     study = best.read_models(session, [row])[0]
     points = trial_points.of_study(session, row.id, TrialFilter(), Page("number", True, _MOST_CHARTED))
@@ -128,7 +128,7 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
     winner = trials.by_number(session, row.id, best_number) if best_number is not None else None
     shown = trial_points.of_study(session, row.id, chosen, page)
     rejected = [r.value for r in trials.rejections(session, row.id)] if study.rejected else []
-    return StudyPage(
+    return StudyContext(
         study=study,
         purpose=why,
         cluster=words.cluster(study.cluster),
@@ -161,14 +161,14 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
     )
 
 
-def _progress(session: Session, row: StudyRow, study: Study, now: datetime) -> Progress:
+def _progress(session: Session, row: StudyRow, study: Study, now: datetime) -> StudyProgress:
     confirmed, earlier = overview.confirmed_runs(session, [(row.id, row.match_round)])[row.id]
     done = best.finished(study)
     end = study.finished_at or now
     elapsed = (end - study.created_at).total_seconds()
     budget = study.spec.budget.max_trials
     running = study.state is StudyState.RUNNING
-    return Progress(
+    return StudyProgress(
         done=done,
         cancelled=study.trials.get(TrialState.CANCELLED, 0),
         # A search that ended by itself had no use for the rest of its budget.

@@ -25,7 +25,7 @@ from shardtune.tuner.search.space.flat import flatten
 
 
 @dataclass(frozen=True)
-class TrialPage:
+class TrialContext:
     """All of the page."""
 
     study: Study
@@ -63,7 +63,7 @@ class TrialPage:
     log_tail: str | None
 
 
-def trial_page(session: Session, row: StudyRow, number: int) -> TrialPage | None:
+def trial_page(session: Session, row: StudyRow, number: int) -> TrialContext | None:
     """Everything about a trial; None where the study has none of this number."""
     found = {t.number: t for t in trials.of_study(session, row.id, with_attempts=True)}
     if number not in found:
@@ -74,7 +74,7 @@ def trial_page(session: Session, row: StudyRow, number: int) -> TrialPage | None
     measured = run.measurement if run else None
     reference = _reference(session, row)
     answer = best.answer(study)
-    return TrialPage(
+    return TrialContext(
         study=study,
         trial=trial,
         tone=words.TRIAL_TONES[trial.state],

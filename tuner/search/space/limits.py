@@ -6,7 +6,7 @@ from shardtune.api_schemas.search_space import BACKENDS, KnobValue, Limit, Space
 from shardtune.tuner.search.space.knobs import KNOBS, Knob
 
 
-class Limits:
+class KnobLimits:
     """`SpaceLimits` that name only known knobs with values of the right type."""
 
     def __init__(self, spec: SpaceLimits) -> None:

@@ -11,7 +11,7 @@ from shardtune.tuner.search.space import candidates
 from shardtune.tuner.search.space.domains import Domains
 from shardtune.tuner.search.space.flat import Flat, flatten, unflatten
 from shardtune.tuner.search.space.knobs import KNOBS
-from shardtune.tuner.search.space.limits import Limits
+from shardtune.tuner.search.space.limits import KnobLimits
 from shardtune.tuner.search.space.walk import Answer, DeadEnd, Question, Walk
 
 Chooser = Callable[[str, tuple[KnobValue, ...]], KnobValue]
@@ -25,9 +25,9 @@ Narrow = Callable[[Question], tuple[KnobValue, ...]]
 class Space:
     """All configurations of a study that differ in an effect. Every knob is discrete."""
 
-    def __init__(self, domains: Domains, limits: Limits) -> None:
+    def __init__(self, domains: Domains, limits: KnobLimits) -> None:
         self.domains, self.limits = domains, limits
-        self._no_limits = Limits(SpaceLimits(allow_compile=True))
+        self._no_limits = KnobLimits(SpaceLimits(allow_compile=True))
         self._keys: dict[TrialConfig, str] = {}
 
     def sample(self, chooser: Chooser) -> TrialConfig | None:
@@ -224,7 +224,7 @@ def build(
     Raises:
         ValueError: no micro batch divides the global batch, an unknown knob, or limits that leave nothing.
     """
-    checked = Limits(limits)
+    checked = KnobLimits(limits)
     domains = Domains(workload, cluster, profile, nvme=nvme and limits.allow_nvme)
     space = Space(domains, checked)
     space.check_limits()

@@ -12,7 +12,7 @@ from shardtune.api_schemas.strategies.fsdp1 import HYBRID, RESHARDING, ShardingS
 from shardtune.tuner.search.space.domains import Domains, divisors
 from shardtune.tuner.search.space.flat import Flat
 from shardtune.tuner.search.space.knobs import KNOBS
-from shardtune.tuner.search.space.limits import Limits
+from shardtune.tuner.search.space.limits import KnobLimits
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class DeadEnd(Exception):
 class Walk:
     """One path through the space."""
 
-    def __init__(self, domains: Domains, limits: Limits, answer: Answer) -> None:
+    def __init__(self, domains: Domains, limits: KnobLimits, answer: Answer) -> None:
         self.domains, self.limits, self.answer = domains, limits, answer
         self.table: Flat = {}
 

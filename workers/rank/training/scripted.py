@@ -127,7 +127,9 @@ def run_trial(recorder: ScriptRecorder, task: TrialTask, place: Place, folder: P
         AdapterError: it ended before that, or trained in processes of its own.
         Exception: whatever the script raised.
     """
-    trial = adapter.Trial(recorder, task.config, task.workload, recorder.accumulation, _options(task), place.device)
+    trial = adapter.ScriptTrial(
+        recorder, task.config, task.workload, recorder.accumulation, _options(task), place.device
+    )
     with counted(recorder.wait):
         _run(folder, place.rank, trial)
     if not recorder.complete:
@@ -145,7 +147,7 @@ def run_profile(task: ProfileTask, folder: Path) -> None:
         Exception: whatever the script raised.
     """
     device = torch.device("cpu")
-    trial = adapter.Trial(
+    trial = adapter.ScriptTrial(
         _ProfileRecorder(folder), _PROFILE_CONFIG, task.workload, task.workload.global_batch, _options(task), device
     )
     _run(folder, 0, trial)
@@ -157,7 +159,7 @@ def _options(task: TrialTask | ProfileTask) -> dict[str, Any]:
     return dict(task.model.config)
 
 
-def _run(folder: Path, rank: int, trial: adapter.Trial) -> None:
+def _run(folder: Path, rank: int, trial: adapter.ScriptTrial) -> None:
     """Run the worker's own command in this process, as `python` would, to its end or until the trial ends it."""
     command = json.loads((folder / "script.json").read_text())
     path = str(command["path"])
@@ -185,7 +187,7 @@ def _run(folder: Path, rank: int, trial: adapter.Trial) -> None:
         raise adapter.AdapterError(f"the script trained in a process that it had forked:\n{note.read_text()}")
 
 
-def _end_if_forked(trial: adapter.Trial, note: Path) -> None:
+def _end_if_forked(trial: adapter.ScriptTrial, note: Path) -> None:
     """A copy of this rank that the script has forked must not go on as the rank; what it died of is kept for the rank."""
     if trial.is_elsewhere:
         if sys.exc_info()[0] is not None:

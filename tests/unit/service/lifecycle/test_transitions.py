@@ -10,7 +10,7 @@ from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
 from shardtune.api_schemas.trials import ALLOWED_MOVES, TrialState
 from shardtune.db.tables.studies import RunRow, TrialRow
 from shardtune.service.lifecycle import transitions
-from shardtune.service.lifecycle.outcomes import Ended, next_state
+from shardtune.service.lifecycle.outcomes import JudgedEnd, next_state
 from tests.support.simulated_worker import failure
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -46,7 +46,7 @@ PLATFORM = sorted(set(FailureKind) - set(INFEASIBLE))
 
 
 def after(kind, earlier=(), purpose="search", is_release=False):
-    return next_state(purpose, Ended(1.0, failure=failure(kind), is_release=is_release), list(earlier))
+    return next_state(purpose, JudgedEnd(1.0, failure=failure(kind), is_release=is_release), list(earlier))
 
 
 @pytest.mark.parametrize("kind", INFEASIBLE)
@@ -83,7 +83,7 @@ def test_what_the_study_hangs_on_survives_two_restarts_of_the_worker(purpose):
 
 
 def test_an_end_near_the_edge_of_memory_counts_when_it_happens_twice():
-    ended = Ended(1.0, failure=failure(FailureKind.OOM))
+    ended = JudgedEnd(1.0, failure=failure(FailureKind.OOM))
     assert next_state("search", ended, [], might_fit=True) is TrialState.WAITING
     assert next_state("search", ended, ["oom"], might_fit=True) is TrialState.INFEASIBLE
     assert next_state("search", ended, [], might_fit=False) is TrialState.INFEASIBLE

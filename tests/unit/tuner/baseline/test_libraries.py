@@ -10,7 +10,7 @@ from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config
 from shardtune.api_schemas.workload import RECIPES, Workload
 from shardtune.service.cli import study_file
 from shardtune.service.cli.errors import InputError
-from shardtune.tuner.baseline import Resolved, resolve_with_notes
+from shardtune.tuner.baseline import ResolvedBaseline, resolve_with_notes
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
 BF16 = Workload(sequence_length=64, global_batch=16)
@@ -22,7 +22,7 @@ FSDP: dict[str, Any] = ACCELERATE | {"distributed_type": "FSDP"}
 TRAINER: dict[str, Any] = {"output_dir": "out", "per_device_train_batch_size": 8, "bf16": True, "max_grad_norm": 1}
 
 
-def read(given: dict[str, Any], workload: Workload = BF16, cluster: Cluster = TWO_RANKS) -> Resolved:
+def read(given: dict[str, Any], workload: Workload = BF16, cluster: Cluster = TWO_RANKS) -> ResolvedBaseline:
     return resolve_with_notes(given, workload, cluster)
 
 

@@ -24,13 +24,13 @@ def recorder() -> Recorder:
     return Recorder()
 
 
-def trial_of(recorder: Recorder, config: TrialConfig | None = None) -> adapter.Trial:
+def trial_of(recorder: Recorder, config: TrialConfig | None = None) -> adapter.ScriptTrial:
     config = config or TrialConfig(strategy=DdpConfig())
     workload = Workload(sequence_length=8, global_batch=4)
-    return adapter.Trial(recorder, config, workload, 2, {}, torch.device("cpu"))
+    return adapter.ScriptTrial(recorder, config, workload, 2, {}, torch.device("cpu"))
 
 
-def prepared(recorder: Recorder) -> adapter.Trial:
+def prepared(recorder: Recorder) -> adapter.ScriptTrial:
     trial = trial_of(recorder)
     trial.prepare(torch.nn.Linear(1, 1))
     return trial

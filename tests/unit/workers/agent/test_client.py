@@ -6,7 +6,7 @@ import pytest
 
 from shardtune.api_schemas.credentials import KeySource
 from shardtune.api_schemas.leases import Heartbeat, LeaseRequest, Report
-from shardtune.workers.agent.client import LeaseLost, Refused, ServiceClient, Unreachable, backoff_s, patiently
+from shardtune.workers.agent.client import LeaseLost, RequestRefused, Unreachable, WorkerClient, backoff_s, patiently
 from tests.support.worker_fakes import FakeService
 
 SESSION = "session-1234"
@@ -31,23 +31,30 @@ def serve():
 
 @pytest.mark.parametrize(
     ("status", "error"),
-    [(409, LeaseLost), (404, LeaseLost), (422, Refused), (401, Refused), (503, Unreachable), (429, Unreachable)],
+    [
+        (409, LeaseLost),
+        (404, LeaseLost),
+        (422, RequestRefused),
+        (401, RequestRefused),
+        (503, Unreachable),
+        (429, Unreachable),
+    ],
 )
 def test_status_decides_whether_to_try_again_to_stop_or_to_give_up(serve, status, error):
     service = serve((status, {"detail": "because"}))
     with pytest.raises(error, match="because"):
-        ServiceClient(service.url).report("r1", REPORT)
+        WorkerClient(service.url).report("r1", REPORT)
 
 
 def test_an_answer_that_makes_no_sense_is_tried_again(serve):
     service = serve((200, {"hello": "proxy"}), (200, {"applied": True}))
-    client = ServiceClient(service.url)
+    client = WorkerClient(service.url)
     assert patiently(lambda: client.report("r1", REPORT), lambda: False, pauses_s=iter(NO_PAUSE)).applied
 
 
 def test_a_report_survives_a_restart_of_the_service(serve):
     first = serve((500, {"detail": "going down"}))
-    client = ServiceClient(first.url)
+    client = WorkerClient(first.url)
     seen = []
 
     def noticed(error):
@@ -63,12 +70,12 @@ def test_a_report_survives_a_restart_of_the_service(serve):
 
 def test_what_is_finished_is_sent_once_even_when_asked_to_stop(serve):
     service = serve((200, {"applied": True}))
-    client = ServiceClient(service.url)
+    client = WorkerClient(service.url)
     assert patiently(lambda: client.report("r1", REPORT), give_up=lambda: True).applied
 
 
 def test_giving_up_ends_the_repeating():
-    client = ServiceClient("http://127.0.0.1:9")
+    client = WorkerClient("http://127.0.0.1:9")
     assert patiently(lambda: client.report("r1", REPORT), give_up=lambda: True) is None
 
 
@@ -80,7 +87,7 @@ def test_a_rotated_key_is_read_from_its_file_again(tmp_path):
     file.write_text("old\n")
     service = FakeService(answer)
     try:
-        client = ServiceClient(service.url, keys=KeySource(file=file))
+        client = WorkerClient(service.url, keys=KeySource(file=file))
         client.report("r1", REPORT)
         valid.append("new")
         with pytest.raises(Unreachable, match="revoked; waiting for another key in"):
@@ -100,8 +107,8 @@ def test_a_key_that_was_never_accepted_is_refused_at_once(serve, tmp_path):
     file.write_text("wrong")
     service = serve((401, {"detail": "unknown"}))
     for keys in (KeySource(file=file), KeySource("wrong"), None):
-        with pytest.raises(Refused, match="unknown"):
-            ServiceClient(service.url, keys=keys).report("r1", REPORT)
+        with pytest.raises(RequestRefused, match="unknown"):
+            WorkerClient(service.url, keys=keys).report("r1", REPORT)
     assert service.keys == ["Bearer wrong", "Bearer wrong", ""]
 
 
@@ -115,12 +122,12 @@ def test_the_key_is_taken_out_of_the_environment():
 
 def test_no_work_is_none(serve):
     service = serve((204, None))
-    assert ServiceClient(service.url).lease(LeaseRequest(protocol_version=1, session=SESSION)) is None
+    assert WorkerClient(service.url).lease(LeaseRequest(protocol_version=1, session=SESSION)) is None
 
 
 def test_every_call_carries_the_protocol_version(serve):
     service = serve((200, {"action": "continue", "lease_s": 20}))
-    ServiceClient(service.url).heartbeat("r1", Heartbeat(protocol_version=1, session=SESSION, attempt=2))
+    WorkerClient(service.url).heartbeat("r1", Heartbeat(protocol_version=1, session=SESSION, attempt=2))
     path, body = service.requests[0]
     assert path == "/v1/runs/r1/heartbeat"
     assert (body["protocol_version"], body["attempt"]) == (1, 2)

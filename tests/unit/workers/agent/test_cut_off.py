@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from shardtune.workers.agent.attempt import Workplace
-from shardtune.workers.agent.client import ServiceClient
+from shardtune.workers.agent.client import WorkerClient
 from shardtune.workers.agent.loop import Agent
 from shardtune.workers.config.settings import WorkerSettings
 from shardtune.workers.interrupt import Interrupt
@@ -49,7 +49,7 @@ def test_ranks_are_gone_before_the_lease_is_given_away(mode, replica, proxy, war
     interrupt = Interrupt()
     settings = WorkerSettings(service=proxy.url, work_dir=tmp_path, name=f"box-{mode}", min_free_gib=0)
     place = Workplace(tmp_path, warm("busy", "busy"), offered.fingerprint, 2, None, 0)
-    agent = Agent(settings, ServiceClient(settings.service, timeout_s=1.0), place, offered, interrupt)
+    agent = Agent(settings, WorkerClient(settings.service, timeout_s=1.0), place, offered, interrupt)
     with httpx.Client(base_url=replica.url, timeout=30, trust_env=False) as client:
         other = SimulatedWorker(client, cluster=offered.cluster, fingerprint=offered.fingerprint, name=mode).register()
         study_id = client.post("/v1/studies", json=SPEC | {"cluster": offered.cluster.model_dump()}).json()["study_id"]

@@ -4,7 +4,7 @@ import pytest
 
 from shardtune.api_schemas.leases import Lease, Report
 from shardtune.workers.agent.attempt import Workplace
-from shardtune.workers.agent.client import Refused, ServiceClient
+from shardtune.workers.agent.client import RequestRefused, WorkerClient
 from shardtune.workers.agent.loop import Agent
 from shardtune.workers.clock import LeaseClock, now_s
 from shardtune.workers.config.settings import WorkerSettings
@@ -46,7 +46,7 @@ class World:
         offered = inventory(Gpus(driver=None, devices=()), Libraries(), 2, 1.0)
         place = Workplace(tmp_path, launcher, offered.fingerprint, 2, None, 0)
         again = (lambda: look(offered.fingerprint)) if look else (lambda: None)
-        self.agent = Agent(settings, ServiceClient(settings.service), place, offered, self.interrupt, again)
+        self.agent = Agent(settings, WorkerClient(settings.service), place, offered, self.interrupt, again)
 
     def answer(self, path, body):
         kind = path.rsplit("/", 1)[1]
@@ -149,12 +149,12 @@ def test_two_workers_of_one_name_do_not_fight_for_ever(world):
         world.leases.append((404, {"detail": "no such session"}))
         return False
 
-    with pytest.raises(Refused, match="--name"):
+    with pytest.raises(RequestRefused, match="--name"):
         world("complete", "complete", until=always)
 
 
 def test_a_worker_the_service_refuses_ends(world):
-    with pytest.raises(Refused, match="protocol"):
+    with pytest.raises(RequestRefused, match="protocol"):
         world("complete", "complete", until=asked(1), workers=(422, {"detail": "protocol_version 1 is too old"}))
 
 

@@ -7,7 +7,7 @@ from shardtune.api_schemas.hardware import Fingerprint
 from shardtune.api_schemas.leases import RestartTask
 from shardtune.api_schemas.restart import RestartMeasurement
 from shardtune.workers.agent.attempt import Workplace, attempt
-from shardtune.workers.agent.supervise import Limits
+from shardtune.workers.agent.supervise import RunLimits
 from shardtune.workers.trial_dir import TrialDir, prune
 
 
@@ -15,7 +15,7 @@ from shardtune.workers.trial_dir import TrialDir, prune
 def run(tmp_path, task, fingerprint: Fingerprint, warm):
     """Run a restart task with ranks that act as told; what it came to and its folder."""
 
-    def run_once(*acts, interrupted=lambda: None, limits=Limits(20, 20)):
+    def run_once(*acts, interrupted=lambda: None, limits=RunLimits(20, 20)):
         launcher = warm(*acts)
         launcher.prepare(lambda: False)
         place = Workplace(tmp_path / "work", launcher, fingerprint, ranks=2, peak_flops=None, min_free_gib=0)
@@ -56,7 +56,7 @@ def test_ended_in_the_middle_nothing_is_left(run):
 
 
 def test_both_lives_share_one_deadline(run):
-    attempted, _ = run("save_and_hang", "restart", limits=Limits(1.0, 20))
+    attempted, _ = run("save_and_hang", "restart", limits=RunLimits(1.0, 20))
     assert isinstance(attempted.result, Failure) and attempted.result.kind is FailureKind.DEADLINE
 
 

@@ -10,14 +10,14 @@ import psutil
 import pytest
 
 from shardtune.service.cli.tied import tied
-from shardtune.workers.agent.supervise import Limits, supervise
+from shardtune.workers.agent.supervise import RunLimits, supervise
 from shardtune.workers.launchers.base import LaunchFailed
 from shardtune.workers.launchers.processes import MARK, kill_marked, marked
 from shardtune.workers.launchers.tether import PID_NAMESPACE
 from shardtune.workers.launchers.warm import ForkUnsafe
 from tests.support.worker_fakes import FAKE_HOST
 
-LONG = Limits(deadline_s=60, no_progress_s=60)
+LONG = RunLimits(deadline_s=60, no_progress_s=60)
 
 
 def never():
@@ -41,18 +41,18 @@ def test_ranks_that_end_well_leave_exit_codes_and_no_process(start, request, dir
 
 @pytest.mark.parametrize("start", ["warm", "cold"])
 def test_deadline_ends_ranks_that_do_make_progress(start, request, directory):
-    ended = run(request.getfixturevalue(start)("busy", "busy"), directory, Limits(deadline_s=1, no_progress_s=60))
+    ended = run(request.getfixturevalue(start)("busy", "busy"), directory, RunLimits(deadline_s=1, no_progress_s=60))
     assert ended.cause == "deadline"
     assert ended.exits == ()
 
 
 def test_no_progress_ends_ranks_that_stand_still(warm, directory):
-    ended = run(warm("hang", "hang"), directory, Limits(deadline_s=60, no_progress_s=0.5))
+    ended = run(warm("hang", "hang"), directory, RunLimits(deadline_s=60, no_progress_s=0.5))
     assert ended.cause == "no_progress"
 
 
 def test_one_moving_rank_is_progress_enough(warm, directory):
-    ended = run(warm("busy", "hang"), directory, Limits(deadline_s=1.5, no_progress_s=0.5))
+    ended = run(warm("busy", "hang"), directory, RunLimits(deadline_s=1.5, no_progress_s=0.5))
     assert ended.cause == "deadline"
 
 
@@ -62,7 +62,7 @@ def test_interruption_kills_and_names_its_reason(warm, directory):
 
 
 def test_peers_of_a_failed_rank_are_not_waited_for(warm, directory):
-    ended = run(warm("oom", "hang"), directory, Limits(deadline_s=60, no_progress_s=60, peer_grace_s=0.3))
+    ended = run(warm("oom", "hang"), directory, RunLimits(deadline_s=60, no_progress_s=60, peer_grace_s=0.3))
     assert [(exit.rank, exit.code) for exit in ended.exits] == [(0, 1)]
 
 
@@ -86,7 +86,7 @@ def test_what_a_rank_left_behind_is_ended_but_the_host_stays_warm(warm, director
 
 
 def test_a_host_that_does_not_obey_is_ended_with_its_ranks(warm, directory, mark):
-    ended = run(warm("hang", "deaf", obey_s=0.3), directory, Limits(deadline_s=0.5, no_progress_s=60))
+    ended = run(warm("hang", "deaf", obey_s=0.3), directory, RunLimits(deadline_s=0.5, no_progress_s=60))
     assert ended.cause == "deadline"
     assert marked(mark) == set()
 

@@ -5,8 +5,8 @@ import pytest
 from shardtune.workers.machine.gpu_peaks import figures
 from shardtune.workers.machine.host_facts import host_memory_gib
 from shardtune.workers.machine.inventory import (
+    DetectedGpu,
     DetectionFailed,
-    Gpu,
     Gpus,
     Libraries,
     cluster,
@@ -17,7 +17,9 @@ from shardtune.workers.machine.inventory import (
 from shardtune.workers.machine.nvml import visible
 from shardtune.workers.machine.oom_counter import oom_kills
 
-GPUS = [Gpu(uuid=f"GPU-{n}", name="NVIDIA H200", memory_bytes=(140 << 30) + n, pcie_gb_per_s=63.0) for n in range(4)]
+GPUS = [
+    DetectedGpu(uuid=f"GPU-{n}", name="NVIDIA H200", memory_bytes=(140 << 30) + n, pcie_gb_per_s=63.0) for n in range(4)
+]
 
 
 def test_this_machine_offers_what_it_has():

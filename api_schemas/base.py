@@ -7,7 +7,7 @@ from typing import Any, Literal, cast
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
 from pydantic_core import CoreSchema
 
-from shardtune.api_schemas.exact import exact
+from shardtune.api_schemas.strict_numbers import exact
 
 GIB = 1 << 30
 """Bytes in one GiB; every field that ends in `_gib` counts these."""

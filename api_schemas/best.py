@@ -48,7 +48,7 @@ class Recommendation(Schema):
 
     recommendation_id: str
     project_id: str
-    study_key: str
+    case_key: str
     study_id: str
     state: RecommendationState
     answer: Answer
@@ -114,10 +114,10 @@ class Confidence(Schema):
 class BestConfig(Schema):
     """The configuration to train with."""
 
-    study_key: str
+    case_key: str
     asked_key: str | None = None
-    """The study_key that was asked for, where the case has been measured on another fingerprint since: the answer is
-    that of `study_key`."""
+    """The case_key that was asked for, where the case has been measured on another fingerprint since: the answer is
+    that of `case_key`."""
     match: Literal["exact", "nearest"]
     differences: tuple[Difference, ...] = ()
     """Empty for an exact match."""
@@ -146,7 +146,7 @@ class BestConfig(Schema):
 
 
 class ResolveRequest(Schema):
-    """Ask for the best configuration of a study's subject, and start the study where nothing is known."""
+    """Ask for the best configuration of a study's case, and start the study where nothing is known."""
 
     study: StudySpec
     accept_nearest: bool = False

@@ -11,7 +11,7 @@ class Canary(Schema):
 
     canary_id: str
     project_id: str
-    study_key: str
+    case_key: str
     recommendation_id: str
     study_id: str
     """Its runs."""

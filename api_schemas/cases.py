@@ -19,7 +19,7 @@ _CLUSTER = ("device", "gpu", "nodes", "gpus_per_node", "memory_gib")
 
 
 @dataclass(frozen=True)
-class Subject:
+class Case:
     """The case a study decides."""
 
     model: ModelSpec
@@ -52,11 +52,11 @@ class Subject:
         return (self.model.model_type or f"own:{self.model.entry_point or self.model.script}")[:100]
 
     @property
-    def shape_key(self) -> str:
+    def case_key_without_fingerprint(self) -> str:
         """Of everything but the fingerprint."""
         return _key(self.canonical())
 
-    def study_key(self, fingerprint: Fingerprint) -> str:
+    def case_key(self, fingerprint: Fingerprint) -> str:
         """Of everything."""
         return _key([self.canonical(), fingerprint.content_key()])
 

@@ -68,7 +68,7 @@ class Dependent(Schema):
     """A recommendation that is served, and was measured under a fingerprint."""
 
     project_id: str
-    study_key: str
+    case_key: str
     recommendation_id: str
     model: str
     freshness: Literal["fresh", "stale"]

@@ -45,7 +45,7 @@ class Retune(Schema):
 
     retune_id: str
     project_id: str
-    study_key: str
+    case_key: str
     """The case: key of the recommendation that is in question."""
     cause: Cause
     changed_fields: tuple[str, ...] = ()

@@ -7,13 +7,13 @@ from typing import Literal
 from pydantic import ConfigDict, Field, JsonValue
 
 from shardtune.api_schemas.base import Schema
-from shardtune.api_schemas.errands import Errand
 from shardtune.api_schemas.hardware import Cluster, Fingerprint
 from shardtune.api_schemas.keys import DEFAULT_PROJECT
 from shardtune.api_schemas.models import EXAMPLE, ModelProfile, ModelSpec
 from shardtune.api_schemas.restart import RestartCheck
 from shardtune.api_schemas.search_space import SpaceLimits
 from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.system_studies import SystemStudy
 from shardtune.api_schemas.workload import Workload
 
 FEWEST_PAIRS, MOST_PAIRS = 7, 100
@@ -183,7 +183,7 @@ class Study(Schema):
     """Stays while an extended study runs, until the renewed answer takes its place."""
     reason: str | None = None
     """Why the search stopped, or why the study failed."""
-    errand: Errand | None = None
+    system_study: SystemStudy | None = None
     """What it is for, where the service itself started it; None: a user did."""
     warnings: tuple[str, ...] = ()
     """Keys of the given baseline that are unknown or do nothing in a trial, and what was taken for what it leaves open."""

@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks import repeats
 from benchmarks.verdicts import deviations, resampled
 from shardtune.tuner.verdict import challenge, paired_test, promotion
-from shardtune.tuner.verdict.promotion import NEAR, FreshRun, Match
+from shardtune.tuner.verdict.promotion import NEAR, FreshRun, PromotionField
 
 CHALLENGERS = 3
 GAINS = (0.0, 0.02, 0.05, 0.1)
@@ -44,8 +44,8 @@ def one(noise: Noise, gain: float, salt: str, gives_up: bool) -> tuple[str, int]
         return "kept", len(seen)
     first = math.log(seen[rival] / seen[0])
     rule = partial(challenge.decide, first=first) if gives_up else paired_test.decide
-    match, searched, made = Match(0, (rival,)), dict(enumerate(seen)), list[FreshRun]()
-    while (ask := (now := promotion.standing(match, searched, made, challenge.PAIRS, salt, rule)).next) is not None:
+    field, searched, made = PromotionField(0, (rival,)), dict(enumerate(seen)), list[FreshRun]()
+    while (ask := (now := promotion.standing(field, searched, made, challenge.PAIRS, salt, rule)).next) is not None:
         made.append(FreshRun(ask.trial, ask.block, "worker", run(ask.trial)))
     found = challenge.finding(now.log_ratios, challenge.PAIRS, first)
     return found if found != "faster" or rival == 1 else "wrong arm", len(seen) + len(made)

@@ -125,7 +125,7 @@ def _study(
     return {
         "id": identity, "version": 1, "state": StudyState.COMPLETE, "phase": StudyPhase.DONE,
         "spec": StudySpec(model=model, workload=workload), "cluster": CLUSTER, "baseline": None, "notes": [], "has_nvme": False,
-        "profile": None, "fingerprint_key": key, "gpu_seconds": 1000.0, "match_round": 1, "match": None, "best_so_far": best,
+        "profile": None, "fingerprint_key": key, "gpu_seconds": 1000.0, "promotion_round": 1, "match": None, "best_so_far": best,
         "result": StudyResult(best=best, baseline=base, speedup=speedup, verdict=Verdict.CONFIRMED), "reason": None,
         "created_at": moment, "finished_at": moment + timedelta(minutes=9),
     }  # fmt: skip
@@ -148,7 +148,7 @@ def _run(
 ) -> dict[str, Any]:
     return {
         "id": f"run-{trial:016x}", "study_id": study, "trial_id": trial, "position": position, "purpose": "search",
-        "match_round": 0, "state": TrialState.COMPLETE, "attempt": 1, "worker_id": worker, "worker_session": "session-00",
+        "promotion_round": 0, "state": TrialState.COMPLETE, "attempt": 1, "worker_id": worker, "worker_session": "session-00",
         "started_at": moment, "lease_until": None, "fingerprint_key": key, "measurement": value, "failure": None,
         "progress": None, "log_tail": None, "created_at": moment, "finished_at": moment,
     }  # fmt: skip

@@ -15,7 +15,7 @@ import time
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
-from shardtune.api_schemas.environment import CPU_RANKS
+from shardtune.api_schemas.cpu_rank_environment import CPU_RANKS
 from shardtune.api_schemas.failures import Failure
 from shardtune.api_schemas.hardware import Cluster, Fingerprint
 from shardtune.api_schemas.leases import TrialTask

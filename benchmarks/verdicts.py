@@ -23,7 +23,7 @@ from benchmarks import repeats
 from benchmarks.repeats import Repeat
 from shardtune.api_schemas.studies import FEWEST_PAIRS, Budget
 from shardtune.tuner.verdict import paired_test, promotion
-from shardtune.tuner.verdict.promotion import FreshRun, Match
+from shardtune.tuner.verdict.promotion import FreshRun, PromotionField
 
 ARMS, GAIN = 20, 0.05
 BLOCK = 10
@@ -77,9 +77,9 @@ def study(noise: Noise, gains: Sequence[float], salt: str, max_pairs: int) -> Ve
     seen = {arm: run(arm) for arm in range(len(gains))}
     others = sorted((arm for arm in seen if arm != BASELINE), key=lambda arm: -seen[arm])
     near = [arm for arm in others[: promotion.MOST_CANDIDATES] if seen[arm] >= promotion.NEAR * seen[others[0]]]
-    match = Match(BASELINE, tuple(near))
+    field = PromotionField(BASELINE, tuple(near))
     made: list[FreshRun] = []
-    while (ask := (now := promotion.standing(match, seen, made, max_pairs, salt)).next) is not None:
+    while (ask := (now := promotion.standing(field, seen, made, max_pairs, salt)).next) is not None:
         made.append(FreshRun(ask.trial, ask.block, "worker", run(ask.trial)))
     speedup = paired_test.speedup(now.log_ratios)
     return Verdict(now.challenger if speedup is not None and speedup.ci95[0] > 1 else None, len(made))

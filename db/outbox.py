@@ -18,7 +18,7 @@ from shardtune.api_schemas.studies import StudyState
 from shardtune.db.queries import webhooks
 from shardtune.db.tables.studies import AttemptRow, EventRow, RunRow, StudyRow, TrialRow, WebhookRow
 
-_TOLD = "webhooks that are told"
+_LISTENING = "webhooks that are notified"
 
 
 class _Happened(NamedTuple):
@@ -33,20 +33,20 @@ def record(session: Session, _flush: UOWTransaction, _instances: Any) -> None:
     """A listener of SQLAlchemy's `before_flush`."""
     with session.no_autoflush:
         happened = [found for row in (*session.new, *session.dirty) for found in _changes(session, row)]
-        told = _told(session) if happened else ()
+        listening = _listening(session) if happened else ()
         for found in sorted(happened, key=lambda found: found.order):
-            _append(session, found, told)
+            _append(session, found, listening)
 
 
-def _told(session: Session) -> Sequence[WebhookRow]:
+def _listening(session: Session) -> Sequence[WebhookRow]:
     """The webhooks, read once in a transaction: it flushes several times."""
-    if _TOLD not in session.info:
-        session.info[_TOLD] = webhooks.enabled(session)
-    found: Sequence[WebhookRow] = session.info[_TOLD]
+    if _LISTENING not in session.info:
+        session.info[_LISTENING] = webhooks.enabled(session)
+    found: Sequence[WebhookRow] = session.info[_LISTENING]
     return found
 
 
-def _append(session: Session, found: _Happened, told: Sequence[WebhookRow]) -> None:
+def _append(session: Session, found: _Happened, listening: Sequence[WebhookRow]) -> None:
     new = (row for row in session.new if isinstance(row, StudyRow) and row.id == found.study_id)
     study = next(new, None) or session.get(StudyRow, found.study_id)
     assert study is not None, found.study_id
@@ -54,10 +54,10 @@ def _append(session: Session, found: _Happened, told: Sequence[WebhookRow]) -> N
     now = datetime.now(UTC)
     session.add(EventRow(study=study, number=study.last_event, type=found.type, created_at=now, data=found.data))
     data = {"study_id": study.id, "number": study.last_event} | found.data
-    _send(session, told, study.id, study.project_id, found.type, data, now)
+    _send(session, listening, study.id, study.project_id, found.type, data, now)
 
 
-def tell(session: Session, *, project_id: str, study_id: str, kind: str, data: dict[str, Any], now: datetime) -> None:
+def notify(session: Session, *, project_id: str, study_id: str, kind: str, data: dict[str, Any], now: datetime) -> None:
     """A message to webhooks about something that is no part of a study's own stream, such as `best.stale`.
 
     `study_id` is the study whose answer it is about: webhooks of that study alone are told, too.
@@ -68,14 +68,14 @@ def tell(session: Session, *, project_id: str, study_id: str, kind: str, data: d
 
 def _send(
     session: Session,
-    told: Sequence[WebhookRow],
+    listening: Sequence[WebhookRow],
     study_id: str,
     project_id: str,
     kind: str,
     data: dict[str, Any],
     now: datetime,
 ) -> None:
-    for webhook in told:
+    for webhook in listening:
         mine = webhook.study_id in (None, study_id) and webhook.project_id in (None, project_id)
         if mine and (not webhook.events or kind in webhook.events):
             body = json.dumps({"type": kind, "timestamp": now.isoformat(), "data": data})

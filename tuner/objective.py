@@ -1,9 +1,9 @@
 """What a finished run is worth, and whether it kept to its share of memory."""
 
 from shardtune.api_schemas.failures import Failure, FailureKind
+from shardtune.api_schemas.formatting import memory as in_words
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.measurements import Measurement
-from shardtune.api_schemas.sizes import memory as in_words
 from shardtune.api_schemas.studies import Objective
 
 

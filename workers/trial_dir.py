@@ -95,7 +95,7 @@ class TrialDir:
         """What the rank's first life reported, once a second one has begun."""
         return _read_report(self.path / _FIRST_LIFE / f"rank_{rank}.json")
 
-    def begin_second_life(self) -> None:
+    def begin_resume_phase(self) -> None:
         """Put the reports of the ranks that have ended aside, and what they met by, for ranks that go on in this folder."""
         (self.path / _FIRST_LIFE).mkdir()
         for report in self.path.glob("rank_*.json"):

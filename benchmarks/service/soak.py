@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 
 from shardtune.db.session import Database, upgrade
-from shardtune.service.cli.tied import tied
+from shardtune.service.cli.parent_death import dies_with_parent
 from tests.support import history
 from tests.support.postgres_server import PostgresServer
 from tests.support.replica import Replica
@@ -52,7 +52,9 @@ class WorkerProcess:
     def start(self) -> None:
         """Start a new life."""
         with self._log.open("ab") as log:
-            self.process = subprocess.Popen(tied(self._command), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self.process = subprocess.Popen(
+                dies_with_parent(self._command), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
 
     def kill(self) -> None:
         """End this life without a word."""

@@ -2,17 +2,17 @@
 
 from alembic import context
 
-from shardtune.db.tables.best import BestRow
+from shardtune.db.tables.best import ServedCaseRow
 from shardtune.db.tables.canaries import CanaryRow
-from shardtune.db.tables.fingerprints import FingerprintEraRow
+from shardtune.db.tables.fingerprints import FingerprintPeriodRow
 from shardtune.db.tables.retunes import RetuneRow
 
-_ADDING = (BestRow, CanaryRow, FingerprintEraRow, RetuneRow)
+_ADDING = (ServedCaseRow, CanaryRow, FingerprintPeriodRow, RetuneRow)
 assert len({row.metadata for row in _ADDING}) == 1, "all modules must be imported: each adds its tables"
 
 context.configure(
     connection=context.config.attributes["connection"],
-    target_metadata=BestRow.metadata,
+    target_metadata=ServedCaseRow.metadata,
     render_as_batch=True,
     compare_type=True,
     # The transaction around everything is the caller's.

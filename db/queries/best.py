@@ -10,53 +10,61 @@ from sqlalchemy.orm import Session, joinedload
 
 from shardtune.api_schemas.best import RecommendationState
 from shardtune.api_schemas.studies import StudyState
-from shardtune.db.tables.best import BestRow, DecisionRow, RecommendationRow
+from shardtune.db.tables.best import DecisionRow, RecommendationRow, ServedCaseRow
 from shardtune.db.tables.studies import StudyRow
 
 _MOST_CANDIDATES = 100
 
 
-def served(session: Session, project_id: str, study_key: str) -> BestRow | None:
+def served(session: Session, project_id: str, case_key: str) -> ServedCaseRow | None:
     """What is served under a key: two lookups by primary key, whatever is stored."""
-    query = select(BestRow).where(BestRow.project_id == project_id, BestRow.study_key == study_key)
-    return session.scalars(query.options(joinedload(BestRow.serving))).one_or_none()
+    query = select(ServedCaseRow).where(ServedCaseRow.project_id == project_id, ServedCaseRow.case_key == case_key)
+    return session.scalars(query.options(joinedload(ServedCaseRow.serving))).one_or_none()
 
 
-def served_of(session: Session, cases: Collection[tuple[str, str]]) -> dict[tuple[str, str], BestRow]:
-    """The same of many cases (project and study_key) at once."""
-    query = select(BestRow).where(tuple_(BestRow.project_id, BestRow.study_key).in_(cases))
-    found = session.scalars(query.options(joinedload(BestRow.serving)))
-    return {(row.project_id, row.study_key): row for row in found}
+def served_of(session: Session, cases: Collection[tuple[str, str]]) -> dict[tuple[str, str], ServedCaseRow]:
+    """The same of many cases (project and case_key) at once."""
+    query = select(ServedCaseRow).where(tuple_(ServedCaseRow.project_id, ServedCaseRow.case_key).in_(cases))
+    found = session.scalars(query.options(joinedload(ServedCaseRow.serving)))
+    return {(row.project_id, row.case_key): row for row in found}
 
 
-def current(session: Session, project_id: str, study_key: str) -> BestRow | None:
+def current(session: Session, project_id: str, case_key: str) -> ServedCaseRow | None:
     """What is served for the case of a key: under it, or where it was measured since under the key that superseded it."""
-    row = served(session, project_id, study_key)
+    row = served(session, project_id, case_key)
     while row is not None and row.superseded_by is not None:
         row = served(session, project_id, row.superseded_by)
     return row
 
 
-def of_shape(session: Session, project_id: str, shape_key: str) -> Sequence[BestRow]:
+def of_shape(session: Session, project_id: str, case_key_without_fingerprint: str) -> Sequence[ServedCaseRow]:
     """What is served for a case on any fingerprint, the newest first."""
     return session.scalars(
-        _serving(BestRow.project_id == project_id, BestRow.shape_key == shape_key).options(joinedload(BestRow.serving))
+        _serving(
+            ServedCaseRow.project_id == project_id,
+            ServedCaseRow.case_key_without_fingerprint == case_key_without_fingerprint,
+        ).options(joinedload(ServedCaseRow.serving))
     ).all()
 
 
-def near(session: Session, project_id: str, model_key: str, model_type: str, device: str) -> Sequence[BestRow]:
+def near(session: Session, project_id: str, model_key: str, model_type: str, device: str) -> Sequence[ServedCaseRow]:
     """What is served for the same model; else for the same architecture on the same kind of device. The newest only.
 
     Its answers are read when asked for.
     """
-    same = session.scalars(_serving(BestRow.project_id == project_id, BestRow.model_key == model_key)).all()
-    kind = (BestRow.model_type == model_type, BestRow.device == device)
-    return same or session.scalars(_serving(BestRow.project_id == project_id, *kind)).all()
+    same = session.scalars(_serving(ServedCaseRow.project_id == project_id, ServedCaseRow.model_key == model_key)).all()
+    kind = (ServedCaseRow.model_type == model_type, ServedCaseRow.device == device)
+    return same or session.scalars(_serving(ServedCaseRow.project_id == project_id, *kind)).all()
 
 
-def _serving(*conditions: ColumnElement[bool]) -> Select[BestRow]:
-    present = (BestRow.serving_id.is_not(None), BestRow.superseded_by.is_(None))
-    return select(BestRow).where(*conditions, *present).order_by(BestRow.updated_at.desc()).limit(_MOST_CANDIDATES)
+def _serving(*conditions: ColumnElement[bool]) -> Select[ServedCaseRow]:
+    present = (ServedCaseRow.serving_id.is_not(None), ServedCaseRow.superseded_by.is_(None))
+    return (
+        select(ServedCaseRow)
+        .where(*conditions, *present)
+        .order_by(ServedCaseRow.updated_at.desc())
+        .limit(_MOST_CANDIDATES)
+    )
 
 
 def by_ids(session: Session, recommendation_ids: Sequence[str]) -> Sequence[RecommendationRow]:
@@ -66,29 +74,29 @@ def by_ids(session: Session, recommendation_ids: Sequence[str]) -> Sequence[Reco
     return session.scalars(select(RecommendationRow).where(RecommendationRow.id.in_(recommendation_ids))).all()
 
 
-def lock(session: Session, project_id: str, study_key: str) -> BestRow | None:
+def lock(session: Session, project_id: str, case_key: str) -> ServedCaseRow | None:
     """What is served under a key, held until the transaction ends."""
-    query = select(BestRow).where(BestRow.project_id == project_id, BestRow.study_key == study_key)
-    query = query.with_for_update(key_share=True, of=BestRow)
+    query = select(ServedCaseRow).where(ServedCaseRow.project_id == project_id, ServedCaseRow.case_key == case_key)
+    query = query.with_for_update(key_share=True, of=ServedCaseRow)
     return session.scalars(query.execution_options(populate_existing=True)).one_or_none()
 
 
-def put(session: Session, project_id: str, study_key: str, now: datetime, **keys: str) -> BestRow:
+def put(session: Session, project_id: str, case_key: str, now: datetime, **keys: str) -> ServedCaseRow:
     """The row of a case, made if there is none; held until the transaction ends."""
     insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
     values: dict[str, Any] = {
         "project_id": project_id,
-        "study_key": study_key,
+        "case_key": case_key,
         "is_pinned": False,
         "freshness": "fresh",
         "changed_fields": [],
-        "stale_told_for": [],
+        "stale_announced_for": [],
         "version": 0,
         "updated_at": now,
         **keys,
     }
-    session.execute(insert(BestRow).values(values).on_conflict_do_nothing())
-    row = lock(session, project_id, study_key)
+    session.execute(insert(ServedCaseRow).values(values).on_conflict_do_nothing())
+    row = lock(session, project_id, case_key)
     assert row is not None
     return row
 
@@ -98,13 +106,13 @@ def recommendation(session: Session, recommendation_id: str) -> RecommendationRo
     return session.get(RecommendationRow, recommendation_id)
 
 
-def newest_proposal(session: Session, project_id: str, study_key: str) -> RecommendationRow | None:
+def newest_proposal(session: Session, project_id: str, case_key: str) -> RecommendationRow | None:
     """The newest answer that waits for approval."""
     return session.scalars(
         select(RecommendationRow)
         .where(
             RecommendationRow.project_id == project_id,
-            RecommendationRow.study_key == study_key,
+            RecommendationRow.case_key == case_key,
             RecommendationRow.state == RecommendationState.PROPOSED,
         )
         .order_by(RecommendationRow.created_at.desc(), RecommendationRow.id.desc())
@@ -113,18 +121,18 @@ def newest_proposal(session: Session, project_id: str, study_key: str) -> Recomm
 
 
 def newest_proposals(session: Session, cases: Collection[tuple[str, str]]) -> dict[tuple[str, str], RecommendationRow]:
-    """The same of many cases (project and study_key) at once."""
-    case = tuple_(RecommendationRow.project_id, RecommendationRow.study_key)
+    """The same of many cases (project and case_key) at once."""
+    case = tuple_(RecommendationRow.project_id, RecommendationRow.case_key)
     query = select(RecommendationRow).where(case.in_(cases), RecommendationRow.state == RecommendationState.PROPOSED)
     found = session.scalars(query.order_by(RecommendationRow.created_at, RecommendationRow.id))
-    return {(row.project_id, row.study_key): row for row in found}
+    return {(row.project_id, row.case_key): row for row in found}
 
 
 def earlier(session: Session, found: RecommendationRow) -> Sequence[RecommendationRow]:
     """The recommendations of the same key from before one, the newest first."""
     query = select(RecommendationRow).where(
         RecommendationRow.project_id == found.project_id,
-        RecommendationRow.study_key == found.study_key,
+        RecommendationRow.case_key == found.case_key,
         RecommendationRow.created_at <= found.created_at,
         RecommendationRow.id != found.id,
     )
@@ -134,7 +142,7 @@ def earlier(session: Session, found: RecommendationRow) -> Sequence[Recommendati
 def recommendations(
     session: Session,
     project_id: str | None,
-    study_key: str | None,
+    case_key: str | None,
     states: Sequence[RecommendationState],
     after: tuple[datetime, str] | None,
     limit: int,
@@ -144,8 +152,8 @@ def recommendations(
     query = select(RecommendationRow).order_by(time.desc(), name.desc()).limit(limit)
     if project_id is not None:
         query = query.where(RecommendationRow.project_id == project_id)
-    if study_key is not None:
-        query = query.where(RecommendationRow.study_key == study_key)
+    if case_key is not None:
+        query = query.where(RecommendationRow.case_key == case_key)
     if states:
         query = query.where(RecommendationRow.state.in_(states))
     if after is not None:
@@ -153,16 +161,14 @@ def recommendations(
     return session.scalars(query).all()
 
 
-def decisions(
-    session: Session, project_id: str, study_key: str, after: int | None, limit: int
-) -> Sequence[DecisionRow]:
+def decisions(session: Session, project_id: str, case_key: str, after: int | None, limit: int) -> Sequence[DecisionRow]:
     """Decisions about a case, newest first, behind the row `after`."""
-    query = select(DecisionRow).where(DecisionRow.project_id == project_id, DecisionRow.study_key == study_key)
+    query = select(DecisionRow).where(DecisionRow.project_id == project_id, DecisionRow.case_key == case_key)
     query = query.order_by(DecisionRow.id.desc()).limit(limit)
     return session.scalars(query if after is None else query.where(DecisionRow.id < after)).all()
 
 
-def served_before(session: Session, row: BestRow) -> RecommendationRow | None:
+def served_before(session: Session, row: ServedCaseRow) -> RecommendationRow | None:
     """What was served before the present one."""
     actions = ("served", "renewed", "approved", "pinned", "rolled_back")
     query = (
@@ -170,7 +176,7 @@ def served_before(session: Session, row: BestRow) -> RecommendationRow | None:
         .join(DecisionRow, DecisionRow.recommendation_id == RecommendationRow.id)
         .where(
             DecisionRow.project_id == row.project_id,
-            DecisionRow.study_key == row.study_key,
+            DecisionRow.case_key == row.case_key,
             DecisionRow.action.in_(actions),
             DecisionRow.recommendation_id != row.serving_id,
             RecommendationRow.state == RecommendationState.RETIRED,
@@ -195,6 +201,6 @@ def unrecommended(session: Session) -> Sequence[StudyRow]:
     """Complete studies from before there were recommendations."""
     known = select(RecommendationRow.study_id)
     query = select(StudyRow).where(
-        StudyRow.state == StudyState.COMPLETE, StudyRow.id.not_in(known), StudyRow.errand.is_(None)
+        StudyRow.state == StudyState.COMPLETE, StudyRow.id.not_in(known), StudyRow.system_study.is_(None)
     )
     return session.scalars(query.order_by(StudyRow.finished_at)).all()

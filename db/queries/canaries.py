@@ -6,17 +6,17 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 
-from shardtune.db.tables.best import BestRow
+from shardtune.db.tables.best import ServedCaseRow
 from shardtune.db.tables.canaries import CanaryRow
 
 
-def watched(session: Session) -> Sequence[BestRow]:
+def watched(session: Session) -> Sequence[ServedCaseRow]:
     """What is served and believed to be fresh, with its recommendation, the most used first."""
-    query = select(BestRow).where(
-        BestRow.serving_id.is_not(None), BestRow.superseded_by.is_(None), BestRow.freshness == "fresh"
+    query = select(ServedCaseRow).where(
+        ServedCaseRow.serving_id.is_not(None), ServedCaseRow.superseded_by.is_(None), ServedCaseRow.freshness == "fresh"
     )
     return session.scalars(
-        query.order_by(BestRow.uses.desc(), BestRow.study_key).options(joinedload(BestRow.serving))
+        query.order_by(ServedCaseRow.uses.desc(), ServedCaseRow.case_key).options(joinedload(ServedCaseRow.serving))
     ).all()
 
 
@@ -32,22 +32,22 @@ def lock(session: Session, canary_id: str) -> CanaryRow:
     return session.scalars(query.execution_options(populate_existing=True)).one()
 
 
-def of_case(session: Session, project_id: str, study_key: str) -> Sequence[CanaryRow]:
+def of_case(session: Session, project_id: str, case_key: str) -> Sequence[CanaryRow]:
     """All canaries of a case in order."""
-    query = select(CanaryRow).where(CanaryRow.project_id == project_id, CanaryRow.study_key == study_key)
+    query = select(CanaryRow).where(CanaryRow.project_id == project_id, CanaryRow.case_key == case_key)
     return session.scalars(query.order_by(CanaryRow.created_at, CanaryRow.tick, CanaryRow.id)).all()
 
 
 def page(
-    session: Session, project_id: str | None, study_key: str | None, after: tuple[datetime, str] | None, limit: int
+    session: Session, project_id: str | None, case_key: str | None, after: tuple[datetime, str] | None, limit: int
 ) -> Sequence[CanaryRow]:
     """Canaries, newest first, behind `after`."""
     time, name = CanaryRow.created_at, CanaryRow.id
     query = select(CanaryRow).order_by(time.desc(), name.desc()).limit(limit).options(joinedload(CanaryRow.worker))
     if project_id is not None:
         query = query.where(CanaryRow.project_id == project_id)
-    if study_key is not None:
-        query = query.where(CanaryRow.study_key == study_key)
+    if case_key is not None:
+        query = query.where(CanaryRow.case_key == case_key)
     if after is not None:
         query = query.where((time < after[0]) | ((time == after[0]) & (name < after[1])))
     return session.scalars(query).all()

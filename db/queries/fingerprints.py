@@ -9,8 +9,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, joinedload
 
 from shardtune.api_schemas.hardware import Fingerprint
-from shardtune.db.tables.best import BestRow, RecommendationRow
-from shardtune.db.tables.fingerprints import FingerprintEraRow
+from shardtune.db.tables.best import RecommendationRow, ServedCaseRow
+from shardtune.db.tables.fingerprints import FingerprintPeriodRow
 from shardtune.db.tables.studies import FingerprintRow, StudyRow, WorkerRow
 
 
@@ -31,8 +31,8 @@ class ServedCase:
     """What is served for one case, as far as its freshness is concerned."""
 
     project_id: str
-    study_key: str
-    shape_key: str
+    case_key: str
+    case_key_without_fingerprint: str
     version: int
     fingerprint_key: str
     cluster_json: str
@@ -40,8 +40,8 @@ class ServedCase:
     freshness: str
     changed_fields: list[str]
     stale_since: datetime | None
-    stale_told_at: datetime | None
-    stale_told_for: list[str]
+    stale_announced_at: datetime | None
+    stale_announced_for: list[str]
 
 
 def put(session: Session, fingerprint: Fingerprint, now: datetime) -> str:
@@ -56,7 +56,7 @@ def put(session: Session, fingerprint: Fingerprint, now: datetime) -> str:
 
 
 def note(session: Session, worker_id: str, key: str, now: datetime) -> None:
-    """Begin an era where a worker brings another fingerprint than it had. The caller holds the worker."""
+    """Begin a period where a worker brings another fingerprint than it had. The caller holds the worker."""
     before = present(session, worker_id)
     if before is not None and before.fingerprint_key == key:
         return
@@ -64,43 +64,45 @@ def note(session: Session, worker_id: str, key: str, now: datetime) -> None:
         before.until = now
         session.flush()
     predecessor = before.fingerprint_key if before is not None else None
-    session.add(FingerprintEraRow(worker_id=worker_id, fingerprint_key=key, predecessor_key=predecessor, since=now))
+    session.add(FingerprintPeriodRow(worker_id=worker_id, fingerprint_key=key, predecessor_key=predecessor, since=now))
     session.flush()
 
 
-def present(session: Session, worker_id: str) -> FingerprintEraRow | None:
-    """The era a worker is in."""
-    query = select(FingerprintEraRow).where(FingerprintEraRow.worker_id == worker_id, FingerprintEraRow.until.is_(None))
+def present(session: Session, worker_id: str) -> FingerprintPeriodRow | None:
+    """The period a worker is in."""
+    query = select(FingerprintPeriodRow).where(
+        FingerprintPeriodRow.worker_id == worker_id, FingerprintPeriodRow.until.is_(None)
+    )
     return session.scalars(query).one_or_none()
 
 
-def fleet(session: Session, seen_since: datetime) -> Sequence[FingerprintEraRow]:
-    """The present eras of workers heard of since then, with worker and fingerprint."""
-    query = select(FingerprintEraRow).join(FingerprintEraRow.worker)
-    query = query.where(FingerprintEraRow.until.is_(None), WorkerRow.seen_at >= seen_since)
+def fleet(session: Session, seen_since: datetime) -> Sequence[FingerprintPeriodRow]:
+    """The present periods of workers heard of since then, with worker and fingerprint."""
+    query = select(FingerprintPeriodRow).join(FingerprintPeriodRow.worker)
+    query = query.where(FingerprintPeriodRow.until.is_(None), WorkerRow.seen_at >= seen_since)
     return session.scalars(query.options(*_WITH_WORKER)).all()
 
 
 def state(session: Session, seen_since: datetime, live_since: datetime) -> tuple[object, ...]:
     """Equal while neither the fleet nor what is served has changed: cheap beside reading both."""
     fleet_query = select(
-        FingerprintEraRow.id, WorkerRow.registered_at, WorkerRow.is_draining, WorkerRow.seen_at >= live_since
-    ).join(FingerprintEraRow.worker)
-    eras = session.execute(
-        fleet_query.where(FingerprintEraRow.until.is_(None), WorkerRow.seen_at >= seen_since).order_by(
-            FingerprintEraRow.id
+        FingerprintPeriodRow.id, WorkerRow.registered_at, WorkerRow.is_draining, WorkerRow.seen_at >= live_since
+    ).join(FingerprintPeriodRow.worker)
+    periods = session.execute(
+        fleet_query.where(FingerprintPeriodRow.until.is_(None), WorkerRow.seen_at >= seen_since).order_by(
+            FingerprintPeriodRow.id
         )
     )
-    served = session.execute(select(func.count(), func.sum(BestRow.version), func.max(BestRow.updated_at)))
-    return tuple(map(tuple, eras)), tuple(served.one())
+    served = session.execute(select(func.count(), func.sum(ServedCaseRow.version), func.max(ServedCaseRow.updated_at)))
+    return tuple(map(tuple, periods)), tuple(served.one())
 
 
-def of_workers(session: Session) -> dict[str, list[FingerprintEraRow]]:
-    """Every worker's eras by its id, the newest first."""
-    query = select(FingerprintEraRow).order_by(FingerprintEraRow.id.desc())
-    found: dict[str, list[FingerprintEraRow]] = {}
-    for era in session.scalars(query.options(*_WITH_WORKER)):
-        found.setdefault(era.worker_id, []).append(era)
+def of_workers(session: Session) -> dict[str, list[FingerprintPeriodRow]]:
+    """Every worker's periods by its id, the newest first."""
+    query = select(FingerprintPeriodRow).order_by(FingerprintPeriodRow.id.desc())
+    found: dict[str, list[FingerprintPeriodRow]] = {}
+    for period in session.scalars(query.options(*_WITH_WORKER)):
+        found.setdefault(period.worker_id, []).append(period)
     return found
 
 
@@ -118,7 +120,7 @@ def page(
     if wanted != FingerprintFilter():
         query = query.where(
             exists()
-            .where(FingerprintEraRow.fingerprint_key == key, WorkerRow.id == FingerprintEraRow.worker_id)
+            .where(FingerprintPeriodRow.fingerprint_key == key, WorkerRow.id == FingerprintPeriodRow.worker_id)
             .where(*_matching(wanted))
         )
     if after is not None:
@@ -126,48 +128,52 @@ def page(
     return session.scalars(query).all()
 
 
-def holders(session: Session, keys: Collection[str], project_id: str | None) -> dict[str, list[FingerprintEraRow]]:
+def holders(session: Session, keys: Collection[str], project_id: str | None) -> dict[str, list[FingerprintPeriodRow]]:
     """Eras of these fingerprints by key, the newest first; of the workers that serve a project (None: any)."""
-    query = select(FingerprintEraRow).join(FingerprintEraRow.worker).where(FingerprintEraRow.fingerprint_key.in_(keys))
-    query = query.where(*_matching(FingerprintFilter(project_id))).order_by(
-        FingerprintEraRow.since.desc(), FingerprintEraRow.id
+    query = (
+        select(FingerprintPeriodRow)
+        .join(FingerprintPeriodRow.worker)
+        .where(FingerprintPeriodRow.fingerprint_key.in_(keys))
     )
-    found: dict[str, list[FingerprintEraRow]] = {key: [] for key in keys}
-    for era in session.scalars(query.options(*_WITH_WORKER)):
-        found[era.fingerprint_key].append(era)
+    query = query.where(*_matching(FingerprintFilter(project_id))).order_by(
+        FingerprintPeriodRow.since.desc(), FingerprintPeriodRow.id
+    )
+    found: dict[str, list[FingerprintPeriodRow]] = {key: [] for key in keys}
+    for period in session.scalars(query.options(*_WITH_WORKER)):
+        found[period.fingerprint_key].append(period)
     return found
 
 
-def dependents(session: Session, key: str, project_id: str | None, limit: int) -> Sequence[BestRow]:
+def dependents(session: Session, key: str, project_id: str | None, limit: int) -> Sequence[ServedCaseRow]:
     """What is served that was measured under a fingerprint, by study key."""
-    present = (BestRow.serving_id.is_not(None), BestRow.superseded_by.is_(None))
-    query = select(BestRow).where(BestRow.fingerprint_key == key, *present)
+    present = (ServedCaseRow.serving_id.is_not(None), ServedCaseRow.superseded_by.is_(None))
+    query = select(ServedCaseRow).where(ServedCaseRow.fingerprint_key == key, *present)
     if project_id is not None:
-        query = query.where(BestRow.project_id == project_id)
-    query = query.order_by(BestRow.study_key, BestRow.project_id).limit(limit)
-    return session.scalars(query.options(joinedload(BestRow.serving))).all()
+        query = query.where(ServedCaseRow.project_id == project_id)
+    query = query.order_by(ServedCaseRow.case_key, ServedCaseRow.project_id).limit(limit)
+    return session.scalars(query.options(joinedload(ServedCaseRow.serving))).all()
 
 
 def cases(session: Session) -> Sequence[ServedCase]:
     """Everything that is served, without its content; the newest first."""
     query = (
         select(
-            BestRow.project_id,
-            BestRow.study_key,
-            BestRow.shape_key,
-            BestRow.version,
-            BestRow.fingerprint_key,
+            ServedCaseRow.project_id,
+            ServedCaseRow.case_key,
+            ServedCaseRow.case_key_without_fingerprint,
+            ServedCaseRow.version,
+            ServedCaseRow.fingerprint_key,
             cast(StudyRow.cluster, Text).label("cluster_json"),
-            BestRow.freshness,
-            BestRow.changed_fields,
-            BestRow.stale_since,
-            BestRow.stale_told_at,
-            BestRow.stale_told_for,
+            ServedCaseRow.freshness,
+            ServedCaseRow.changed_fields,
+            ServedCaseRow.stale_since,
+            ServedCaseRow.stale_announced_at,
+            ServedCaseRow.stale_announced_for,
         )
-        .join(RecommendationRow, RecommendationRow.id == BestRow.serving_id)
+        .join(RecommendationRow, RecommendationRow.id == ServedCaseRow.serving_id)
         .join(StudyRow, StudyRow.id == RecommendationRow.study_id)
-        .where(BestRow.fingerprint_key.is_not(None), BestRow.superseded_by.is_(None))
-        .order_by(BestRow.updated_at.desc(), BestRow.study_key)
+        .where(ServedCaseRow.fingerprint_key.is_not(None), ServedCaseRow.superseded_by.is_(None))
+        .order_by(ServedCaseRow.updated_at.desc(), ServedCaseRow.case_key)
     )
     return [ServedCase(**row._mapping) for row in session.execute(query)]
 
@@ -179,9 +185,9 @@ def values(session: Session, keys: Collection[str]) -> dict[str, Fingerprint]:
 
 
 _WITH_WORKER = (
-    joinedload(FingerprintEraRow.worker),
-    joinedload(FingerprintEraRow.fingerprint),
-    joinedload(FingerprintEraRow.predecessor),
+    joinedload(FingerprintPeriodRow.worker),
+    joinedload(FingerprintPeriodRow.fingerprint),
+    joinedload(FingerprintPeriodRow.predecessor),
 )
 
 
@@ -192,5 +198,5 @@ def _matching(wanted: FingerprintFilter) -> list[ColumnElement[bool]]:
     if wanted.worker is not None:
         found.append(or_(WorkerRow.name == wanted.worker, WorkerRow.id == wanted.worker))
     if wanted.current_only:
-        found.append(FingerprintEraRow.until.is_(None))
+        found.append(FingerprintPeriodRow.until.is_(None))
     return found

@@ -25,7 +25,7 @@ def add_run(
         trial=trial,
         position=session.scalars(query).one(),
         purpose=purpose,
-        match_round=study.match_round if block is not None else 0,
+        promotion_round=study.promotion_round if block is not None else 0,
         block=block,
         state=TrialState.WAITING,
         attempt=0,
@@ -89,7 +89,7 @@ def begun_blocks(session: Session, study_ids: Sequence[str]) -> dict[str, frozen
     same_block = (
         other.study_id == RunRow.study_id,
         other.purpose == RunRow.purpose,
-        other.match_round == RunRow.match_round,
+        other.promotion_round == RunRow.promotion_round,
         other.block == RunRow.block,
         other.id != RunRow.id,
     )

@@ -11,7 +11,7 @@ from shardtune.api_schemas.best import RecommendationState
 from shardtune.api_schemas.studies import StudyState
 from shardtune.api_schemas.trials import TrialState
 from shardtune.db.listing import Page, paged
-from shardtune.db.tables.best import BestRow, RecommendationRow
+from shardtune.db.tables.best import RecommendationRow, ServedCaseRow
 from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow
 
 _SPEC = type_coerce(StudyRow.spec, JSON)
@@ -38,7 +38,7 @@ def best_ids(
     a stale one, then the last that came to be served; where nothing is served, the newest that was answered.
     `project_id` None: of all projects.
     """
-    subject = (
+    case = (
         _SPEC[("model", "config")].as_string(),
         _SPEC["workload"].as_string(),
         type_coerce(StudyRow.cluster, JSON)["gpu"].as_string(),
@@ -48,12 +48,12 @@ def best_ids(
     # A study that is being extended has no end for now.
     ended = func.coalesce(StudyRow.finished_at, StudyRow.created_at)
     position = func.row_number().over(
-        partition_by=subject,
+        partition_by=case,
         order_by=(
-            BestRow.serving_id.is_(None),
-            BestRow.superseded_by.is_not(None),
-            BestRow.freshness != "fresh",
-            BestRow.updated_at.desc(),
+            ServedCaseRow.serving_id.is_(None),
+            ServedCaseRow.superseded_by.is_not(None),
+            ServedCaseRow.freshness != "fresh",
+            ServedCaseRow.updated_at.desc(),
             ended.desc(),
             StudyRow.id,
         ),
@@ -65,7 +65,7 @@ def best_ids(
     )
     is_served = and_(RecommendationRow.study_id == StudyRow.id, RecommendationRow.state == RecommendationState.SERVING)
     ranked = ranked.outerjoin(RecommendationRow, is_served)
-    shown = ranked.outerjoin(BestRow, BestRow.serving_id == RecommendationRow.id).subquery()
+    shown = ranked.outerjoin(ServedCaseRow, ServedCaseRow.serving_id == RecommendationRow.id).subquery()
     query = select(StudyRow.id).join(shown, shown.c.id == StudyRow.id).where(shown.c.position == 1)
     query = query.where(*_matching(text, device))
     total = session.scalar(select(func.count()).select_from(query.subquery())) or 0
@@ -113,9 +113,9 @@ def confirmed_runs(session: Session, wanted: Sequence[tuple[str, int]]) -> dict[
         return {}
     rounds = dict(wanted)
     query = (
-        select(RunRow.study_id, RunRow.match_round, func.count())
+        select(RunRow.study_id, RunRow.promotion_round, func.count())
         .where(RunRow.study_id.in_(rounds), RunRow.purpose == "confirm", RunRow.state == TrialState.COMPLETE)
-        .group_by(RunRow.study_id, RunRow.match_round)
+        .group_by(RunRow.study_id, RunRow.promotion_round)
     )
     found = dict.fromkeys(rounds, (0, 0))
     for study_id, number, count in session.execute(query):

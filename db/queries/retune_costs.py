@@ -72,22 +72,22 @@ def origin_of(session: Session, study_id: str) -> str | None:
         or_(RetuneRow.challenge_study_id == study_id, RetuneRow.search_study_id == study_id)
     )
     row = session.scalars(query.limit(1)).first()
-    return None if row is None else incumbent_study(session, row.project_id, row.study_key)
+    return None if row is None else incumbent_study(session, row.project_id, row.case_key)
 
 
-def incumbent_study(session: Session, project_id: str, study_key: str) -> str | None:
+def incumbent_study(session: Session, project_id: str, case_key: str) -> str | None:
     """The study that found what is served for a case."""
-    row = best.served(session, project_id, study_key)
+    row = best.served(session, project_id, case_key)
     return None if row is None or row.serving is None else row.serving.study_id
 
 
-def last_cost(session: Session, project_id: str, study_key: str) -> float | None:
+def last_cost(session: Session, project_id: str, case_key: str) -> float | None:
     """What the last retune of a case that measured anything used."""
     query = (
         select(RetuneRow.gpu_seconds)
         .where(
             RetuneRow.project_id == project_id,
-            RetuneRow.study_key == study_key,
+            RetuneRow.case_key == case_key,
             RetuneRow.state == RetuneState.ENDED,
             RetuneRow.outcome.in_(_MEASURED),
             RetuneRow.gpu_seconds > 0,

@@ -11,7 +11,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.retunes import Cause, RetuneOutcome, RetuneState
-from shardtune.db.tables.best import BestRow
+from shardtune.db.tables.best import ServedCaseRow
 from shardtune.db.tables.retunes import RetuneRow, ScheduleRow
 from shardtune.db.tables.studies import StudyRow
 
@@ -24,7 +24,7 @@ class RetuneFilter:
     """Which retunes of a list; None or empty: any."""
 
     project_id: str | None = None
-    study_key: str | None = None
+    case_key: str | None = None
     schedule_id: str | None = None
     states: tuple[RetuneState, ...] = ()
 
@@ -40,10 +40,10 @@ def lock(session: Session, retune_id: str) -> RetuneRow:
     return session.scalars(query.execution_options(populate_existing=True)).one()
 
 
-def unfinished(session: Session, project_id: str, study_key: str) -> RetuneRow | None:
+def unfinished(session: Session, project_id: str, case_key: str) -> RetuneRow | None:
     """The queued or running retune of a case, held until the transaction ends."""
     query = select(RetuneRow).where(
-        RetuneRow.project_id == project_id, RetuneRow.study_key == study_key, RetuneRow.state.in_(UNFINISHED)
+        RetuneRow.project_id == project_id, RetuneRow.case_key == case_key, RetuneRow.state.in_(UNFINISHED)
     )
     query = query.with_for_update(key_share=True).execution_options(populate_existing=True)
     return session.scalars(query).one_or_none()
@@ -52,7 +52,7 @@ def unfinished(session: Session, project_id: str, study_key: str) -> RetuneRow |
 def put(
     session: Session,
     project_id: str,
-    study_key: str,
+    case_key: str,
     cause: Cause,
     not_before: datetime,
     now: datetime,
@@ -65,7 +65,7 @@ def put(
         row: dict[str, Any] = {
             "id": retune_id,
             "project_id": project_id,
-            "study_key": study_key,
+            "case_key": case_key,
             "cause": cause,
             "changed_fields": [],
             "state": RetuneState.QUEUED,
@@ -76,11 +76,11 @@ def put(
             **values,
         }
         session.execute(insert(RetuneRow).values(row).on_conflict_do_nothing())
-        found = unfinished(session, project_id, study_key)
+        found = unfinished(session, project_id, case_key)
         # None: the one that was in the way has ended between the two statements.
         if found is not None:
             return found, found.id == retune_id
-    raise AssertionError(f"retunes of {study_key} end as fast as they are made")
+    raise AssertionError(f"retunes of {case_key} end as fast as they are made")
 
 
 def page(session: Session, wanted: RetuneFilter, after: tuple[datetime, str] | None, limit: int) -> Sequence[RetuneRow]:
@@ -89,8 +89,8 @@ def page(session: Session, wanted: RetuneFilter, after: tuple[datetime, str] | N
     query = select(RetuneRow).order_by(time.desc(), name.desc()).limit(limit)
     if wanted.project_id is not None:
         query = query.where(RetuneRow.project_id == wanted.project_id)
-    if wanted.study_key is not None:
-        query = query.where(RetuneRow.study_key == wanted.study_key)
+    if wanted.case_key is not None:
+        query = query.where(RetuneRow.case_key == wanted.case_key)
     if wanted.schedule_id is not None:
         query = query.where(RetuneRow.schedule_id == wanted.schedule_id)
     if wanted.states:
@@ -102,12 +102,12 @@ def page(session: Session, wanted: RetuneFilter, after: tuple[datetime, str] | N
 
 def due(session: Session, now: datetime) -> Sequence[RetuneRow]:
     """Queued retunes whose time has come, those of the most used recommendation first."""
-    used = and_(BestRow.project_id == RetuneRow.project_id, BestRow.study_key == RetuneRow.study_key)
+    used = and_(ServedCaseRow.project_id == RetuneRow.project_id, ServedCaseRow.case_key == RetuneRow.case_key)
     query = (
         select(RetuneRow)
-        .outerjoin(BestRow, used)
+        .outerjoin(ServedCaseRow, used)
         .where(RetuneRow.state == RetuneState.QUEUED, RetuneRow.not_before <= now)
-        .order_by(func.coalesce(BestRow.uses, 0).desc(), RetuneRow.created_at, RetuneRow.id)
+        .order_by(func.coalesce(ServedCaseRow.uses, 0).desc(), RetuneRow.created_at, RetuneRow.id)
     )
     return session.scalars(query).all()
 
@@ -150,24 +150,24 @@ def end(session: Session, row: RetuneRow, outcome: RetuneOutcome, reason: str, n
 
 def add_uses(session: Session, counts: Mapping[tuple[str, str], int]) -> None:
     """Add to how often recommendations were given out, by project and key."""
-    for (project_id, study_key), count in sorted(counts.items()):
+    for (project_id, case_key), count in sorted(counts.items()):
         session.execute(
-            update(BestRow)
-            .where(BestRow.project_id == project_id, BestRow.study_key == study_key)
-            .values(uses=BestRow.uses + count)
+            update(ServedCaseRow)
+            .where(ServedCaseRow.project_id == project_id, ServedCaseRow.case_key == case_key)
+            .values(uses=ServedCaseRow.uses + count)
             .execution_options(synchronize_session=False)
         )
 
 
 def newest(session: Session, cases: Collection[tuple[str, str]]) -> dict[tuple[str, str], RetuneRow]:
-    """Of each case (project_id, study_key) the retune that was asked for last."""
+    """Of each case (project_id, case_key) the retune that was asked for last."""
     if not cases:
         return {}
-    case = (RetuneRow.project_id, RetuneRow.study_key)
+    case = (RetuneRow.project_id, RetuneRow.case_key)
     place = func.row_number().over(partition_by=case, order_by=(RetuneRow.created_at.desc(), RetuneRow.id.desc()))
     ranked = select(RetuneRow.id, place.label("place")).where(tuple_(*case).in_(cases)).subquery()
     query = select(RetuneRow).join(ranked, ranked.c.id == RetuneRow.id).where(ranked.c.place == 1)
-    return {(row.project_id, row.study_key): row for row in session.scalars(query)}
+    return {(row.project_id, row.case_key): row for row in session.scalars(query)}
 
 
 def with_schedules(session: Session, ids: Collection[str]) -> dict[str, tuple[RetuneRow, str | None]]:

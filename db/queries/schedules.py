@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session, joinedload
 
 from shardtune.api_schemas.retunes import RetuneState
 from shardtune.db.queries.retunes import UNFINISHED
-from shardtune.db.tables.best import BestRow
+from shardtune.db.tables.best import ServedCaseRow
 from shardtune.db.tables.retunes import RetuneRow, ScheduleRow, ScheduleTickRow
 
 
@@ -124,8 +124,10 @@ def unqueue(session: Session, schedule_id: str, now: datetime, reason: str) -> N
     )
 
 
-def serving_cases(session: Session, project_id: str) -> Sequence[BestRow]:
+def serving_cases(session: Session, project_id: str) -> Sequence[ServedCaseRow]:
     """Cases of a project that have an answer, the newest answer first."""
-    present = (BestRow.serving_id.is_not(None), BestRow.superseded_by.is_(None))
-    query = select(BestRow).where(BestRow.project_id == project_id, *present)
-    return session.scalars(query.order_by(BestRow.updated_at.desc()).options(joinedload(BestRow.serving))).all()
+    present = (ServedCaseRow.serving_id.is_not(None), ServedCaseRow.superseded_by.is_(None))
+    query = select(ServedCaseRow).where(ServedCaseRow.project_id == project_id, *present)
+    return session.scalars(
+        query.order_by(ServedCaseRow.updated_at.desc()).options(joinedload(ServedCaseRow.serving))
+    ).all()

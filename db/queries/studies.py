@@ -58,7 +58,7 @@ def running(session: Session) -> Sequence[StudyRow]:
     """Running studies, oldest first, which is the order they are served in; large columns are read when asked for."""
     few = (StudyRow.version, StudyRow.phase, StudyRow.cluster, StudyRow.fingerprint_key, StudyRow.project_id)
     query = select(StudyRow).where(StudyRow.state == StudyState.RUNNING)
-    query = query.options(load_only(*few, StudyRow.purpose, StudyRow.errand))
+    query = query.options(load_only(*few, StudyRow.purpose, StudyRow.system_study))
     return session.scalars(query.order_by(StudyRow.created_at, StudyRow.id)).all()
 
 

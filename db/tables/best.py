@@ -19,7 +19,7 @@ class RecommendationRow(Row):
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
-    study_key: Mapped[str] = mapped_column(String(32))
+    case_key: Mapped[str] = mapped_column(String(32))
     study_id: Mapped[str] = mapped_column(ForeignKey("studies.id"), index=True)
     state: Mapped[RecommendationState] = mapped_column(words(RecommendationState))
     answer: Mapped[Answer] = mapped_column(Stored(Answer))
@@ -28,17 +28,17 @@ class RecommendationRow(Row):
     study: Mapped[StudyRow] = relationship()
     project: Mapped[ProjectRow] = relationship()
 
-    __table_args__ = (Index("ix_recommendations_list", "project_id", "study_key", "created_at", "id"),)
+    __table_args__ = (Index("ix_recommendations_list", "project_id", "case_key", "created_at", "id"),)
 
 
-class BestRow(Row):
+class ServedCaseRow(Row):
     """What is served for one case in one project. `version` grows with every change."""
 
     __tablename__ = "best_configs"
 
     project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"), primary_key=True)
-    study_key: Mapped[str] = mapped_column(String(32), primary_key=True)
-    shape_key: Mapped[str] = mapped_column(String(32))
+    case_key: Mapped[str] = mapped_column(String(32), primary_key=True)
+    case_key_without_fingerprint: Mapped[str] = mapped_column(String(32))
     model_key: Mapped[str] = mapped_column(String(32))
     model_type: Mapped[str] = mapped_column(String(100))
     device: Mapped[str] = mapped_column(String(8))
@@ -51,16 +51,16 @@ class BestRow(Row):
     fingerprint_key: Mapped[str | None] = mapped_column(ForeignKey("fingerprints.key"))
     """What is served was measured under; None: nothing is served."""
     stale_since: Mapped[datetime | None]
-    stale_told_at: Mapped[datetime | None]
+    stale_announced_at: Mapped[datetime | None]
     """When it was announced, and a retune asked for; None: not yet, or it is fresh."""
-    stale_told_for: Mapped[list[str]] = mapped_column(JSON, default=list)
+    stale_announced_for: Mapped[list[str]] = mapped_column(JSON, default=list)
     """`field=value` of the changes it was announced for."""
     uses: Mapped[int] = mapped_column(default=0, server_default="0")
     """Times it was given out, about: each service process counts, and adds its count every few seconds."""
     planned_gpu_seconds: Mapped[float | None]
     """Declared length of the training run it is for."""
     superseded_by: Mapped[str | None] = mapped_column(String(32))
-    """study_key of the same case on the fingerprint it was measured on since; None: this row is the present one."""
+    """case_key of the same case on the fingerprint it was measured on since; None: this row is the present one."""
     version: Mapped[int] = mapped_column(default=0)
     updated_at: Mapped[datetime]
 
@@ -68,7 +68,7 @@ class BestRow(Row):
 
     __table_args__ = (
         Index("ix_best_fingerprint", "fingerprint_key"),
-        Index("ix_best_shape", "project_id", "shape_key", "updated_at"),
+        Index("ix_best_without_fingerprint", "project_id", "case_key_without_fingerprint", "updated_at"),
         Index("ix_best_model", "project_id", "model_key", "updated_at"),
         Index("ix_best_type", "project_id", "model_type", "device", "updated_at"),
     )
@@ -81,7 +81,7 @@ class DecisionRow(Row):
 
     id: Mapped[int] = mapped_column(primary_key=True)
     project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
-    study_key: Mapped[str] = mapped_column(String(32))
+    case_key: Mapped[str] = mapped_column(String(32))
     recommendation_id: Mapped[str] = mapped_column(ForeignKey("recommendations.id"))
     action: Mapped[str] = mapped_column(String(16))
     by: Mapped[str] = mapped_column(String(100))
@@ -90,4 +90,4 @@ class DecisionRow(Row):
 
     recommendation: Mapped[RecommendationRow] = relationship()
 
-    __table_args__ = (Index("ix_decisions_subject", "project_id", "study_key", "id"),)
+    __table_args__ = (Index("ix_decisions_case", "project_id", "case_key", "id"),)

@@ -17,7 +17,7 @@ class CanaryRow(Row):
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
-    study_key: Mapped[str] = mapped_column(String(32))
+    case_key: Mapped[str] = mapped_column(String(32))
     recommendation_id: Mapped[str] = mapped_column(ForeignKey("recommendations.id"))
     worker_id: Mapped[str] = mapped_column(ForeignKey("workers.id"))
     study_id: Mapped[str] = mapped_column(ForeignKey("studies.id"))
@@ -41,7 +41,7 @@ class CanaryRow(Row):
 
     __table_args__ = (
         # Of several replicas one begins the canary of a period.
-        UniqueConstraint("project_id", "study_key", "tick", "role"),
+        UniqueConstraint("project_id", "case_key", "tick", "role"),
         Index("ix_canaries_verdict", "verdict", "created_at"),
-        Index("ix_canaries_case", "project_id", "study_key", "created_at"),
+        Index("ix_canaries_case", "project_id", "case_key", "created_at"),
     )

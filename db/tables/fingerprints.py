@@ -11,10 +11,10 @@ from shardtune.db.tables.studies import FingerprintRow, WorkerRow
 _PRESENT = text("until IS NULL")
 
 
-class FingerprintEraRow(Row):
+class FingerprintPeriodRow(Row):
     """A time in which a worker had one fingerprint, from the registration that brought it to the one that replaced it."""
 
-    __tablename__ = "fingerprint_eras"
+    __tablename__ = "fingerprint_periods"
 
     id: Mapped[int] = mapped_column(primary_key=True)
     worker_id: Mapped[str] = mapped_column(String(32), ForeignKey("workers.id"))
@@ -31,11 +31,11 @@ class FingerprintEraRow(Row):
 
     __table_args__ = (
         Index(
-            "uq_fingerprint_eras_present",
+            "uq_fingerprint_periods_present",
             "worker_id",
             unique=True,
             sqlite_where=_PRESENT,
             postgresql_where=_PRESENT,
         ),
-        Index("ix_fingerprint_eras_fingerprint", "fingerprint_key", "since"),
+        Index("ix_fingerprint_periods_fingerprint", "fingerprint_key", "since"),
     )

@@ -69,7 +69,7 @@ class RetuneRow(Row):
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
-    study_key: Mapped[str] = mapped_column(String(32))
+    case_key: Mapped[str] = mapped_column(String(32))
     """The case: key of `best_configs`."""
     cause: Mapped[str] = mapped_column(String(16))
     changed_fields: Mapped[list[str]] = mapped_column(JSON, default=list)
@@ -98,7 +98,7 @@ class RetuneRow(Row):
         Index(
             "uq_retunes_unfinished",
             "project_id",
-            "study_key",
+            "case_key",
             unique=True,
             sqlite_where=_UNFINISHED,
             postgresql_where=_UNFINISHED,

@@ -6,7 +6,6 @@ from typing import Any
 from sqlalchemy import JSON, ForeignKey, Index, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
-from shardtune.api_schemas.errands import Errand
 from shardtune.api_schemas.failures import Failure
 from shardtune.api_schemas.hardware import Cluster, Fingerprint, Inventory
 from shardtune.api_schemas.keys import DEFAULT_PROJECT
@@ -16,6 +15,7 @@ from shardtune.api_schemas.predictions import TrialPrediction
 from shardtune.api_schemas.restart import RestartMeasurement
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies import Contender, StudyPhase, StudyResult, StudySpec, StudyState
+from shardtune.api_schemas.system_studies import SystemStudy
 from shardtune.api_schemas.trials import Rejection, TrialState
 from shardtune.db.tables.access import ProjectRow
 from shardtune.db.tables.base import Row
@@ -80,9 +80,9 @@ class StudyRow(Row):
     fingerprint_key: Mapped[str | None] = mapped_column(ForeignKey("fingerprints.key"))
     """Of the worker that took the first lease; only equal ones measure for this study."""
     gpu_seconds: Mapped[float] = mapped_column(default=0.0)
-    match_round: Mapped[int] = mapped_column(default=0)
+    promotion_round: Mapped[int] = mapped_column(default=0)
     """Grows with every promotion that is begun anew; runs of earlier rounds do not count."""
-    match: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    promotion: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     """Who is promoted: trial numbers and notes."""
     best_so_far: Mapped[Contender | None] = mapped_column(Stored(Contender))
     result: Mapped[StudyResult | None] = mapped_column(Stored(StudyResult))
@@ -91,7 +91,7 @@ class StudyRow(Row):
     """Of a study that was started because nothing was known: the key of its case, without the fingerprint."""
     purpose: Mapped[str] = mapped_column(String(8), default="user", server_default="user")
     """`user`: somebody waits for it. `retune` and `canary` are the service's own: they get what workers have left."""
-    errand: Mapped[Errand | None] = mapped_column(Stored(Errand))
+    system_study: Mapped[SystemStudy | None] = mapped_column(Stored(SystemStudy))
     """What the service wants of it; None: a user asked for it."""
     created_at: Mapped[datetime]
     finished_at: Mapped[datetime | None]
@@ -165,7 +165,7 @@ class RunRow(Row):
     """Order of creation within the study."""
     purpose: Mapped[str] = mapped_column(String(16))
     """`profile`, `search`, `confirm` or `restart`."""
-    match_round: Mapped[int] = mapped_column(default=0)
+    promotion_round: Mapped[int] = mapped_column(default=0)
     """For `confirm`: the study's round it was made for."""
     block: Mapped[int | None]
     """For `confirm`: the block of the promotion."""

@@ -98,10 +98,10 @@ def likely_run(session: Session, study_id: str, ranks: int) -> float:
 
 def likely_cost(session: Session, row: RetuneRow) -> float:
     """GPU-seconds a retune may take: what the last one of its case did, else a third of the search that found its answer."""
-    last = retune_costs.last_cost(session, row.project_id, row.study_key)
+    last = retune_costs.last_cost(session, row.project_id, row.case_key)
     if last is not None:
         return last
-    origin = retune_costs.incumbent_study(session, row.project_id, row.study_key)
+    origin = retune_costs.incumbent_study(session, row.project_id, row.case_key)
     if origin is None:
         return 0.0
     cost, is_search = retune_costs.study_cost(session, origin)
@@ -110,5 +110,5 @@ def likely_cost(session: Session, row: RetuneRow) -> float:
 
 def dearest_run(session: Session, row: RetuneRow) -> float:
     """GPU-seconds of the dearest run of the study that found what is served; 0 where nothing is known."""
-    origin = retune_costs.incumbent_study(session, row.project_id, row.study_key)
+    origin = retune_costs.incumbent_study(session, row.project_id, row.case_key)
     return (retune_costs.dearest_attempt(session, [origin]) or 0.0) if origin is not None else 0.0

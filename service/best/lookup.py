@@ -8,10 +8,10 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.best import BestConfig, Confidence, Difference, Resolved, ResolveRequest
-from shardtune.api_schemas.cases import Subject, differing
+from shardtune.api_schemas.cases import Case, differing
 from shardtune.api_schemas.studies import StudyState, Verdict
 from shardtune.db.queries import best
-from shardtune.db.tables.best import BestRow
+from shardtune.db.tables.best import ServedCaseRow
 from shardtune.service.http import etags
 from shardtune.service.http.errors import Conflict, NotFound
 from shardtune.service.http.idempotent_requests import ALWAYS, Once
@@ -29,29 +29,29 @@ _MINOR = ("workload.optimizer", "workload.max_grad_norm")
 _WEIGHTS = {"model": 100, "cluster": 10, "workload": 1}
 
 
-def by_key(context: Context, study_key: str, project_id: str | None = None) -> BestConfig:
+def by_key(context: Context, case_key: str, project_id: str | None = None) -> BestConfig:
     """What is served under a key.
 
     Raises:
         NotFound: nothing is known, or nothing was approved.
     """
     with context.db.read() as session:
-        row = best.current(session, project_of(context, project_id), study_key)
+        row = best.current(session, project_of(context, project_id), case_key)
         if row is None or row.serving is None:
-            raise unknown_key(study_key)
-        return _view(row, (), context.now(), study_key)
+            raise unknown_key(case_key)
+        return _view(row, (), context.now(), case_key)
 
 
-def by_subject(context: Context, subject: Subject, exact: bool, project_id: str | None = None) -> BestConfig:
+def by_case(context: Context, case: Case, exact: bool, project_id: str | None = None) -> BestConfig:
     """What is served for a case on any fingerprint, fresh before stale; else the nearest known one.
 
     Raises:
         NotFound: nothing is known that could serve.
     """
     with context.db.read() as session:
-        found = _find(context, session, project_of(context, project_id), subject, exact)
+        found = _find(context, session, project_of(context, project_id), case, exact)
     if found is None:
-        name = subject.model.name
+        name = case.model.name
         raise NotFound("unknown_best", f"nothing is known of {name} here; POST /v1/best:resolve starts a study")
     return found
 
@@ -61,7 +61,7 @@ def tag_of(found: BestConfig) -> str:
     return etags.of(found.model_copy(update={"age_s": 0.0, "asked_key": None}))
 
 
-def check_unchanged(context: Context, row: BestRow, if_match: str | None) -> None:
+def check_unchanged(context: Context, row: ServedCaseRow, if_match: str | None) -> None:
     """Refuse a decision about a case that is not what its sender saw: its answer by key, or its history.
 
     Raises:
@@ -83,17 +83,19 @@ def resolve(
     project_id = project_of(context, project_id)
     with context.db.read() as session:
         cluster, _ = compatibility.resolve_cluster(request.study, registry.live(context, session, project_id))
-        subject = Subject(request.study.model, request.study.workload, cluster)
-        found = _find(context, session, project_id, subject, not request.accept_nearest)
+        case = Case(request.study.model, request.study.workload, cluster)
+        found = _find(context, session, project_id, case, not request.accept_nearest)
     if found is not None:
         return _kept(context, once, Resolved(best=found), 200)
-    running = _running(context, project_id, subject)
+    running = _running(context, project_id, case)
     if running is not None:
         return _kept(context, once, running, 202)
     try:
-        study = create_and_read.create(context, request.study, once, None, project_id, resolve_key=subject.shape_key)
+        study = create_and_read.create(
+            context, request.study, once, None, project_id, resolve_key=case.case_key_without_fingerprint
+        )
     except (Conflict, IntegrityError):
-        running = _running(context, project_id, subject)
+        running = _running(context, project_id, case)
         if running is None:
             raise
         return _kept(context, once, running, 202)
@@ -115,9 +117,9 @@ def export_files(context: Context, found: BestConfig) -> Mapping[str, str]:
         return export.files(create_and_read.read_models(session, [row])[0], found.best)
 
 
-def _running(context: Context, project_id: str, subject: Subject) -> Resolved | None:
+def _running(context: Context, project_id: str, case: Case) -> Resolved | None:
     with context.db.read() as session:
-        last = best.last_resolving(session, project_id, subject.shape_key)
+        last = best.last_resolving(session, project_id, case.case_key_without_fingerprint)
         if last is None:
             return None
         if last.state is StudyState.FAILED:
@@ -130,15 +132,15 @@ def _running(context: Context, project_id: str, subject: Subject) -> Resolved | 
     return None
 
 
-def _find(context: Context, session: Session, project_id: str, subject: Subject, exact: bool) -> BestConfig | None:
-    same = best.of_shape(session, project_id, subject.shape_key)
+def _find(context: Context, session: Session, project_id: str, case: Case, exact: bool) -> BestConfig | None:
+    same = best.of_shape(session, project_id, case.case_key_without_fingerprint)
     if same:
         return _view(min(same, key=lambda row: row.freshness != "fresh"), (), context.now())
     if exact:
         return None
-    near = best.near(session, project_id, subject.model_key, subject.model_type, subject.cluster.device)
+    near = best.near(session, project_id, case.model_key, case.model_type, case.cluster.device)
     known = context.cases.of(session, [row.serving_id for row in near if row.serving_id is not None])
-    wanted = subject.flat()
+    wanted = case.flat()
     compared = [(differing(wanted, known[row.serving_id]), row) for row in near if row.serving_id in known]
     if not compared:
         return None
@@ -152,7 +154,7 @@ def _distance(names: Collection[str]) -> int:
     return sum(0 if name.startswith(_MINOR) else _WEIGHTS[name.split(".")[0]] for name in names)
 
 
-def _confidence(row: BestRow, found: tuple[Difference, ...]) -> Confidence:
+def _confidence(row: ServedCaseRow, found: tuple[Difference, ...]) -> Confidence:
     assert row.serving is not None
     reasons = []
     is_low = False
@@ -170,15 +172,15 @@ def _confidence(row: BestRow, found: tuple[Difference, ...]) -> Confidence:
     return Confidence(level="low" if is_low else "medium" if reasons else "high", reasons=tuple(reasons))
 
 
-def _view(row: BestRow, found: tuple[Difference, ...], now: datetime, asked_key: str | None = None) -> BestConfig:
+def _view(row: ServedCaseRow, found: tuple[Difference, ...], now: datetime, asked_key: str | None = None) -> BestConfig:
     serving = row.serving
     assert serving is not None
     answer = serving.answer
     result = answer.result
     return BestConfig.model_validate(
         {
-            "study_key": row.study_key,
-            "asked_key": asked_key if asked_key != row.study_key else None,
+            "case_key": row.case_key,
+            "asked_key": asked_key if asked_key != row.case_key else None,
             "match": "nearest" if found else "exact",
             "differences": found,
             "freshness": row.freshness,

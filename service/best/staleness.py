@@ -18,8 +18,8 @@ from shardtune.api_schemas.retunes import RetuneOutcome, RetuneState
 from shardtune.db import outbox
 from shardtune.db.queries import best, fingerprints, retunes
 from shardtune.db.queries.fingerprints import ServedCase
-from shardtune.db.tables.best import BestRow
-from shardtune.db.tables.fingerprints import FingerprintEraRow
+from shardtune.db.tables.best import ServedCaseRow
+from shardtune.db.tables.fingerprints import FingerprintPeriodRow
 from shardtune.service.process.context import Context
 from shardtune.service.recommendations.record import SERVICE, note_decision
 from shardtune.service.retuning import queue
@@ -45,7 +45,7 @@ class _Move:
 
     @property
     def is_told(self) -> bool:
-        return self.to.told_at is not None and self.to.told_at != self.was.told_at
+        return self.to.announced_at is not None and self.to.announced_at != self.was.announced_at
 
 
 def watch(context: Context) -> int:
@@ -80,19 +80,19 @@ def _state(context: Context) -> object:
 
 
 def machines(
-    context: Context, eras: Sequence[FingerprintEraRow], project_id: str, cluster: Cluster
+    context: Context, periods: Sequence[FingerprintPeriodRow], project_id: str, cluster: Cluster
 ) -> tuple[Machine, ...]:
     """The workers that have the hardware of a cluster and run the project's studies."""
     live = live_since(context)
     return tuple(
-        Machine(era.fingerprint.value, era.since, era.worker.seen_at >= live and not era.worker.is_draining)
-        for era in eras
-        if era.worker.project_id in (None, project_id)
-        and compatibility.same_shape(era.worker.inventory.cluster, cluster)
+        Machine(period.fingerprint.value, period.since, period.worker.seen_at >= live and not period.worker.is_draining)
+        for period in periods
+        if period.worker.project_id in (None, project_id)
+        and compatibility.same_shape(period.worker.inventory.cluster, cluster)
     )
 
 
-def fleet(context: Context, session: Session) -> Sequence[FingerprintEraRow]:
+def fleet(context: Context, session: Session) -> Sequence[FingerprintPeriodRow]:
     """The workers that count: live ones, and silent ones for a while."""
     return fingerprints.fleet(session, min(_gone_since(context), live_since(context)))
 
@@ -102,8 +102,8 @@ def _gone_since(context: Context) -> datetime:
 
 
 def _moves(context: Context, session: Session) -> Iterator[_Move]:
-    eras, cases = fleet(context, session), fingerprints.cases(session)
-    if not eras:
+    periods, cases = fleet(context, session), fingerprints.cases(session)
+    if not periods:
         return
     values = fingerprints.values(session, {case.fingerprint_key for case in cases})
     known: dict[tuple[str, str, str], CaseStanding | None] = {}
@@ -113,7 +113,7 @@ def _moves(context: Context, session: Session) -> Iterator[_Move]:
         kind = (case.project_id, case.fingerprint_key, case.cluster_json)
         if kind not in known:
             cluster = Cluster.model_validate_json(case.cluster_json)
-            able = machines(context, eras, case.project_id, cluster)
+            able = machines(context, periods, case.project_id, cluster)
             known[kind] = assess(values[case.fingerprint_key], cluster.nodes, able)
         standings.append((case, known[kind]))
     asked = _asked(standings)
@@ -121,7 +121,13 @@ def _moves(context: Context, session: Session) -> Iterator[_Move]:
         if standing is None:
             continue
         was = _marks(case)
-        to = marked(was, standing, asked[case.project_id, case.shape_key] == case.study_key, context.now(), debounce)
+        to = marked(
+            was,
+            standing,
+            asked[case.project_id, case.case_key_without_fingerprint] == case.case_key,
+            context.now(),
+            debounce,
+        )
         if to != was:
             yield _Move(case, was, to, standing)
 
@@ -134,9 +140,9 @@ def _asked(standings: Sequence[tuple[ServedCase, CaseStanding | None]]) -> dict[
     found: dict[tuple[str, str], tuple[bool, str]] = {}
     for case, standing in standings:
         is_fresh = case.freshness == "fresh" if standing is None else standing.changed_at is None
-        shape = (case.project_id, case.shape_key)
+        shape = (case.project_id, case.case_key_without_fingerprint)
         if shape not in found or (is_fresh and not found[shape][0]):
-            found[shape] = (is_fresh, case.study_key)
+            found[shape] = (is_fresh, case.case_key)
     return {shape: key for shape, (_, key) in found.items()}
 
 
@@ -145,49 +151,49 @@ def _marks(case: ServedCase) -> Marks:
         "fresh" if case.freshness == "fresh" else "stale",
         tuple(case.changed_fields),
         case.stale_since,
-        case.stale_told_at,
-        tuple(case.stale_told_for),
+        case.stale_announced_at,
+        tuple(case.stale_announced_for),
     )
 
 
 def _make(context: Context, move: _Move) -> bool:
     now, case = context.now(), move.case
     with context.db.write() as session:
-        row = best.lock(session, case.project_id, case.study_key)
+        row = best.lock(session, case.project_id, case.case_key)
         if row is None or row.version != case.version or row.serving is None:
             return False
         row.freshness, row.changed_fields = move.to.freshness, list(move.to.changed_fields)
-        row.stale_since, row.stale_told_at = move.to.stale_since, move.to.told_at
-        row.stale_told_for = list(move.to.told_for)
+        row.stale_since, row.stale_announced_at = move.to.stale_since, move.to.announced_at
+        row.stale_announced_for = list(move.to.announced_for)
         row.version += 1
         if move.is_told:
             _announce(session, row, move.standing, now)
-        elif move.was.told_at is not None and move.to.freshness == "fresh":
+        elif move.was.announced_at is not None and move.to.freshness == "fresh":
             _take_back(context, session, row, now)
-    extra = {"study_key": case.study_key, "fields": move.to.changed_fields, "is_told": move.is_told}
+    extra = {"case_key": case.case_key, "fields": move.to.changed_fields, "is_told": move.is_told}
     log.info("best configuration is %s", move.to.freshness, extra=extra)
     return True
 
 
-def _announce(session: Session, row: BestRow, standing: CaseStanding, now: datetime) -> None:
+def _announce(session: Session, row: ServedCaseRow, standing: CaseStanding, now: datetime) -> None:
     """The history, webhooks, and a retune, if schedules and project have it so."""
     assert row.serving is not None
     described = "; ".join(change.describe() for change in standing.changes if change.effect == "stale")
     note_decision(session, row, row.serving, "stale", SERVICE, described, now)
     data = {
         "project_id": row.project_id,
-        "study_key": row.study_key,
+        "case_key": row.case_key,
         "recommendation_id": row.serving.id,
         "changed_fields": list(standing.stale_fields),
         "changes": [change.model_dump(mode="json") for change in standing.changes],
     }
-    outbox.tell(
+    outbox.notify(
         session, project_id=row.project_id, study_id=row.serving.study_id, kind="best.stale", data=data, now=now
     )
     queue.request(
         session,
         project_id=row.project_id,
-        study_key=row.study_key,
+        case_key=row.case_key,
         cause="fingerprint",
         changed_fields=standing.stale_fields,
         not_before=now,
@@ -195,12 +201,12 @@ def _announce(session: Session, row: BestRow, standing: CaseStanding, now: datet
     )
 
 
-def _take_back(context: Context, session: Session, row: BestRow, now: datetime) -> None:
+def _take_back(context: Context, session: Session, row: ServedCaseRow, now: datetime) -> None:
     """The machines have changed back: a retune that has not begun for that reason is not wanted any more."""
     assert row.serving is not None
     note_decision(
         session, row, row.serving, "fresh", SERVICE, "the hardware and software of the measurement are back", now
     )
-    waiting = retunes.unfinished(session, row.project_id, row.study_key)
+    waiting = retunes.unfinished(session, row.project_id, row.case_key)
     if waiting is not None and waiting.state is RetuneState.QUEUED and waiting.cause == "fingerprint":
         finish(context, session, waiting, RetuneOutcome.SKIPPED, "the machines have changed back")

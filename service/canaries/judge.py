@@ -14,13 +14,13 @@ from starlette.concurrency import run_in_threadpool
 
 from shardtune.api_schemas.studies import StudyState
 from shardtune.db.queries import best, canaries, studies, workers
-from shardtune.db.tables.best import BestRow
+from shardtune.db.tables.best import ServedCaseRow
 from shardtune.db.tables.canaries import CanaryRow
 from shardtune.db.tables.studies import StudyRow, WorkerRow
 from shardtune.service.canaries import reference, send
 from shardtune.service.lifecycle import transitions
 from shardtune.service.process.context import Context
-from shardtune.service.recommendations.record import SERVICE, note_decision, told
+from shardtune.service.recommendations.record import SERVICE, note_decision, notify
 from shardtune.service.retuning import queue
 from shardtune.service.workers import compatibility
 from shardtune.service.workers.registry import live_since
@@ -59,7 +59,7 @@ def _judge(context: Context, canary_id: str, study_id: str) -> bool:
         study, now = studies.lock(session, study_id), context.now()
         found = session.get(CanaryRow, canary_id)
         assert found is not None
-        row = best.lock(session, found.project_id, found.study_key)
+        row = best.lock(session, found.project_id, found.case_key)
         canary = canaries.lock(session, canary_id)
         if study.state in _UNFINISHED and not _give_up(context, session, canary, study, now):
             return False
@@ -98,15 +98,15 @@ def _give_up(context: Context, session: Session, canary: CanaryRow, study: Study
     return True
 
 
-def _read(session: Session, canary: CanaryRow, study: StudyRow, row: BestRow, now: datetime) -> bool:
+def _read(session: Session, canary: CanaryRow, study: StudyRow, row: ServedCaseRow, now: datetime) -> bool:
     """Take in what the study measured; True where it looks slow, and more has to be known."""
-    assert study.errand is not None and row.serving is not None
+    assert study.system_study is not None and row.serving is not None
     runs = reference.speeds(session, study)
     if study.state is not StudyState.COMPLETE or not runs:
         _end(canary, "unmeasured", study.reason, now)
         return False
     canary.tokens_per_s_per_gpu = max(runs)
-    least = study.errand.repeat_below
+    least = study.system_study.repeat_below
     if least is None:
         _end(canary, "normal", "there were too few runs to hold it against: what it measured is what is normal", now)
         return False
@@ -124,7 +124,7 @@ def _read(session: Session, canary: CanaryRow, study: StudyRow, row: BestRow, no
 
 
 def _peer(session: Session, canary: CanaryRow) -> CanaryRow | None:
-    found = canaries.of_case(session, canary.project_id, canary.study_key)
+    found = canaries.of_case(session, canary.project_id, canary.case_key)
     return next((row for row in found if row.role == "peer" and row.tick == canary.tick), None)
 
 
@@ -138,15 +138,17 @@ def _fault(session: Session, canary: CanaryRow, peer: CanaryRow, now: datetime) 
         log.warning("worker is slow: %s", reason, extra={"worker": worker.name, "canary": canary.id})
 
 
-def _drifted(context: Context, session: Session, canary: CanaryRow, row: BestRow, compared: str, now: datetime) -> None:
+def _drifted(
+    context: Context, session: Session, canary: CanaryRow, row: ServedCaseRow, compared: str, now: datetime
+) -> None:
     """The case is slower than it was: say so, and have it measured anew."""
     assert row.serving is not None
     reason = f"{canary.worker.name}: {canary.reason}; {compared}"
     _end(canary, "drift", reason, now)
     note_decision(session, row, row.serving, "regression", SERVICE, reason, now)
-    told(session, "best.regression", row.serving, now, reason=reason, change=canary.change)
-    queue.request(session, project_id=row.project_id, study_key=row.study_key, cause="drift", not_before=now, now=now)
-    log.warning("what is served has become slower: %s", reason, extra={"study_key": row.study_key})
+    notify(session, "best.regression", row.serving, now, reason=reason, change=canary.change)
+    queue.request(session, project_id=row.project_id, case_key=row.case_key, cause="drift", not_before=now, now=now)
+    log.warning("what is served has become slower: %s", reason, extra={"case_key": row.case_key})
 
 
 def _end(canary: CanaryRow, verdict: str, reason: str | None, now: datetime) -> None:

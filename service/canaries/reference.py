@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from shardtune.db.queries import best, canaries, trials
-from shardtune.db.tables.best import BestRow, RecommendationRow
+from shardtune.db.tables.best import RecommendationRow, ServedCaseRow
 from shardtune.db.tables.canaries import CanaryRow
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.planning import study_snapshot
@@ -33,9 +33,9 @@ class Normal:
     """tokens_per_s_per_gpu of one worker's canaries since, in order."""
 
 
-def normal(session: Session, row: BestRow, serving: RecommendationRow, worker_id: str | None = None) -> Normal:
+def normal(session: Session, row: ServedCaseRow, serving: RecommendationRow, worker_id: str | None = None) -> Normal:
     """What the recommendation did when it was measured, and a worker's canaries of it since."""
-    known = canaries.of_case(session, row.project_id, row.study_key)
+    known = canaries.of_case(session, row.project_id, row.case_key)
     line = _line(session, serving, {canary.recommendation_id for canary in known if canary.verdict == "drift"})
     runs, earlier = list[float](), list[float]()
     for found in line:
@@ -71,8 +71,8 @@ def _measured(session: Session, found: RecommendationRow) -> list[float]:
 def _speeds(session: Session, canary: CanaryRow) -> list[float]:
     """A canary counts as its fastest run; one that had nothing to be held against, with all of them."""
     assert canary.tokens_per_s_per_gpu is not None
-    errand = canary.study.errand
-    if errand is not None and errand.repeat_below is None:
+    system_study = canary.study.system_study
+    if system_study is not None and system_study.repeat_below is None:
         return speeds(session, canary.study)
     return [canary.tokens_per_s_per_gpu]
 
@@ -82,6 +82,6 @@ def speeds(session: Session, study: StudyRow, trial_number: int = 0) -> list[flo
     trial = trials.by_number(session, study.id, trial_number)
     if trial is None:
         return []
-    seen = study_snapshot.observation(trial, study.match_round)
+    seen = study_snapshot.observation(trial, study.promotion_round)
     runs = (*seen.confirmations, *([seen.measurement] if seen.measurement is not None else []))
     return [run.tokens_per_s_per_gpu for run in runs]

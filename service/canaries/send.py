@@ -9,11 +9,11 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.errands import Errand
 from shardtune.api_schemas.schedules import Trigger
 from shardtune.api_schemas.studies import Budget
+from shardtune.api_schemas.system_studies import SystemStudy
 from shardtune.db.queries import best, canaries, retunes, schedules
-from shardtune.db.tables.best import BestRow, RecommendationRow
+from shardtune.db.tables.best import RecommendationRow, ServedCaseRow
 from shardtune.db.tables.canaries import CanaryRow
 from shardtune.db.tables.studies import WorkerRow
 from shardtune.service.canaries import reference
@@ -33,36 +33,36 @@ def watched(context: Context, session: Session) -> list[tuple[str, str, float | 
     for row in canaries.watched(session) if period_s or drifts else ():
         own = [one for one in drifts if one.project_id == row.project_id and covers(session, row, spec_of(one).cases)]
         if any(not one.is_paused for one in own) or (period_s and not own):
-            found.append((row.project_id, row.study_key, None if own else period_s))
+            found.append((row.project_id, row.case_key, None if own else period_s))
     return found
 
 
-def begin(context: Context, project_id: str, study_key: str, period_s: float | None) -> bool:
+def begin(context: Context, project_id: str, case_key: str, period_s: float | None) -> bool:
     """Send the canary that is due now, if any: one per period.
 
     A recommendation that rests on too few runs to be held against has its first one at once, which makes up for them; with
     period None, no other.
     """
     with context.db.read() as session:
-        row = best.served(session, project_id, study_key)
+        row = best.served(session, project_id, case_key)
         moment = _due(context, session, row, period_s) if row is not None else None
         if row is None or moment is None or isinstance(_worker(context, session, row, moment), str):
             return False
     try:
         with context.db.write() as session:
-            return send(context, session, project_id, study_key, moment) is None
+            return send(context, session, project_id, case_key, moment) is None
     except IntegrityError:
         return False  # another replica sent it
 
 
-def send(context: Context, session: Session, project_id: str, study_key: str, moment: datetime) -> str | None:
+def send(context: Context, session: Session, project_id: str, case_key: str, moment: datetime) -> str | None:
     """Send a case's canary of a moment, in the caller's transaction; why none was sent, or None.
 
     Raises:
         IntegrityError: another replica sent it just now.
     """
     # Not held: where another answer is served from now on, service.canaries.judge says so.
-    row = best.served(session, project_id, study_key)
+    row = best.served(session, project_id, case_key)
     if row is None:
         return "nothing is known of it"
     found = _worker(context, session, row, moment)
@@ -78,27 +78,27 @@ def send_peer(context: Context, canary_id: str, worker_id: str) -> None:
         with context.db.write() as session:
             canary, worker = session.get(CanaryRow, canary_id), session.get(WorkerRow, worker_id)
             assert canary is not None and worker is not None
-            row = best.served(session, canary.project_id, canary.study_key)
+            row = best.served(session, canary.project_id, canary.case_key)
             if row is not None and row.serving_id == canary.recommendation_id:
                 _add(context, session, row, worker, canary.tick, "peer")
     except IntegrityError:
         pass  # another replica sent it
 
 
-def able(context: Context, session: Session, row: BestRow, serving: RecommendationRow) -> list[WorkerRow]:
+def able(context: Context, session: Session, row: ServedCaseRow, serving: RecommendationRow) -> list[WorkerRow]:
     """Workers on which the recommendation was measured, as far as fingerprints tell."""
     answer = serving.answer
     found = system_studies.able(context, session, row.project_id, answer.model, answer.cluster)
     return [worker for worker in found if not compatibility.changed_fields(worker, serving.study)]
 
 
-def _due(context: Context, session: Session, row: BestRow, period_s: float | None) -> datetime | None:
+def _due(context: Context, session: Session, row: ServedCaseRow, period_s: float | None) -> datetime | None:
     """The moment whose canary is due by now."""
     serving, now = row.serving, context.now()
     if serving is None:
         return None
     if serving.answer.result.best.runs < drift.FEWEST and reference.normal(session, row, serving).lacking:
-        known = canaries.of_case(session, row.project_id, row.study_key)
+        known = canaries.of_case(session, row.project_id, row.case_key)
         if not any(canary.recommendation_id == serving.id for canary in known):
             return serving.created_at
     if period_s is None or now - serving.created_at < timedelta(seconds=period_s):
@@ -106,16 +106,16 @@ def _due(context: Context, session: Session, row: BestRow, period_s: float | Non
     return now - (now - _EPOCH) % timedelta(seconds=period_s)
 
 
-def _worker(context: Context, session: Session, row: BestRow, moment: datetime) -> WorkerRow | str:
+def _worker(context: Context, session: Session, row: ServedCaseRow, moment: datetime) -> WorkerRow | str:
     """Who runs the canary of a moment: the worker that had one longest ago; or why nobody does."""
     if row.serving is None or row.superseded_by is not None or row.freshness != "fresh":
         return "what is served is not fresh"
-    known = canaries.of_case(session, row.project_id, row.study_key)
+    known = canaries.of_case(session, row.project_id, row.case_key)
     if any(canary.verdict in (None, "slow") for canary in known):
         return "its last canary has not ended"
     if _number(moment) < _number(row.serving.created_at) or any(canary.tick >= _number(moment) for canary in known):
         return "it was measured since"
-    if retunes.page(session, retunes.RetuneFilter(row.project_id, row.study_key, states=retunes.UNFINISHED), None, 1):
+    if retunes.page(session, retunes.RetuneFilter(row.project_id, row.case_key, states=retunes.UNFINISHED), None, 1):
         return "a retune of it is unfinished"
     found = able(context, session, row, row.serving)
     if not found:
@@ -124,11 +124,11 @@ def _worker(context: Context, session: Session, row: BestRow, moment: datetime) 
     return min(found, key=lambda one: (last.get(one.id, _EPOCH), one.name))
 
 
-def _add(context: Context, session: Session, row: BestRow, worker: WorkerRow, tick: int, role: str) -> None:
+def _add(context: Context, session: Session, row: ServedCaseRow, worker: WorkerRow, tick: int, role: str) -> None:
     assert row.serving is not None
-    name = hashlib.sha256(f"{row.project_id}:{row.study_key}:{tick}:{role}".encode()).hexdigest()[:12]
+    name = hashlib.sha256(f"{row.project_id}:{row.case_key}:{tick}:{role}".encode()).hexdigest()[:12]
     now, normal = context.now(), reference.normal(session, row, row.serving, worker.id)
-    errand = Errand(
+    system_study = SystemStudy(
         kind="canary",
         worker_id=worker.id,
         repeat_below=drift.alarm_below(normal.known, normal.earlier) if normal.known is not None else None,
@@ -141,7 +141,7 @@ def _add(context: Context, session: Session, row: BestRow, worker: WorkerRow, ti
         worker.fingerprint_key,
         worker.inventory.nvme_path is not None,
         row.serving.answer.result.best.config,
-        errand,
+        system_study,
         Budget(max_trials=1),
         (),
         now,
@@ -150,7 +150,7 @@ def _add(context: Context, session: Session, row: BestRow, worker: WorkerRow, ti
         CanaryRow(
             id=f"canary-{name}",
             project_id=row.project_id,
-            study_key=row.study_key,
+            case_key=row.case_key,
             recommendation_id=row.serving_id,
             worker_id=worker.id,
             study_id=study.id,

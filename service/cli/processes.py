@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from shardtune.api_schemas.hardware import Inventory
 from shardtune.service.cli.errors import InputError, PlatformFailure
-from shardtune.service.cli.tied import tied
+from shardtune.service.cli.parent_death import dies_with_parent
 
 _LOG_TAIL_LINES = 15
 MODULE = (sys.executable, "-P", "-m")
@@ -36,7 +36,7 @@ class Child:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                tied(self.command),
+                dies_with_parent(self.command),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

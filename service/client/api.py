@@ -100,9 +100,9 @@ class ServiceClient:
         params = {"study_id": study_id} if study_id else None
         return Study.model_validate(self._calls.send("POST", "/v1/studies", spec.model_dump(mode="json"), params))
 
-    def best_config(self, study_key: str) -> BestConfig:
+    def best_config(self, case_key: str) -> BestConfig:
         """What is served under a key of an earlier answer."""
-        return BestConfig.model_validate(self._calls.send("GET", "/v1/best", params={"study_key": study_key}))
+        return BestConfig.model_validate(self._calls.send("GET", "/v1/best", params={"case_key": case_key}))
 
     def resolve(self, spec: StudySpec, accept_nearest: bool = False) -> Resolved:
         """The best configuration for a study's case, or the study that will know it: started now, or running already."""
@@ -110,11 +110,11 @@ class ServiceClient:
         return Resolved.model_validate(self._calls.send("POST", "/v1/best:resolve", body))
 
     def decide(
-        self, study_key: str, action: str, note: str | None = None, recommendation_id: str | None = None
+        self, case_key: str, action: str, note: str | None = None, recommendation_id: str | None = None
     ) -> Recommendation:
         """`pin`, `unpin`, `approve`, `reject` or `rollback` what is served under a key."""
         body = {"note": note, "recommendation_id": recommendation_id}
-        answer = self._calls.send("POST", f"/v1/best:{action}", body, {"study_key": study_key})
+        answer = self._calls.send("POST", f"/v1/best:{action}", body, {"case_key": case_key})
         return Recommendation.model_validate(answer)
 
     def study(self, study_id: str) -> Study:
@@ -236,7 +236,7 @@ class ServiceClient:
         self._calls.send("DELETE", f"/v1/schedules/{quote(schedule_id, safe='')}")
 
     def retunes(self, **wanted: str | None) -> list[Retune]:
-        """Retunes, newest first; `study_key`, `schedule_id`, `state` choose."""
+        """Retunes, newest first; `case_key`, `schedule_id`, `state` choose."""
         chosen = {name: value for name, value in wanted.items() if value is not None}
         return _RETUNES.validate_python(self._calls.pages("/v1/retunes", "retunes", chosen))
 

@@ -75,7 +75,7 @@ def claim(context: Context, worker_session: str) -> Lease | Idle:
         spent = _spent_projects(context, session, {study.project_id for study in running})
         running = [study for study in running if study.project_id not in spent]
         # Idle ones first: what a study is about is read and checked only where there may be work.
-        asked = [study for study in running if not context.askers.is_idle(study.id, study.version)]
+        asked = [study for study in running if not context.planner_cache.is_idle(study.id, study.version)]
         opened = leases.open_states(session, [study.id for study in asked])
         asked = [study for study in asked if not _waits_for_an_end(study, opened.get(study.id, set()))]
         studies.read_specs(session, asked)
@@ -86,7 +86,7 @@ def claim(context: Context, worker_session: str) -> Lease | Idle:
         users = [study for study in served if study.purpose == "user"]
         others = [study for study in served if study.purpose != "user"]
         refused = [study.id for study in running if compatibility.fingerprint_differs(worker, study)]
-        wanted = (study.errand.worker_id for study in asked if study.errand is not None)
+        wanted = (study.system_study.worker_id for study in asked if study.system_study is not None)
         reserved = {worker_id for worker_id in wanted if worker_id is not None}.union(*kept.values())
     for study_id in refused:
         _note_refusal(context, study_id, worker_session)
@@ -134,7 +134,9 @@ def _waits_for_an_end(study: StudyRow, opened: set[TrialState]) -> bool:
 
     Only a search goes on beside its running trials; and a run that waits may be taken.
     """
-    is_searching = study.phase is StudyPhase.SEARCH and (study.errand is None or study.errand.kind == "search")
+    is_searching = study.phase is StudyPhase.SEARCH and (
+        study.system_study is None or study.system_study.kind == "search"
+    )
     return opened == {TrialState.RUNNING} and not is_searching
 
 

@@ -19,7 +19,7 @@ from shardtune.service.leasing import lease_message
 from shardtune.service.lifecycle import advance, transitions
 from shardtune.service.planning import calibrations
 from shardtune.service.planning.study_plan import Wait
-from shardtune.service.planning.study_snapshot import StudyView
+from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.service.process.context import Context
 from shardtune.service.workers import compatibility
 from shardtune.service.workers.registry import has_restart_worker, knows, of_session, reservations
@@ -58,7 +58,7 @@ def ask(
     `is_background`: nobody waits for it, and it may spend only what the day has left. Without a run: the ids of the
     workers that alone may take the one which waits. None: somebody else asks there, for longer than `patience_s`.
     """
-    with context.askers.turn(study_id, context.db, patience_s) as mine:
+    with context.planner_cache.ask_lock(study_id, context.db, patience_s) as mine:
         if not mine:
             return None
         for _ in range(_MOST_RACES):
@@ -68,7 +68,7 @@ def ask(
             planned = Wait() if seen.has_work else advance.plan(context, seen, may_ask=True)
             if planned == Wait() and not seen.has_work:
                 # Whatever changes this changes the version, which wakes those who wait.
-                context.askers.note_idle(study_id, seen.version)
+                context.planner_cache.note_idle(study_id, seen.version)
                 return NOBODY
             with context.db.write() as session:
                 study = _held(context, session, study_id, is_background)
@@ -88,7 +88,7 @@ def ask(
     return NOBODY
 
 
-def _look(context: Context, study_id: str, is_background: bool) -> StudyView | None:
+def _look(context: Context, study_id: str, is_background: bool) -> StudySnapshot | None:
     """What a study knows and has learnt; None where it may spend no more today."""
     with context.db.read() as session:
         study = studies.get(session, study_id)
@@ -97,7 +97,7 @@ def _look(context: Context, study_id: str, is_background: bool) -> StudyView | N
             return None
         # Only a search asks the predictor.
         key = study.fingerprint_key if study.phase is StudyPhase.SEARCH else None
-        known = calibrations.of(context.askers, session, key)
+        known = calibrations.of(context.planner_cache, session, key)
         return replace(
             advance.look(context, session, study),
             calibrations=known.calibrations,

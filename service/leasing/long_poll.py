@@ -18,20 +18,20 @@ log = logging.getLogger(__name__)
 
 async def lease(context: Context, http: Request, request: LeaseRequest) -> Lease | None:
     """Work for a session within `wait_s`, or None."""
-    board = context.board
+    work_signal = context.work_signal
     asked_s = time.monotonic()
     until_s = asked_s + request.wait_s
     # Who does not wait is told of the moment of the question; of many who ask at once, one looks for all.
     at_once_s = asked_s if request.wait_s == 0 else None
-    entry = await to_thread.run_sync(choose_study.check_in, context, request, limiter=board.limiter)
+    entry = await to_thread.run_sync(choose_study.check_in, context, request, limiter=work_signal.limiter)
     if isinstance(entry, Lease):
         return entry
-    board.waiting += 1
+    work_signal.waiting += 1
     try:
         while True:
             # Asked before the turn, too: it is what a hundred who wait do at every change, and costs nothing.
-            if board.may_have_work(entry.kind, entry.worker_id, at_once_s):
-                async with board.turn(entry.kind):
+            if work_signal.may_have_work(entry.kind, entry.worker_id, at_once_s):
+                async with work_signal.turn(entry.kind):
                     found = await _claim(context, http, request, entry, at_once_s)
                 if found is not None:
                     return found
@@ -40,37 +40,37 @@ async def lease(context: Context, http: Request, request: LeaseRequest) -> Lease
             left_s = until_s - time.monotonic()
             if left_s <= 0:
                 return None
-            await board.change(min(left_s, context.settings.poll_s * 2))
+            await work_signal.change(min(left_s, context.settings.poll_s * 2))
     finally:
-        board.waiting -= 1
+        work_signal.waiting -= 1
 
 
 async def _claim(
     context: Context, http: Request, request: LeaseRequest, entry: choose_study.Idle, at_once_s: float | None
 ) -> Lease | None:
     """A claim, unless another one has meanwhile answered for it. The caller has the turn of the worker's kind."""
-    board = context.board
-    if context.stopping or not board.may_have_work(entry.kind, entry.worker_id, at_once_s):
+    work_signal = context.work_signal
+    if context.stopping or not work_signal.may_have_work(entry.kind, entry.worker_id, at_once_s):
         return None
     # Work handed to a connection that is gone would idle until the worker asks again.
     if await http.is_disconnected():
         return None
-    seen, began_s = board.seen, time.monotonic()
-    found = await to_thread.run_sync(choose_study.claim, context, request.session, limiter=board.limiter)
+    seen, began_s = work_signal.seen, time.monotonic()
+    found = await to_thread.run_sync(choose_study.claim, context, request.session, limiter=work_signal.limiter)
     if isinstance(found, Lease):
         return found
-    board.found_nothing(found.kind, seen, found.reserved, began_s)
+    work_signal.found_nothing(found.kind, seen, found.reserved, began_s)
     return None
 
 
 async def keep_looking(context: Context) -> None:
-    """Tell the board what changed, as long as somebody waits; until cancelled."""
+    """Note in the work signal what changed, as long as somebody waits; until cancelled."""
     while True:
         await asyncio.sleep(context.settings.poll_s)
-        if not context.board.waiting:
+        if not context.work_signal.waiting:
             continue
         try:
-            context.board.update(await run_in_threadpool(_versions, context))
+            context.work_signal.update(await run_in_threadpool(_versions, context))
         except Exception:
             # Whoever waits goes on waiting until the database is back, or their time is over.
             log.exception("changes of studies could not be looked for; trying again")

@@ -72,7 +72,7 @@ def finish(context: Context, run_id: str, report: Report) -> ReportAnswer:
             worker.seen_at = context.now()
         purpose, end = run.purpose, (attempt.end if attempt is not None else None) or "unknown"
     context.metrics.ended(purpose, end, report.gpu_seconds)
-    context.askers.keep_view(seen)
+    context.planner_cache.keep_snapshot(seen)
     advance.advance(context, study_id)
     return ReportAnswer(applied=True)
 

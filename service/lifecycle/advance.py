@@ -20,7 +20,7 @@ from shardtune.service.planning.study_plan import (
     Step,
     Wait,
 )
-from shardtune.service.planning.study_snapshot import StudyView
+from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.service.process.context import Context
 from shardtune.service.recommendations import record
 
@@ -46,13 +46,13 @@ def advance(context: Context, study_id: str) -> None:
                 apply(context, session, study, step)
 
 
-def look(context: Context, session: Session, study: StudyRow) -> StudyView:
+def look(context: Context, session: Session, study: StudyRow) -> StudySnapshot:
     """The study as the transaction sees it; its history is read only where it has changed since it was last."""
-    known = context.askers.view(study.id, study.version)
+    known = context.planner_cache.snapshot(study.id, study.version)
     if known is not None:
         return study_snapshot.with_present_runs(session, known)
     seen = study_snapshot.view(session, study)
-    context.askers.keep_view(seen)
+    context.planner_cache.keep_snapshot(seen)
     return seen
 
 
@@ -67,15 +67,15 @@ def catch_up(context: Context) -> None:
         advance(context, study_id)
 
 
-def plan(context: Context, seen: StudyView, may_ask: bool) -> Step:
+def plan(context: Context, seen: StudySnapshot, may_ask: bool) -> Step:
     """The study's next step; a planner that breaks fails its study.
 
     Planning is pure, so it would break again at every request, and no study behind this one would get a worker.
     """
     try:
-        if seen.errand is not None and seen.errand.kind != "search":
-            return system_study_plan.plan(seen, seen.errand, may_ask)
-        return study_plan.plan(seen, context.askers, context.now(), may_ask)
+        if seen.system_study is not None and seen.system_study.kind != "search":
+            return system_study_plan.plan(seen, seen.system_study, may_ask)
+        return study_plan.plan(seen, context.planner_cache, context.now(), may_ask)
     except Exception as error:
         log.exception("planning failed", extra={"study": seen.study_id})
         return Fail(f"the search broke with {type(error).__name__}: {error}; the service's log has the traceback")
@@ -102,11 +102,11 @@ def apply(context: Context, session: Session, study: StudyRow, step: Step) -> No
             assert winner is not None
             leases.add_run(session, study, winner, "restart", now)
         case Confirm():
-            study.match = asdict(step.match)
-            study.match_round += 1
+            study.promotion = asdict(step.promotion)
+            study.promotion_round += 1
             study.phase = StudyPhase.CONFIRM
             study.reason = step.reason or study.reason
-            log.info("search ended, promoting: %s", step.match, extra=extra)
+            log.info("search ended, promoting: %s", step.promotion, extra=extra)
         case Complete():
             study.result = step.result
             transitions.end_study(session, study, StudyState.COMPLETE, step.reason, now)

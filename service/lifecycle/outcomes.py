@@ -162,7 +162,7 @@ def _follow(
         assert judged.failure is not None
         if run.trial.state is TrialState.COMPLETE:
             transitions.trial(run.trial, TrialState.INFEASIBLE, now, judged.failure)
-        study.match = None
+        study.promotion = None
     session.flush()
     _judge(study, rows, now)
 
@@ -172,7 +172,7 @@ def _stays(study: StudyRow, run: RunRow, judged: JudgedEnd) -> bool:
     if run.purpose != "restart":
         return False
     assert run.trial is not None and judged.failure is not None
-    is_baseline = study.match is not None and run.trial.number == study.match["baseline"]
+    is_baseline = study.promotion is not None and run.trial.number == study.promotion["baseline"]
     return is_baseline or not restart.refuses(judged.failure)
 
 
@@ -189,13 +189,13 @@ def _follow_profile(session: Session, study: StudyRow, run: RunRow, judged: Judg
 def _judge(study: StudyRow, trials: Sequence[TrialRow], now: datetime) -> None:
     """Compare all trajectories again, and turn out the trials that train something else."""
     rows = {row.number: row for row in trials}
-    history = [study_snapshot.observation(row, study.match_round) for row in rows.values()]
+    history = [study_snapshot.observation(row, study.promotion_round) for row in rows.values()]
     judgement = study_plan.judge(history, study.spec)
     for number, reason in judgement.infeasible.items():
         if rows[number].state is TrialState.COMPLETE:
             failure = Failure(kind=FailureKind.NUMERICS, message=reason)
             transitions.trial(rows[number], TrialState.INFEASIBLE, now, failure)
             log.warning("trial trains something else: %s", reason, extra={"study": study.id, "trial": number})
-            if study.match is not None and number in (study.match["baseline"], *study.match["candidates"]):
-                study.match = None
+            if study.promotion is not None and number in (study.promotion["baseline"], *study.promotion["candidates"]):
+                study.promotion = None
     study.best_so_far = ranking.best_so_far(history, judgement)

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from shardtune.api_schemas import sizes
+from shardtune.api_schemas import formatting
 from shardtune.service.wording import study_words
 
 BACKENDS = {"ddp": "DDP", "zero": "DeepSpeed ZeRO", "fsdp1": "FSDP1", "fsdp2": "FSDP2"}
@@ -39,7 +39,7 @@ def rate(value: float | None) -> str:
 
 def memory(value: float | None) -> str:
     """GiB with its unit, in MiB where that reads better."""
-    return "–" if value is None else sizes.memory(value)
+    return "–" if value is None else formatting.memory(value)
 
 
 _MEMORY_KINDS = {

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from shardtune.api_schemas.hardware import MeasuredHardware
 from shardtune.db.queries import studies, trials, workers
 from shardtune.db.tables.studies import RunRow, StudyRow
-from shardtune.service.planning.planner_cache import Askers
+from shardtune.service.planning.planner_cache import PlannerCache
 from shardtune.tuner.prediction import learning, traced_shape
 from shardtune.tuner.prediction.calibration import NOTHING_LEARNT, Calibrations
 from shardtune.tuner.prediction.learning import MeasuredTrials
@@ -34,7 +34,7 @@ class Experience:
     hardware: MeasuredHardware | None = None
 
 
-def of(askers: Askers, session: Session, fingerprint_key: str | None) -> Experience:
+def of(planner_cache: PlannerCache, session: Session, fingerprint_key: str | None) -> Experience:
     """From all studies measured on a fingerprint; nothing before a study's first lease."""
     if fingerprint_key is None:
         return Experience()
@@ -46,7 +46,7 @@ def of(askers: Askers, session: Session, fingerprint_key: str | None) -> Experie
         until = until.replace(second=0, microsecond=0)
     state = f"{count}:{until}:{hardware.content_key() if hardware else ''}"
     return Experience(
-        askers.calibrations(
+        planner_cache.calibrations(
             fingerprint_key, state, lambda: learning.learn(_groups(session, fingerprint_key, hardware))
         ),
         hardware,
@@ -55,7 +55,7 @@ def of(askers: Askers, session: Session, fingerprint_key: str | None) -> Experie
 
 def _is_repetition(study: StudyRow) -> bool:
     """Canaries repeat one configuration, which would outweigh all others."""
-    return study.errand is not None and study.errand.kind == "canary"
+    return study.system_study is not None and study.system_study.kind == "canary"
 
 
 def _groups(session: Session, fingerprint_key: str, hardware: MeasuredHardware | None) -> list[MeasuredTrials]:

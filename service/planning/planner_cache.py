@@ -1,5 +1,5 @@
-"""One asker per study, among the threads of a process and among replicas: sampling twice from the same history would
-only be thrown away.
+"""What is dear to make for planning, kept; and one asker per study, among the threads of a process and among replicas:
+sampling twice from the same history would only be thrown away.
 
 The study's version decides what counts; these locks save work, they do not protect anything.
 """
@@ -10,20 +10,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from shardtune.db.session import Database
-from shardtune.service.planning.study_snapshot import StudyView
+from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.tuner.prediction.calibration import Calibrations
 from shardtune.tuner.search.space import Space
 
 _IDLE_S = 5.0
 """A plan to wait is believed for this long: a budget in seconds may run out without a change of the study."""
 _MOST_SPACES = 64
-_MOST_VIEWS = 64
+_MOST_SNAPSHOTS = 64
 _MOST_IDLE = 1024
 
 
-class Askers:
+class PlannerCache:
     """A lock per study, and what is dear to make: the spaces, which never change once the profile is known, the
-    calibrations, which change with every measured run, and the views of studies, each good for one version."""
+    calibrations, which change with every measured run, and the snapshots of studies, each good for one version."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -31,11 +31,11 @@ class Askers:
         self._spaces: dict[str, Space] = {}
         self._idle: dict[str, tuple[int, float]] = {}
         self._calibrations: dict[str, tuple[str, Calibrations]] = {}
-        self._views: dict[str, StudyView] = {}
+        self._snapshots: dict[str, StudySnapshot] = {}
 
     @contextmanager
-    def turn(self, study_id: str, database: Database, patience_s: float) -> Iterator[bool]:
-        """Wait so long for the study's turn; False when it did not come."""
+    def ask_lock(self, study_id: str, database: Database, patience_s: float) -> Iterator[bool]:
+        """Hold the study's lock for asking what comes next; False when it was not free so long."""
         with self._guard:
             lock = self._locks.setdefault(study_id, threading.Lock())
         if not lock.acquire(timeout=patience_s):
@@ -70,18 +70,18 @@ class Askers:
                 self._spaces[study_id] = space
         return space
 
-    def view(self, study_id: str, version: int) -> StudyView | None:
+    def snapshot(self, study_id: str, version: int) -> StudySnapshot | None:
         """What is known of the study at this version; which of its runs wait and run may have changed since."""
-        known = self._views.get(study_id)
+        known = self._snapshots.get(study_id)
         return known if known is not None and known.version == version else None
 
-    def keep_view(self, seen: StudyView) -> None:
+    def keep_snapshot(self, seen: StudySnapshot) -> None:
         """For whoever takes the study's next step in this process."""
         with self._guard:
-            self._views.pop(seen.study_id, None)
-            while len(self._views) >= _MOST_VIEWS:
-                self._views.pop(next(iter(self._views)))
-            self._views[seen.study_id] = seen
+            self._snapshots.pop(seen.study_id, None)
+            while len(self._snapshots) >= _MOST_SNAPSHOTS:
+                self._snapshots.pop(next(iter(self._snapshots)))
+            self._snapshots[seen.study_id] = seen
 
     def calibrations(self, fingerprint_key: str, state: str, learn: Callable[[], Calibrations]) -> Calibrations:
         """Of a fingerprint, learnt anew whenever what is stored about it has changed."""

@@ -15,13 +15,13 @@ from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies import StudyPhase, StudyResult, StudySpec, StudyState
 from shardtune.api_schemas.trials import Rejection
 from shardtune.service.planning import winner_rules
-from shardtune.service.planning.planner_cache import Askers
-from shardtune.service.planning.study_snapshot import StudyView
+from shardtune.service.planning.planner_cache import PlannerCache
+from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.tuner.history import Observation, Origin
 from shardtune.tuner.prediction import learning, memory_gate, traced_shape
 from shardtune.tuner.search import seeds, space, stopping, suggest, warm_start
 from shardtune.tuner.verdict import numerics, promotion, ranking, restart
-from shardtune.tuner.verdict.promotion import Match
+from shardtune.tuner.verdict.promotion import PromotionField
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class NewRestart:
 class Confirm:
     """The search is over; promote these, or check the only one there is."""
 
-    match: Match
+    promotion: PromotionField
     reason: str | None
     rejections: tuple[Rejection, ...] = ()
 
@@ -90,7 +90,7 @@ def judge(history: Sequence[Observation], spec: StudySpec) -> numerics.Judgement
     return numerics.judge(history, spec.workload.recipe, single_backend=len(spec.space.backends) == 1)
 
 
-def confirm_failure(seen: StudyView, number: int, measurement: Measurement) -> Failure | None:
+def confirm_failure(seen: StudySnapshot, number: int, measurement: Measurement) -> Failure | None:
     """Why a fresh run is no repetition of its trial: it left the study's reference."""
     reference = winner_rules.judgement_at_the_end(seen.history, seen.rejected, seen.spec).judgement.reference
     trial_of = {obs.number: obs for obs in seen.history}
@@ -102,32 +102,32 @@ def confirm_failure(seen: StudyView, number: int, measurement: Measurement) -> F
     return Failure(kind=FailureKind.NUMERICS, message=reason) if reason else None
 
 
-def plan(seen: StudyView, askers: Askers, now: datetime, may_ask: bool) -> Step:
+def plan(seen: StudySnapshot, planner_cache: PlannerCache, now: datetime, may_ask: bool) -> Step:
     """The next step. `may_ask` False: only what needs no worker; a study that could ask waits."""
     if seen.state is not StudyState.RUNNING or seen.profile is None:
         return Wait()
-    if seen.phase is StudyPhase.CONFIRM and seen.match is not None:
-        return _next_confirmation(seen, seen.match)
+    if seen.phase is StudyPhase.CONFIRM and seen.promotion is not None:
+        return _next_confirmation(seen, seen.promotion)
     if seen.phase is StudyPhase.CONFIRM:
         return _end_of_search(seen, None, ())
     elapsed_s = (now - seen.created_at).total_seconds()
     reason = stopping.end_of_search(seen.history, seen.spec.budget, seen.gpu_seconds, elapsed_s)
     if reason is not None:
         return _end_of_search(seen, reason, ())
-    return _ask(seen, seen.profile, askers) if may_ask else Wait()
+    return _ask(seen, seen.profile, planner_cache) if may_ask else Wait()
 
 
-def _ask(seen: StudyView, profile: ModelProfile, askers: Askers) -> Step:
+def _ask(seen: StudySnapshot, profile: ModelProfile, planner_cache: PlannerCache) -> Step:
     spec = seen.spec
     try:
-        built = askers.space(
+        built = planner_cache.space(
             seen.study_id, lambda: space.build(spec.workload, seen.cluster, profile, spec.space, nvme=seen.has_nvme)
         )
     except ValueError as error:
         return Fail(str(error))
     shape, known = traced_shape.of_study(spec.model, profile), seen.calibrations
     memory = learning.memory_of(known, shape)
-    challengers = seen.errand.challengers if seen.errand is not None else ()
+    challengers = seen.system_study.challengers if seen.system_study is not None else ()
     suggestion = suggest.next_config(
         built,
         seeds.seed_configs(built, spec.workload, seen.cluster, seen.baseline, challengers),
@@ -144,36 +144,36 @@ def _ask(seen: StudyView, profile: ModelProfile, askers: Askers) -> Step:
     return _end_of_search(seen, stopping.EXHAUSTED, suggestion.rejections)
 
 
-def _end_of_search(seen: StudyView, reason: str | None, rejections: tuple[Rejection, ...]) -> Step:
+def _end_of_search(seen: StudySnapshot, reason: str | None, rejections: tuple[Rejection, ...]) -> Step:
     """Wait for what still runs, then pick who is promoted, or say why there is nobody."""
     if seen.has_open_run:
         return Wait(rejections)
     rejected = (*seen.rejected, *rejections)
     settled = winner_rules.judgement_at_the_end(seen.history, rejected, seen.spec)
-    failure = winner_rules.why_nobody(seen.history, rejected, seen.spec, settled.judgement)
+    failure = winner_rules.why_no_winner(seen.history, rejected, seen.spec, settled.judgement)
     if failure is not None:
         # Where nothing ran, the failure has said why.
         return Fail(
             failure if reason is None or not seen.history else f"{failure} (search ended: {reason})", rejections
         )
-    match = ranking.pick(seen.history, seen.baseline is not None, settled.judgement)
-    match = replace(match, notes=(*seen.notes, *settled.notes, *match.notes, *restart.notes(seen.restarts)))
-    return Confirm(match, reason, rejections)
+    field = ranking.pick(seen.history, seen.baseline is not None, settled.judgement)
+    field = replace(field, notes=(*seen.notes, *settled.notes, *field.notes, *restart.notes(seen.restarts)))
+    return Confirm(field, reason, rejections)
 
 
-def _next_confirmation(seen: StudyView, match: Match) -> Step:
+def _next_confirmation(seen: StudySnapshot, field: PromotionField) -> Step:
     if seen.has_open_run and not seen.is_stranded:
         return Wait()
-    if not match.candidates:
-        return _checked(seen, ranking.unbeaten(seen.history, match))
+    if not field.candidates:
+        return _checked(seen, ranking.unbeaten(seen.history, field))
     searched = ranking.search_speeds(seen.history)
-    standing = promotion.standing(match, searched, seen.fresh, seen.spec.budget.max_pairs, seen.study_id)
+    standing = promotion.standing(field, searched, seen.fresh, seen.spec.budget.max_pairs, seen.study_id)
     if standing.next is not None:
         return NewConfirmation(standing.next.trial, standing.next.block)
-    return _checked(seen, ranking.result(seen.history, match, standing, seen.promotion_cost))
+    return _checked(seen, ranking.result(seen.history, field, standing, seen.promotion_cost))
 
 
-def _checked(seen: StudyView, result: StudyResult) -> Step:
+def _checked(seen: StudySnapshot, result: StudyResult) -> Step:
     """Before it is given as the answer, the best goes on from its own checkpoint."""
     check = restart.next_step(result, seen.spec, seen.restarts, seen.has_restart_worker)
     if check == "run":

@@ -6,23 +6,23 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.errands import Errand
 from shardtune.api_schemas.hardware import Cluster, MeasuredHardware
 from shardtune.api_schemas.models import ModelProfile
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies import StudyPhase, StudySpec, StudyState
+from shardtune.api_schemas.system_studies import SystemStudy
 from shardtune.api_schemas.trials import Rejection, TrialState
 from shardtune.db.queries import leases, studies, trials
 from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow
 from shardtune.tuner.history import Observation, Origin
 from shardtune.tuner.prediction.calibration import NOTHING_LEARNT, Calibrations
 from shardtune.tuner.search.warm_start import WarmStart
-from shardtune.tuner.verdict.promotion import FreshRun, Match
+from shardtune.tuner.verdict.promotion import FreshRun, PromotionField
 from shardtune.tuner.verdict.restart import RestartRun
 
 
 @dataclass(frozen=True)
-class StudyView:
+class StudySnapshot:
     """A study at one version."""
 
     study_id: str
@@ -37,7 +37,7 @@ class StudyView:
     notes: tuple[str, ...]
     gpu_seconds: float
     created_at: datetime
-    match: Match | None
+    promotion: PromotionField | None
     history: tuple[Observation, ...]
     rejected: tuple[Rejection, ...]
     fresh: tuple[FreshRun, ...]
@@ -50,7 +50,7 @@ class StudyView:
     """What its fingerprint's runs have taught; the priors where nothing is asked."""
     hardware: MeasuredHardware | None = None
     """What a worker of that fingerprint has measured."""
-    errand: Errand | None = None
+    system_study: SystemStudy | None = None
     warm: WarmStart | None = None
     restarts: tuple[RestartRun, ...] = ()
     """Runs that ask a winner to go on from its checkpoint."""
@@ -72,13 +72,13 @@ class StudyView:
         )
 
 
-def view(session: Session, study: StudyRow, rows: Sequence[TrialRow] | None = None) -> StudyView:
+def view(session: Session, study: StudyRow, rows: Sequence[TrialRow] | None = None) -> StudySnapshot:
     """The study and its history as the transaction sees them; `rows`: its trials, where these have been read."""
     opened = leases.open_states(session, [study.id]).get(study.id, set())
     # Held until the end: runs find their trials among the session's rows only while somebody refers to these.
     rows = trials.of_study(session, study.id) if rows is None else rows
     runs = sorted((run for row in rows for run in row.runs), key=lambda run: run.position)
-    return StudyView(
+    return StudySnapshot(
         study_id=study.id,
         version=study.version,
         state=study.state,
@@ -91,44 +91,48 @@ def view(session: Session, study: StudyRow, rows: Sequence[TrialRow] | None = No
         notes=tuple(study.notes),
         gpu_seconds=study.gpu_seconds,
         created_at=study.created_at,
-        match=stored_match(study),
-        history=tuple(observation(row, study.match_round) for row in rows),
+        promotion=stored_promotion(study),
+        history=tuple(observation(row, study.promotion_round) for row in rows),
         rejected=tuple(row.value for row in trials.rejections(session, study.id)),
-        fresh=tuple(fresh for run in runs if (fresh := _fresh(run, study.match_round)) is not None),
+        fresh=tuple(fresh for run in runs if (fresh := _fresh(run, study.promotion_round)) is not None),
         promotion_cost=leases.promotion_cost(session, [run.id for run in runs if run.purpose == "confirm"]),
         restarts=tuple(_restart(run) for run in runs if run.purpose == "restart"),
         has_waiting_run=TrialState.WAITING in opened,
         has_open_run=bool(opened),
-        errand=study.errand,
-        warm=_warm(session, study.errand),
+        system_study=study.system_study,
+        warm=_warm(session, study.system_study),
     )
 
 
-def with_present_runs(session: Session, seen: StudyView) -> StudyView:
+def with_present_runs(session: Session, seen: StudySnapshot) -> StudySnapshot:
     """A view of the study's present version with what changes without a new version: which runs wait and run now."""
     opened = leases.open_states(session, [seen.study_id]).get(seen.study_id, set())
     return replace(seen, has_waiting_run=TrialState.WAITING in opened, has_open_run=bool(opened))
 
 
-def _warm(session: Session, errand: Errand | None) -> WarmStart | None:
-    if errand is None or errand.warm_study_id is None:
+def _warm(session: Session, system_study: SystemStudy | None) -> WarmStart | None:
+    if system_study is None or system_study.warm_study_id is None:
         return None
-    earlier = studies.get(session, errand.warm_study_id)
+    earlier = studies.get(session, system_study.warm_study_id)
     if earlier is None:
         return None
     rows = trials.of_study(session, earlier.id)
-    return WarmStart(earlier.id, earlier.fingerprint_key, tuple(observation(row, earlier.match_round) for row in rows))
+    return WarmStart(
+        earlier.id, earlier.fingerprint_key, tuple(observation(row, earlier.promotion_round) for row in rows)
+    )
 
 
-def stored_match(study: StudyRow) -> Match | None:
+def stored_promotion(study: StudyRow) -> PromotionField | None:
     """Who is promoted."""
-    if study.match is None:
+    if study.promotion is None:
         return None
-    return Match(study.match["baseline"], tuple(study.match["candidates"]), tuple(study.match["notes"]))
+    return PromotionField(
+        study.promotion["baseline"], tuple(study.promotion["candidates"]), tuple(study.promotion["notes"])
+    )
 
 
-def _fresh(run: RunRow, match_round: int) -> FreshRun | None:
-    if not _counts(run, match_round) or run.trial is None or run.block is None or run.measurement is None:
+def _fresh(run: RunRow, promotion_round: int) -> FreshRun | None:
+    if not _counts(run, promotion_round) or run.trial is None or run.block is None or run.measurement is None:
         return None
     return FreshRun(run.trial.number, run.block, run.worker_id or "", run.measurement.tokens_per_s_per_gpu)
 
@@ -138,7 +142,7 @@ def _restart(run: RunRow) -> RestartRun:
     return RestartRun(run.trial.number, run.state, run.restart, run.failure)
 
 
-def observation(row: TrialRow, match_round: int) -> Observation:
+def observation(row: TrialRow, promotion_round: int) -> Observation:
     """A trial as the tuner sees it; fresh runs of earlier promotions do not count."""
     return Observation(
         number=row.number,
@@ -147,12 +151,12 @@ def observation(row: TrialRow, match_round: int) -> Observation:
         state=row.state,
         measurement=next((run.measurement for run in row.runs if run.purpose == "search"), None),
         failure=row.failure,
-        confirmations=tuple(run.measurement for run in row.runs if _counts(run, match_round) and run.measurement),
+        confirmations=tuple(run.measurement for run in row.runs if _counts(run, promotion_round) and run.measurement),
     )
 
 
-def _counts(run: RunRow, match_round: int) -> bool:
-    return run.purpose == "confirm" and run.match_round == match_round and run.state is TrialState.COMPLETE
+def _counts(run: RunRow, promotion_round: int) -> bool:
+    return run.purpose == "confirm" and run.promotion_round == promotion_round and run.state is TrialState.COMPLETE
 
 
 def _origin(row: TrialRow) -> Origin:

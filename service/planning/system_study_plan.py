@@ -6,34 +6,37 @@ Their trials are given; a retune's wide search is a search like any other (servi
 from dataclasses import replace
 from functools import partial
 
-from shardtune.api_schemas.errands import Errand
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies import StudyPhase, StudyState
+from shardtune.api_schemas.system_studies import SystemStudy
 from shardtune.api_schemas.trials import Rejection, TrialState
 from shardtune.service.planning import winner_rules
 from shardtune.service.planning.study_plan import Complete, Confirm, Fail, NewConfirmation, NewTrial, Step, Wait
-from shardtune.service.planning.study_snapshot import StudyView
+from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.tuner.history import Observation, Origin
 from shardtune.tuner.prediction import learning, memory_gate, traced_shape
 from shardtune.tuner.search import suggest
 from shardtune.tuner.verdict import challenge, promotion, ranking
-from shardtune.tuner.verdict.promotion import Match
+from shardtune.tuner.verdict.promotion import PromotionField
 
 INCUMBENT_FELL = "the incumbent cannot be run any longer"
 _ALL_RAN = "the incumbent and its challengers have run"
 _GAVE_UP = "the challenge ended before an interval could be given: going on would not have made the challenger a winner"
 
 
-def plan(seen: StudyView, errand: Errand, may_ask: bool) -> Step:
+def plan(seen: StudySnapshot, system_study: SystemStudy, may_ask: bool) -> Step:
     """The next step. `may_ask` False: only what needs no worker."""
     if seen.state is not StudyState.RUNNING or seen.profile is None or seen.has_open_run:
         return Wait()
-    if errand.kind == "canary":
-        return _canary(seen, errand)
+    if system_study.kind == "canary":
+        return _canary(seen, system_study)
     if seen.phase is StudyPhase.CONFIRM:
-        return _next_pair(seen, seen.match) if seen.match is not None else _end(seen, ())
+        return _next_pair(seen, seen.promotion) if seen.promotion is not None else _end(seen, ())
     suggestion = suggest.next_given(
-        _given(seen, errand), seen.history, {rejection.config.content_key() for rejection in seen.rejected}, _gate(seen)
+        _given(seen, system_study),
+        seen.history,
+        {rejection.config.content_key() for rejection in seen.rejected},
+        _gate(seen),
     )
     if suggestion.config is None:
         return _end(seen, suggestion.rejections)
@@ -46,13 +49,13 @@ def plan(seen: StudyView, errand: Errand, may_ask: bool) -> Step:
     return NewTrial(suggestion.config, suggestion.origin, suggestion.rejections, prediction)
 
 
-def _given(seen: StudyView, errand: Errand) -> list[tuple[TrialConfig, Origin]]:
+def _given(seen: StudySnapshot, system_study: SystemStudy) -> list[tuple[TrialConfig, Origin]]:
     assert seen.baseline is not None
     incumbent: list[tuple[TrialConfig, Origin]] = [(seen.baseline, "baseline")]
-    return [*incumbent, *((config, "challenger") for config in errand.challengers)]
+    return [*incumbent, *((config, "challenger") for config in system_study.challengers)]
 
 
-def _gate(seen: StudyView) -> suggest.Gate:
+def _gate(seen: StudySnapshot) -> suggest.Gate:
     """Challengers only: the incumbent has run, and whether it still does is the question."""
     assert seen.profile is not None
     shape = traced_shape.of_study(seen.spec.model, seen.profile)
@@ -66,24 +69,24 @@ def _gate(seen: StudyView) -> suggest.Gate:
     return gate
 
 
-def _end(seen: StudyView, rejections: tuple[Rejection, ...]) -> Step:
+def _end(seen: StudySnapshot, rejections: tuple[Rejection, ...]) -> Step:
     """All have run once: who is paired with the incumbent?"""
     rejected = (*seen.rejected, *rejections)
     settled = winner_rules.judgement_at_the_end(seen.history, rejected, seen.spec)
     incumbent = next((obs for obs in seen.history if obs.origin == "baseline"), None)
     if incumbent is None or incumbent.state is not TrialState.COMPLETE:
         return Fail(_why_fallen(incumbent), rejections)
-    failure = winner_rules.why_nobody(seen.history, rejected, seen.spec, settled.judgement)
+    failure = winner_rules.why_no_winner(seen.history, rejected, seen.spec, settled.judgement)
     if failure is not None:
         return Fail(failure, rejections)
-    match = ranking.pick(seen.history, True, settled.judgement)
-    if match.baseline != incumbent.number:
+    field = ranking.pick(seen.history, True, settled.judgement)
+    if field.baseline != incumbent.number:
         return Fail(f"{INCUMBENT_FELL}: it trains something else than its challengers", rejections)
-    match = challenge.rival(match, seen.history)
-    match = replace(match, notes=(*seen.notes, *settled.notes, *match.notes))
-    if not match.candidates:
-        return Complete(ranking.unbeaten(seen.history, match), _ALL_RAN, rejections)
-    return Confirm(match, _ALL_RAN, rejections)
+    field = challenge.rival(field, seen.history)
+    field = replace(field, notes=(*seen.notes, *settled.notes, *field.notes))
+    if not field.candidates:
+        return Complete(ranking.unbeaten(seen.history, field), _ALL_RAN, rejections)
+    return Confirm(field, _ALL_RAN, rejections)
 
 
 def _why_fallen(incumbent: Observation | None) -> str:
@@ -101,19 +104,19 @@ def has_fallen(incumbent: Observation | None) -> bool:
     return incumbent is not None and incumbent.failure is not None and incumbent.failure.is_infeasible
 
 
-def _next_pair(seen: StudyView, match: Match) -> Step:
+def _next_pair(seen: StudySnapshot, field: PromotionField) -> Step:
     most = seen.spec.budget.max_pairs
-    assert match.baseline is not None
-    first = challenge.first_ratio(seen.history, match.baseline, match.candidates[0])
+    assert field.baseline is not None
+    first = challenge.first_ratio(seen.history, field.baseline, field.candidates[0])
     decide = partial(challenge.decide, first=first)
     searched = ranking.search_speeds(seen.history)
-    standing = promotion.standing(match, searched, seen.fresh, most, seen.study_id, decide)
+    standing = promotion.standing(field, searched, seen.fresh, most, seen.study_id, decide)
     if standing.next is not None:
         return NewConfirmation(standing.next.trial, standing.next.block)
-    return Complete(ranking.result(seen.history, match, standing, seen.promotion_cost, _GAVE_UP))
+    return Complete(ranking.result(seen.history, field, standing, seen.promotion_cost, _GAVE_UP))
 
 
-def _canary(seen: StudyView, errand: Errand) -> Step:
+def _canary(seen: StudySnapshot, system_study: SystemStudy) -> Step:
     """One run of the incumbent; while all were slow, or there is nothing to hold them against, another."""
     assert seen.baseline is not None
     if not seen.history:
@@ -121,17 +124,19 @@ def _canary(seen: StudyView, errand: Errand) -> Step:
     trial = seen.history[0]
     if trial.state is not TrialState.COMPLETE or trial.measurement is None:
         return Fail(_why_fallen(trial))
-    alone = Match(trial.number, (), seen.notes)
-    if seen.phase is StudyPhase.SEARCH and _needs_another(trial, errand):
+    alone = PromotionField(trial.number, (), seen.notes)
+    if seen.phase is StudyPhase.SEARCH and _needs_another(trial, system_study):
         return Confirm(alone, None)
-    if seen.match is not None and _needs_another(trial, errand):
+    if seen.promotion is not None and _needs_another(trial, system_study):
         return NewConfirmation(trial.number, len(trial.confirmations))
     return Complete(ranking.unbeaten(seen.history, alone))
 
 
-def _needs_another(trial: Observation, errand: Errand) -> bool:
+def _needs_another(trial: Observation, system_study: SystemStudy) -> bool:
     """There may be more runs, and every one so far was slow or is to be part of what is normal."""
     assert trial.measurement is not None
     runs = (trial.measurement, *trial.confirmations)
-    least = errand.repeat_below
-    return len(runs) < errand.most_runs and (least is None or all(run.tokens_per_s_per_gpu < least for run in runs))
+    least = system_study.repeat_below
+    return len(runs) < system_study.most_runs and (
+        least is None or all(run.tokens_per_s_per_gpu < least for run in runs)
+    )

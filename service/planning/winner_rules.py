@@ -1,9 +1,9 @@
-"""Whether a finished search may crown anybody: two backends must have trained the same thing."""
+"""Whether a finished search has a winner: two backends must have trained the same thing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shardtune.api_schemas import sizes
+from shardtune.api_schemas import formatting
 from shardtune.api_schemas.failures import FailureKind
 from shardtune.api_schemas.studies import StudySpec
 from shardtune.api_schemas.trials import Rejection, TrialState
@@ -34,10 +34,10 @@ def judgement_at_the_end(history: Sequence[Observation], rejected: Sequence[Reje
     return Settled(numerics.judge(history, recipe, single_backend=True), (note,))
 
 
-def why_nobody(
+def why_no_winner(
     history: Sequence[Observation], rejected: Sequence[Rejection], spec: StudySpec, judgement: Judgement
 ) -> str | None:
-    """Why no configuration can be crowned, None where one can."""
+    """Why there is no winner, None where there is one."""
     complete = [obs for obs in history if obs.state is TrialState.COMPLETE]
     if not complete:
         return _nothing_feasible(history, rejected)
@@ -45,14 +45,14 @@ def why_nobody(
         return None
     backends = {obs.config.backend for obs in complete}
     if len(backends) > 1:
-        return f"nothing is crowned: no two backends train the same thing ({_disagreement(complete, spec)})"
+        return f"no winner: no two backends train the same thing ({_disagreement(complete, spec)})"
     missing = sorted(set(spec.space.backends) - backends - _had_their_chance(history, rejected))
     if missing:
         return (
-            f"nothing is crowned: only {next(iter(backends))} was tried, and no second backend confirms what it trains; "
+            f"no winner: only {next(iter(backends))} was tried, and no second backend confirms what it trains; "
             f"raise the budget so that {' or '.join(missing)} runs too"
         )
-    return f"nothing is crowned: no two configurations train the same thing ({_disagreement(complete, spec)})"
+    return f"no winner: no two configurations train the same thing ({_disagreement(complete, spec)})"
 
 
 def _had_their_chance(history: Sequence[Observation], rejected: Sequence[Rejection]) -> set[str]:
@@ -68,7 +68,7 @@ def _nothing_feasible(history: Sequence[Observation], rejected: Sequence[Rejecti
         least = min(rejected, key=lambda rejection: rejection.needed_gib - rejection.available_gib)
         parts.append(
             f"the memory prediction refused {'all ' if not history else ''}{len(rejected)}, so that no trial was run for them; "
-            f"the closest needs at least {sizes.memory(least.needed_gib)} where {sizes.memory(least.available_gib)} are "
+            f"the closest needs at least {formatting.memory(least.needed_gib)} where {formatting.memory(least.available_gib)} are "
             f"available ({least.reason})"
         )
     reasons: dict[str, list[Observation]] = {}

@@ -5,7 +5,7 @@ from collections.abc import Collection
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.cases import Flat, Subject
+from shardtune.api_schemas.cases import Case, Flat
 from shardtune.db.queries import best
 
 _MOST = 4096
@@ -22,7 +22,7 @@ class KnownCases:
         """The fields of each recommendation's case, by its id; only those that are not known yet are read."""
         found = {name: case for name in recommendation_ids if (case := self._known.get(name)) is not None}
         for row in best.by_ids(session, [name for name in recommendation_ids if name not in found]):
-            found[row.id] = Subject(row.answer.model, row.answer.workload, row.answer.cluster).flat()
+            found[row.id] = Case(row.answer.model, row.answer.workload, row.answer.cluster).flat()
         with self._guard:
             self._known |= found
             while len(self._known) > _MOST:

@@ -9,13 +9,13 @@ from fastapi import Depends, Request
 
 from shardtune.db.session import Database
 from shardtune.service.observability.metrics import Metrics
-from shardtune.service.planning.planner_cache import Askers
+from shardtune.service.planning.planner_cache import PlannerCache
 from shardtune.service.process.case_cache import KnownCases
-from shardtune.service.process.event_feed import Feed, Seats
+from shardtune.service.process.event_signal import EventSignal, StreamLimits
 from shardtune.service.process.principal import LOCAL, Principal
 from shardtune.service.process.request_rates import RequestRates
 from shardtune.service.process.usage_counts import Uses
-from shardtune.service.process.work_board import Board
+from shardtune.service.process.work_signal import WorkSignal
 from shardtune.service.settings import Settings
 
 
@@ -53,11 +53,11 @@ class Context:
     settings: Settings
     now: Callable[[], datetime] = utc_now
     """Tests turn this clock."""
-    askers: Askers = field(default_factory=Askers)
+    planner_cache: PlannerCache = field(default_factory=PlannerCache)
     cases: KnownCases = field(default_factory=KnownCases)
-    board: Board = field(default_factory=Board)
-    feed: Feed = field(default_factory=Feed)
-    seats: Seats = field(default_factory=Seats)
+    work_signal: WorkSignal = field(default_factory=WorkSignal)
+    event_signal: EventSignal = field(default_factory=EventSignal)
+    stream_limits: StreamLimits = field(default_factory=StreamLimits)
     metrics: Metrics = field(default_factory=Metrics)
     stopping: Stopping = field(default_factory=Stopping)
     """Set by the signal to end: whatever waits is answered now."""

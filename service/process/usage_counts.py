@@ -15,10 +15,10 @@ class Uses:
         self._guard = threading.Lock()
         self._counts: Counter[tuple[str, str]] = Counter()
 
-    def add(self, project_id: str, study_key: str) -> None:
+    def add(self, project_id: str, case_key: str) -> None:
         """Count one."""
         with self._guard:
-            self._counts[project_id, study_key] += 1
+            self._counts[project_id, case_key] += 1
 
     def take(self) -> Mapping[tuple[str, str], int]:
         """The counts since the last call."""

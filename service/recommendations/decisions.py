@@ -14,24 +14,24 @@ from shardtune.api_schemas.best import (
     RecommendationState,
 )
 from shardtune.db.queries import best
-from shardtune.db.tables.best import BestRow, DecisionRow, RecommendationRow
+from shardtune.db.tables.best import DecisionRow, RecommendationRow, ServedCaseRow
 from shardtune.service.http import paging
 from shardtune.service.http.errors import Conflict, NotFound
 from shardtune.service.http.idempotent_requests import ALWAYS, Once
 from shardtune.service.process.context import Context
-from shardtune.service.recommendations.record import note_decision, project_of, serve, told, unknown_key
+from shardtune.service.recommendations.record import note_decision, notify, project_of, serve, unknown_key
 
 log = logging.getLogger(__name__)
 
 
 def decide(
     context: Context,
-    study_key: str,
+    case_key: str,
     action: str,
     request: DecisionRequest,
     once: Once = ALWAYS,
     project_id: str | None = None,
-    check: Callable[[BestRow], None] = lambda _: None,
+    check: Callable[[ServedCaseRow], None] = lambda _: None,
 ) -> Recommendation:
     """Pin, unpin, approve, reject or roll back; returns the recommendation it is about.
 
@@ -43,10 +43,10 @@ def decide(
     """
     now, by = context.now(), context.principal.name
     with once.write(context) as session:
-        known = best.current(session, project_of(context, project_id), study_key)
-        row = best.lock(session, known.project_id, known.study_key) if known is not None else None
+        known = best.current(session, project_of(context, project_id), case_key)
+        row = best.lock(session, known.project_id, known.case_key) if known is not None else None
         if row is None:
-            raise unknown_key(study_key)
+            raise unknown_key(case_key)
         check(row)
         chosen = _chosen(session, row, action, request)
         match action:
@@ -68,50 +68,50 @@ def decide(
         row.version += 1
         note_decision(session, row, chosen, done, by, request.note, now)
         if done == "approved":
-            told(session, "best.replaced", chosen, now)
+            notify(session, "best.replaced", chosen, now)
         session.flush()
-        log.info("best configuration %s", done, extra={"study_key": study_key, "recommendation": chosen.id, "by": by})
+        log.info("best configuration %s", done, extra={"case_key": case_key, "recommendation": chosen.id, "by": by})
         return once.answer(session, view(chosen))
 
 
 def page(
     context: Context,
-    study_key: str | None,
+    case_key: str | None,
     states: tuple[RecommendationState, ...],
     token: str | None,
     limit: int,
 ) -> RecommendationPage:
     """Recommendations of the sender's projects, newest first."""
     only = context.principal.project_id
-    filters = (only, study_key, *states)
+    filters = (only, case_key, *states)
     after = paging.start(token, filters, paging.moment_and_id)
     with context.db.read() as session:
-        rows = best.recommendations(session, only, study_key, states, after, limit + 1)
+        rows = best.recommendations(session, only, case_key, states, after, limit + 1)
         shown, following = paging.cut(rows, limit, filters, lambda row: [row.created_at.isoformat(), row.id])
         return RecommendationPage(recommendations=tuple(map(view, shown)), next_page_token=following)
 
 
 def history(
-    context: Context, study_key: str, token: str | None, limit: int, project_id: str | None
+    context: Context, case_key: str, token: str | None, limit: int, project_id: str | None
 ) -> tuple[DecisionPage, str]:
     """Every decision about a case, newest first, and the case's tag."""
     project_id = project_of(context, project_id)
-    filters = (project_id, study_key)
+    filters = (project_id, case_key)
     after = paging.start(token, filters, paging.whole_number)
     with context.db.read() as session:
-        case = best.served(session, project_id, study_key)
+        case = best.served(session, project_id, case_key)
         if case is None:
-            raise unknown_key(study_key)
-        rows = best.decisions(session, project_id, study_key, after, limit + 1)
+            raise unknown_key(case_key)
+        rows = best.decisions(session, project_id, case_key, after, limit + 1)
         shown, following = paging.cut(rows, limit, filters, lambda row: row.id)
         # What is decided by an old key is decided about the case that superseded it.
-        current = best.current(session, project_id, study_key) or case
+        current = best.current(session, project_id, case_key) or case
         return DecisionPage(decisions=tuple(map(_decision, shown)), next_page_token=following), tag_of(current)
 
 
-def tag_of(row: BestRow) -> str:
+def tag_of(row: ServedCaseRow) -> str:
     """An entity tag that changes with everything that is decided about a case."""
-    return f'"{row.study_key}-{row.version}"'
+    return f'"{row.case_key}-{row.version}"'
 
 
 def view(row: RecommendationRow) -> Recommendation:
@@ -119,7 +119,7 @@ def view(row: RecommendationRow) -> Recommendation:
     return Recommendation(
         recommendation_id=row.id,
         project_id=row.project_id,
-        study_key=row.study_key,
+        case_key=row.case_key,
         study_id=row.study_id,
         state=row.state,
         answer=row.answer,
@@ -127,23 +127,23 @@ def view(row: RecommendationRow) -> Recommendation:
     )
 
 
-def _chosen(session: Session, row: BestRow, action: str, request: DecisionRequest) -> RecommendationRow:
+def _chosen(session: Session, row: ServedCaseRow, action: str, request: DecisionRequest) -> RecommendationRow:
     """The recommendation a decision is about."""
     found: RecommendationRow | None
     if request.recommendation_id is not None:
         found = best.recommendation(session, request.recommendation_id)
-        if found is None or (found.project_id, found.study_key) != (row.project_id, row.study_key):
-            message = f"recommendation_id ({request.recommendation_id}) is not one of this study_key"
+        if found is None or (found.project_id, found.case_key) != (row.project_id, row.case_key):
+            message = f"recommendation_id ({request.recommendation_id}) is not one of this case_key"
             raise NotFound("unknown_recommendation", f"{message}; GET /v1/recommendations lists them")
         return found
     if action in ("approve", "reject"):
-        found = best.newest_proposal(session, row.project_id, row.study_key)
+        found = best.newest_proposal(session, row.project_id, row.case_key)
     elif action == "rollback":
         found = best.served_before(session, row)
     else:
         found = row.serving
     if found is None:
-        raise Conflict("nothing_to_decide", f"there is nothing to {action} under {row.study_key}; see its history")
+        raise Conflict("nothing_to_decide", f"there is nothing to {action} under {row.case_key}; see its history")
     return found
 
 

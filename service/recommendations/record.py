@@ -16,11 +16,11 @@ from shardtune.api_schemas.best import (
     RecommendationState,
     Renewed,
 )
-from shardtune.api_schemas.cases import Subject
+from shardtune.api_schemas.cases import Case
 from shardtune.api_schemas.studies import StudyResult
 from shardtune.db import outbox
 from shardtune.db.queries import best
-from shardtune.db.tables.best import BestRow, DecisionRow, RecommendationRow
+from shardtune.db.tables.best import DecisionRow, RecommendationRow, ServedCaseRow
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.http.errors import NotFound
 from shardtune.service.process.context import Context
@@ -31,19 +31,19 @@ SERVICE = "service"
 def propose(context: Context, session: Session, study: StudyRow, now: datetime) -> None:
     """Take in the answer of a study that has ended by `now`. The caller holds the study."""
     assert study.result is not None
-    if study.errand is not None:
+    if study.system_study is not None:
         return
-    row = case(session, study, now)
+    row = served_case(session, study, now)
     found = recommend(session, row, study, study.result, now)
     if needs_approval(context, study) or row.is_pinned:
-        told(session, "best.proposed", found, now)
+        notify(session, "best.proposed", found, now)
         return
     if row.serving is None or row.serving.study_id == study.id or speed(found) > speed(row.serving):
         has_replaced = row.serving is not None
         serve(session, row, found, now)
         note_decision(session, row, found, "served", SERVICE, None, now)
         if has_replaced:
-            told(session, "best.replaced", found, now)
+            notify(session, "best.replaced", found, now)
     else:
         found.state = RecommendationState.RETIRED
         note_decision(session, row, found, "kept", SERVICE, f"{row.serving.id} is faster", now)
@@ -54,25 +54,25 @@ def needs_approval(context: Context, study: StudyRow) -> bool:
     return context.settings.requires_approval or study.project.requires_approval
 
 
-def case(session: Session, study: StudyRow, now: datetime) -> BestRow:
+def served_case(session: Session, study: StudyRow, now: datetime) -> ServedCaseRow:
     """The row of what a study decided, made if there is none; held until the transaction ends."""
     assert study.fingerprint is not None
-    subject = Subject(study.spec.model, study.spec.workload, study.cluster)
+    case = Case(study.spec.model, study.spec.workload, study.cluster)
     return best.put(
         session,
         study.project_id,
-        subject.study_key(study.fingerprint.value),
+        case.case_key(study.fingerprint.value),
         now,
-        shape_key=subject.shape_key,
-        model_key=subject.model_key,
-        model_type=subject.model_type,
+        case_key_without_fingerprint=case.case_key_without_fingerprint,
+        model_key=case.model_key,
+        model_type=case.model_type,
         device=study.cluster.device,
     )
 
 
 def recommend(
     session: Session,
-    row: BestRow,
+    row: ServedCaseRow,
     study: StudyRow,
     result: StudyResult,
     now: datetime,
@@ -83,7 +83,7 @@ def recommend(
     found = RecommendationRow(
         id=f"rec-{secrets.token_hex(8)}",
         project_id=study.project_id,
-        study_key=row.study_key,
+        case_key=row.case_key,
         study_id=study.id,
         state=RecommendationState.PROPOSED,
         answer=Answer(
@@ -103,17 +103,17 @@ def recommend(
     return found
 
 
-def told(session: Session, event: str, found: RecommendationRow, now: datetime, **more: Any) -> None:
+def notify(session: Session, event: str, found: RecommendationRow, now: datetime, **more: Any) -> None:
     """Tell webhooks what became of a recommendation."""
     best_of = found.answer.result.best
     data = {
         "project_id": found.project_id,
-        "study_key": found.study_key,
+        "case_key": found.case_key,
         "recommendation_id": found.id,
         "description": best_of.description,
         "tokens_per_s_per_gpu": best_of.tokens_per_s_per_gpu,
     }
-    outbox.tell(session, project_id=found.project_id, study_id=found.study_id, kind=event, data=data | more, now=now)
+    outbox.notify(session, project_id=found.project_id, study_id=found.study_id, kind=event, data=data | more, now=now)
 
 
 def adopt_earlier(context: Context) -> None:
@@ -136,12 +136,12 @@ def project_of(context: Context, named: str | None) -> str:
     return project_id
 
 
-def unknown_key(study_key: str) -> NotFound:
+def unknown_key(case_key: str) -> NotFound:
     """Nothing was ever measured under this key."""
-    return NotFound("unknown_best", f"study_key ({study_key}) has no answer; POST /v1/best:resolve starts a study")
+    return NotFound("unknown_best", f"case_key ({case_key}) has no answer; POST /v1/best:resolve starts a study")
 
 
-def serve(session: Session, row: BestRow, found: RecommendationRow, now: datetime, is_new: bool = True) -> None:
+def serve(session: Session, row: ServedCaseRow, found: RecommendationRow, now: datetime, is_new: bool = True) -> None:
     """Give this out from now on. The caller holds the row. `is_new`: it has just been measured."""
     if row.serving is not None and row.serving.id != found.id:
         row.serving.state = RecommendationState.RETIRED
@@ -150,19 +150,25 @@ def serve(session: Session, row: BestRow, found: RecommendationRow, now: datetim
     row.fingerprint_key = found.answer.fingerprint.content_key()
     if is_new:
         row.freshness, row.changed_fields, row.superseded_by = "fresh", [], None
-        row.stale_since, row.stale_told_at, row.stale_told_for = None, None, []
+        row.stale_since, row.stale_announced_at, row.stale_announced_for = None, None, []
     row.version += 1
     session.flush()
 
 
 def note_decision(
-    session: Session, row: BestRow, found: RecommendationRow, action: str, by: str, note: str | None, now: datetime
+    session: Session,
+    row: ServedCaseRow,
+    found: RecommendationRow,
+    action: str,
+    by: str,
+    note: str | None,
+    now: datetime,
 ) -> None:
     """Keep a decision. The caller holds the row."""
     session.add(
         DecisionRow(
             project_id=row.project_id,
-            study_key=row.study_key,
+            case_key=row.case_key,
             recommendation_id=found.id,
             action=action,
             by=by,

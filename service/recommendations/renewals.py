@@ -11,32 +11,32 @@ from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.best import RecommendationState, Renewed
 from shardtune.api_schemas.studies import StudyResult, Verdict
-from shardtune.db.tables.best import BestRow, RecommendationRow
+from shardtune.db.tables.best import RecommendationRow, ServedCaseRow
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.process.context import Context
 from shardtune.service.recommendations.record import (
     SERVICE,
-    case,
     needs_approval,
     note_decision,
+    notify,
     recommend,
     serve,
+    served_case,
     speed,
-    told,
 )
 
 SERVED, PROPOSED, KEPT_BACK = "is served", "waits for approval", "is kept back: what is served there is faster"
 
 
-def keep(session: Session, old: BestRow, study: StudyRow, why: str, now: datetime) -> RecommendationRow:
+def keep(session: Session, old: ServedCaseRow, study: StudyRow, why: str, now: datetime) -> RecommendationRow:
     """The incumbent still stands: it is fresh again, with what the study measured. The caller holds study and row."""
     assert study.result is not None
     found = _renew(session, old, study, study.result, why, now)
-    told(session, "best.renewed", found, now, reason=why)
+    notify(session, "best.renewed", found, now, reason=why)
     return found
 
 
-def replace(context: Context, session: Session, old: BestRow, study: StudyRow, why: str) -> str:
+def replace(context: Context, session: Session, old: ServedCaseRow, study: StudyRow, why: str) -> str:
     """Another configuration was shown to be faster: serve it, or put it to those who decide; says which.
 
     The caller holds study and row.
@@ -49,13 +49,13 @@ def replace(context: Context, session: Session, old: BestRow, study: StudyRow, w
             best=stands, baseline=stands, speedup=None, verdict=Verdict.NO_SIGNIFICANT_IMPROVEMENT, notes=(why,)
         )
         _renew(session, old, study, beside, "measured beside what replaces it", now)
-    row = case(session, study, now)
+    row = served_case(session, study, now)
     found = recommend(session, row, study, study.result, now)
     if needs_approval(context, study) or row.is_pinned or old.is_pinned:
-        told(session, "best.proposed", found, now, reason=why)
+        notify(session, "best.proposed", found, now, reason=why)
         return PROPOSED
     serving = row.serving
-    is_other = row.study_key != old.study_key and serving is not None and not _is_of(study.result, serving)
+    is_other = row.case_key != old.case_key and serving is not None and not _is_of(study.result, serving)
     if is_other and serving is not None and speed(serving) >= speed(found):
         found.state = RecommendationState.RETIRED
         note_decision(session, row, found, "kept", SERVICE, f"{serving.id} is faster", now)
@@ -64,22 +64,22 @@ def replace(context: Context, session: Session, old: BestRow, study: StudyRow, w
     serve(session, row, found, now)
     note_decision(session, row, found, "served", SERVICE, why, now)
     _supersede(session, old, row, now)
-    told(session, "best.replaced", found, now, reason=why)
+    notify(session, "best.replaced", found, now, reason=why)
     return SERVED
 
 
-def leave(session: Session, old: BestRow, why: str, now: datetime) -> None:
+def leave(session: Session, old: ServedCaseRow, why: str, now: datetime) -> None:
     """Nothing was decided: what is served stays as it is, stale where it was. The caller holds the row."""
     if old.serving is not None:
         note_decision(session, old, old.serving, "inconclusive", SERVICE, why[:2000], now)
 
 
 def _renew(
-    session: Session, old: BestRow, study: StudyRow, result: StudyResult, why: str, now: datetime
+    session: Session, old: ServedCaseRow, study: StudyRow, result: StudyResult, why: str, now: datetime
 ) -> RecommendationRow:
     incumbent = old.serving
     assert incumbent is not None
-    row = case(session, study, now)
+    row = served_case(session, study, now)
     before = incumbent.answer
     first = before.renewed or Renewed(
         recommendation_id=incumbent.id,
@@ -99,21 +99,21 @@ def _renew(
     return found
 
 
-def _supersede(session: Session, old: BestRow, row: BestRow, now: datetime) -> None:
+def _supersede(session: Session, old: ServedCaseRow, row: ServedCaseRow, now: datetime) -> None:
     """The case goes on under its new key, with the consent given under the old one."""
-    if (row.project_id, row.study_key) == (old.project_id, old.study_key) or old.superseded_by == row.study_key:
+    if (row.project_id, row.case_key) == (old.project_id, old.case_key) or old.superseded_by == row.case_key:
         return
     assert old.serving is not None
     row.is_pinned = row.is_pinned or old.is_pinned
     row.uses, row.planned_gpu_seconds = max(row.uses, old.uses), row.planned_gpu_seconds or old.planned_gpu_seconds
-    row.superseded_by, old.superseded_by = None, row.study_key
+    row.superseded_by, old.superseded_by = None, row.case_key
     old.version += 1
     row.version += 1
-    note_decision(session, old, old.serving, "superseded", SERVICE, f"by study_key {row.study_key}", now)
+    note_decision(session, old, old.serving, "superseded", SERVICE, f"by case_key {row.case_key}", now)
     session.flush()
 
 
-def is_incumbent(row: BestRow, study: StudyRow) -> bool:
+def is_incumbent(row: ServedCaseRow, study: StudyRow) -> bool:
     """Whether what is served now is what the study took for the incumbent."""
     return row.serving is not None and row.serving.answer.result.best.config == study.baseline
 

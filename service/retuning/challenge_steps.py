@@ -12,12 +12,12 @@ from typing import cast
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.errands import Errand
 from shardtune.api_schemas.retunes import Cause, Gain, RetuneOutcome, RetuneState
 from shardtune.api_schemas.studies import Budget, StudyState, Verdict
+from shardtune.api_schemas.system_studies import SystemStudy
 from shardtune.api_schemas.trials import TrialState
 from shardtune.db.queries import best, retunes, studies, workers
-from shardtune.db.tables.best import BestRow
+from shardtune.db.tables.best import ServedCaseRow
 from shardtune.db.tables.retunes import RetuneRow
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.http.errors import Conflict
@@ -46,13 +46,13 @@ def start(context: Context, retune: RetuneRow) -> str:
     with context.db.read() as session:
         if studies.get(session, study_id) is not None:
             return study_id
-        row = best.current(session, retune.project_id, retune.study_key)
+        row = best.current(session, retune.project_id, retune.case_key)
         if row is None or row.serving is None:
-            raise Conflict("nothing_to_decide", f"nothing is served under {retune.study_key}; there is no incumbent")
+            raise Conflict("nothing_to_decide", f"nothing is served under {retune.case_key}; there is no incumbent")
         origin = system_studies.origin(session, row.serving)
         worker = system_studies.worker_for(context, session, row, retune.cause)
-        chosen, notes = challengers.choose(context.askers, session, row, origin, worker.fingerprint_key)
-        errand = Errand(kind="challenge", retune_id=retune.id, challengers=chosen, warm_study_id=origin.id)
+        chosen, notes = challengers.choose(context.planner_cache, session, row, origin, worker.fingerprint_key)
+        system_study = SystemStudy(kind="challenge", retune_id=retune.id, challengers=chosen, warm_study_id=origin.id)
         incumbent = row.serving.answer.result.best.config
     budget = Budget(max_trials=1 + len(chosen), max_pairs=challenge.PAIRS)
     try:
@@ -61,7 +61,7 @@ def start(context: Context, retune: RetuneRow) -> str:
             assert earlier is not None
             key = worker.fingerprint_key
             system_studies.add(
-                session, study_id, earlier, key, has_nvme, incumbent, errand, budget, notes, context.now()
+                session, study_id, earlier, key, has_nvme, incumbent, system_study, budget, notes, context.now()
             )
     except IntegrityError:
         log.info("another replica began the challenge", extra={"retune": retune.id, "study": study_id})
@@ -75,8 +75,8 @@ def advance(context: Context, retune: RetuneRow) -> None:
         held = [studies.lock(session, name) for name in ids]
         if not held:
             return
-        known = best.current(session, retune.project_id, retune.study_key)
-        old = best.lock(session, known.project_id, known.study_key) if known is not None else None
+        known = best.current(session, retune.project_id, retune.case_key)
+        old = best.lock(session, known.project_id, known.case_key) if known is not None else None
         row = retunes.lock(session, retune.id)
         if row.state is not RetuneState.RUNNING or row.search_study_id != retune.search_study_id:
             return
@@ -93,7 +93,7 @@ class _Step:
     """One step of a retune, under its locks."""
 
     def __init__(
-        self, context: Context, session: Session, retune: RetuneRow, old: BestRow | None, held: list[StudyRow]
+        self, context: Context, session: Session, retune: RetuneRow, old: ServedCaseRow | None, held: list[StudyRow]
     ) -> None:
         self.context, self.session, self.retune, self.old = context, session, retune, old
         self.challenge, self.study = held[0], held[-1]
@@ -145,7 +145,7 @@ class _Step:
         queue.request(
             self.session,
             project_id=self.retune.project_id,
-            study_key=self.retune.study_key,
+            case_key=self.retune.case_key,
             cause=cause,
             changed_fields=fields,
             schedule_id=self.retune.schedule_id,
@@ -176,11 +176,11 @@ class _Step:
 
     def _search(self, with_incumbent: bool) -> None:
         """Search wide, with what the challenge ran at the front and the old search's trials as a guide."""
-        assert self.old is not None and self.old.serving is not None and self.study.errand is not None
+        assert self.old is not None and self.old.serving is not None and self.study.system_study is not None
         origin = system_studies.origin(self.session, self.old.serving)
         ran = [obs for obs in challengers.observed(self.session, self.study) if obs.state is TrialState.COMPLETE]
         first = tuple(obs.config for obs in ran if obs.config != self.study.baseline)
-        errand = Errand(kind="search", retune_id=self.retune.id, challengers=first, warm_study_id=origin.id)
+        system_study = SystemStudy(kind="search", retune_id=self.retune.id, challengers=first, warm_study_id=origin.id)
         assert self.study.fingerprint_key is not None
         notes = [f"guided by the trials of {origin.id}, which were measured earlier; their figures are not compared"]
         study = system_studies.add(
@@ -190,7 +190,7 @@ class _Step:
             self.study.fingerprint_key,
             self.study.has_nvme,
             self.study.baseline if with_incumbent else None,
-            errand,
+            system_study,
             origin.spec.budget,
             notes,
             self.now,

@@ -7,14 +7,14 @@ from numpy import float64
 from numpy.typing import NDArray
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.cases import Subject
+from shardtune.api_schemas.cases import Case
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.db.queries import best, trials
-from shardtune.db.tables.best import BestRow
+from shardtune.db.tables.best import ServedCaseRow
 from shardtune.db.tables.studies import FingerprintRow, StudyRow
 from shardtune.service.planning import calibrations, study_snapshot
 from shardtune.service.planning.calibrations import Experience
-from shardtune.service.planning.planner_cache import Askers
+from shardtune.service.planning.planner_cache import PlannerCache
 from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction import learning, traced_shape
 from shardtune.tuner.prediction.model_shape import ModelShape
@@ -26,7 +26,7 @@ _MOST_PREDICTED = 1500
 
 
 def choose(
-    askers: Askers, session: Session, row: BestRow, origin: StudyRow, fingerprint_key: str
+    planner_cache: PlannerCache, session: Session, row: ServedCaseRow, origin: StudyRow, fingerprint_key: str
 ) -> tuple[tuple[TrialConfig, ...], tuple[str, ...]]:
     """At most three configurations, and in words where each comes from."""
     assert row.serving is not None
@@ -34,14 +34,14 @@ def choose(
     history = tuple(observed(session, origin))
     runner_ups = challenge.runner_ups(history, incumbent)
     known = _known_there(session, row, origin, fingerprint_key)
-    favourites = _favourites(askers, session, origin, history, incumbent, fingerprint_key)
+    favourites = _favourites(planner_cache, session, origin, history, incumbent, fingerprint_key)
     chosen = challenge.challengers(known, runner_ups, favourites, incumbent)
     return chosen, tuple(f"{config.describe()}: {_whence(config, known, runner_ups)}" for config in chosen)
 
 
 def observed(session: Session, study: StudyRow) -> Iterable[Observation]:
     """A study's trials as the tuner sees them."""
-    return (study_snapshot.observation(row, study.match_round) for row in trials.of_study(session, study.id))
+    return (study_snapshot.observation(row, study.promotion_round) for row in trials.of_study(session, study.id))
 
 
 def unpaired(session: Session, study: StudyRow) -> str:
@@ -62,11 +62,11 @@ def _whence(config: TrialConfig, known: TrialConfig | None, runner_ups: tuple[Tr
     return "a runner-up of the last search" if config in runner_ups else "predicted to be faster here"
 
 
-def _known_there(session: Session, row: BestRow, origin: StudyRow, fingerprint_key: str) -> TrialConfig | None:
+def _known_there(session: Session, row: ServedCaseRow, origin: StudyRow, fingerprint_key: str) -> TrialConfig | None:
     """What a study of its own has found for the case on the present fingerprint."""
     fingerprint = session.get(FingerprintRow, fingerprint_key)
     assert fingerprint is not None
-    key = Subject(origin.spec.model, origin.spec.workload, origin.cluster).study_key(fingerprint.value)
+    key = Case(origin.spec.model, origin.spec.workload, origin.cluster).case_key(fingerprint.value)
     there = best.served(session, row.project_id, key)
     if there is None or there.serving is None:
         return None
@@ -74,7 +74,7 @@ def _known_there(session: Session, row: BestRow, origin: StudyRow, fingerprint_k
 
 
 def _favourites(
-    askers: Askers,
+    planner_cache: PlannerCache,
     session: Session,
     origin: StudyRow,
     history: tuple[Observation, ...],
@@ -87,8 +87,8 @@ def _favourites(
         return ()
     spec = origin.spec
     built = space.build(spec.workload, origin.cluster, profile, spec.space, nvme=origin.has_nvme)
-    past = calibrations.of(askers, session, origin.fingerprint_key)
-    present = calibrations.of(askers, session, fingerprint_key)
+    past = calibrations.of(planner_cache, session, origin.fingerprint_key)
+    present = calibrations.of(planner_cache, session, fingerprint_key)
     # Before anything ran there, what its software and hardware teach is what the old ones taught.
     factors = present.calibrations if present.calibrations.speed.rows else past.calibrations
     now = Experience(factors, present.hardware or past.hardware)

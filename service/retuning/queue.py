@@ -38,7 +38,7 @@ def request(
     session: Session,
     *,
     project_id: str,
-    study_key: str,
+    case_key: str,
     cause: Cause,
     changed_fields: Sequence[str] = (),
     schedule_id: str | None = None,
@@ -50,11 +50,11 @@ def request(
     That one takes in the changed fields. While it is queued, a change puts it off to the later moment (a rolling
     upgrade is one event), and a person who asks brings it forward and makes it theirs.
     """
-    asked = _policy(session, project_id, study_key, cause, schedule_id)
+    asked = _policy(session, project_id, case_key, cause, schedule_id)
     row, is_new = retunes.put(
         session,
         project_id,
-        study_key,
+        case_key,
         cause,
         not_before,
         now,
@@ -63,7 +63,7 @@ def request(
         planned_gpu_seconds=asked.planned_gpu_seconds,
     )
     if is_new:
-        log.info("retune requested", extra={"retune": row.id, "study_key": study_key, "cause": cause})
+        log.info("retune requested", extra={"retune": row.id, "case_key": case_key, "cause": cause})
         if asked.why_not is not None:
             retunes.end(session, row, RetuneOutcome.SKIPPED, asked.why_not, now)
         return row
@@ -85,9 +85,9 @@ class _Policy:
     why_not: str | None = None
 
 
-def _policy(session: Session, project_id: str, study_key: str, cause: Cause, schedule_id: str | None) -> _Policy:
+def _policy(session: Session, project_id: str, case_key: str, cause: Cause, schedule_id: str | None) -> _Policy:
     """A change or drift is the business of the schedules for that, if any covers the case; else of the project."""
-    case = best.served(session, project_id, study_key)
+    case = best.served(session, project_id, case_key)
     why_not = None
     found = schedules.get(session, schedule_id) if schedule_id is not None else None
     if cause in ("fingerprint", "drift") and found is None and case is not None:

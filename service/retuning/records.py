@@ -85,7 +85,7 @@ def page(context: Context, wanted: RetuneFilter, token: str | None, limit: int) 
     if not context.principal.sees(wanted.project_id):
         return RetunePage(retunes=())
     wanted = RetuneFilter(
-        wanted.project_id or context.principal.project_id, wanted.study_key, wanted.schedule_id, wanted.states
+        wanted.project_id or context.principal.project_id, wanted.case_key, wanted.schedule_id, wanted.states
     )
     filters = astuple(wanted)
     with context.db.read() as session:
@@ -95,17 +95,17 @@ def page(context: Context, wanted: RetuneFilter, token: str | None, limit: int) 
         return RetunePage(retunes=tuple(view(session, row) for row in shown), next_page_token=following)
 
 
-def plan(context: Context, study_key: str, planned: PlannedRun, project_id: str | None) -> PlannedRun:
+def plan(context: Context, case_key: str, planned: PlannedRun, project_id: str | None) -> PlannedRun:
     """Declare the training run a best configuration is for; retunes from now on are held against it.
 
     Raises:
         NotFound: nothing is known under the key.
     """
     with context.db.write() as session:
-        known = best.current(session, project_of(context, project_id), study_key)
-        row = best.lock(session, known.project_id, known.study_key) if known is not None else None
+        known = best.current(session, project_of(context, project_id), case_key)
+        row = best.lock(session, known.project_id, known.case_key) if known is not None else None
         if row is None:
-            raise unknown_key(study_key)
+            raise unknown_key(case_key)
         hours = planned.planned_gpu_hours
         row.planned_gpu_seconds = None if hours is None else hours * 3600
     return planned
@@ -129,7 +129,7 @@ def view(session: Session, row: RetuneRow) -> Retune:
     return Retune(
         retune_id=row.id,
         project_id=row.project_id,
-        study_key=row.study_key,
+        case_key=row.case_key,
         cause=row.cause,
         changed_fields=tuple(row.changed_fields),
         schedule_id=row.schedule_id,

@@ -6,13 +6,13 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.errands import Errand
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.models import ModelProfile, ModelSpec
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies import Budget, StudyPhase, StudySpec, StudyState
+from shardtune.api_schemas.system_studies import SystemStudy
 from shardtune.db.queries import leases, studies
-from shardtune.db.tables.best import BestRow, RecommendationRow
+from shardtune.db.tables.best import RecommendationRow, ServedCaseRow
 from shardtune.db.tables.studies import FingerprintRow, StudyRow, WorkerRow
 from shardtune.service.http.errors import Conflict
 from shardtune.service.process.context import Context
@@ -26,7 +26,7 @@ def add(
     fingerprint_key: str,
     has_nvme: bool,
     incumbent: TrialConfig | None,
-    errand: Errand,
+    system_study: SystemStudy,
     budget: Budget,
     notes: Sequence[str],
     now: datetime,
@@ -42,17 +42,17 @@ def add(
     study = StudyRow(
         id=study_id,
         project_id=earlier.project_id,
-        purpose="canary" if errand.kind == "canary" else "retune",
+        purpose="canary" if system_study.kind == "canary" else "retune",
         state=StudyState.RUNNING,
         phase=StudyPhase.PROFILE if profile is None else StudyPhase.SEARCH,
-        spec=_spec(earlier, incumbent, errand, budget),
+        spec=_spec(earlier, incumbent, system_study, budget),
         cluster=earlier.cluster,
         baseline=incumbent,
         profile=profile,
         fingerprint_key=fingerprint_key,
         notes=list(notes),
         has_nvme=has_nvme,
-        errand=errand,
+        system_study=system_study,
         created_at=now,
     )
     session.add(study)
@@ -66,10 +66,10 @@ def origin(session: Session, found: RecommendationRow) -> StudyRow:
     """The search behind a recommendation: challenges only measured again what it had found."""
     renewed = found.answer.renewed
     study = studies.get(session, renewed.study_id if renewed is not None else found.study_id)
-    while study is not None and study.errand is not None and study.errand.warm_study_id is not None:
-        if study.errand.kind == "search":
+    while study is not None and study.system_study is not None and study.system_study.warm_study_id is not None:
+        if study.system_study.kind == "search":
             break
-        study = studies.get(session, study.errand.warm_study_id)
+        study = studies.get(session, study.system_study.warm_study_id)
     assert study is not None
     return study
 
@@ -85,7 +85,7 @@ def able(context: Context, session: Session, project_id: str, model: ModelSpec, 
     ]
 
 
-def worker_for(context: Context, session: Session, row: BestRow, cause: str) -> WorkerRow:
+def worker_for(context: Context, session: Session, row: ServedCaseRow, cause: str) -> WorkerRow:
     """Whose fingerprint the incumbent is challenged on: after a change, that of the worker which changed last.
 
     Raises:
@@ -101,11 +101,11 @@ def worker_for(context: Context, session: Session, row: BestRow, cause: str) -> 
     return max(wanted or found, key=lambda worker: (worker.registered_at, worker.name))
 
 
-def _spec(earlier: StudyRow, incumbent: TrialConfig | None, errand: Errand, budget: Budget) -> StudySpec:
+def _spec(earlier: StudyRow, incumbent: TrialConfig | None, system_study: SystemStudy, budget: Budget) -> StudySpec:
     changes: dict[str, Any] = {"cluster": earlier.cluster, "baseline": incumbent, "budget": budget}
-    if errand.kind != "search" and incumbent is not None:
+    if system_study.kind != "search" and incumbent is not None:
         # Only what runs can be asked to confirm what the others train.
-        backends = {config.backend for config in (incumbent, *errand.challengers)}
+        backends = {config.backend for config in (incumbent, *system_study.challengers)}
         ordered = tuple(sorted(backends))
         changes["space"] = earlier.spec.space.model_copy(update={"backends": ordered})
     return earlier.spec.model_copy(update=changes)

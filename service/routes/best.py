@@ -18,12 +18,12 @@ from shardtune.api_schemas.best import (
     Resolved,
     ResolveRequest,
 )
-from shardtune.api_schemas.cases import Subject
+from shardtune.api_schemas.cases import Case
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.keys import Scope
 from shardtune.api_schemas.models import ModelSpec
 from shardtune.api_schemas.workload import Workload
-from shardtune.db.tables.best import BestRow
+from shardtune.db.tables.best import ServedCaseRow
 from shardtune.service.access.auth import requires
 from shardtune.service.best import lookup
 from shardtune.service.http import etags
@@ -74,7 +74,7 @@ def read_best_config(
     context: InContext,
     request: Request,
     response: Response,
-    study_key: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$")] = None,
+    case_key: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$")] = None,
     model: Annotated[str | None, Query(description="A preset's name, or a config.json.")] = None,
     cluster: Annotated[str | None, Query(description="A cluster as JSON.")] = None,
     workload: Annotated[str | None, Query(description="The whole workload as JSON.")] = None,
@@ -82,12 +82,12 @@ def read_best_config(
     format: Annotated[str | None, Query(description="`json`, or a file's name such as `launch.sh`.")] = None,
     project: InProject = None,
 ) -> BestConfig | Response:
-    """The configuration to train with: by `study_key`, or by model, cluster and workload. Changes nothing, costs little."""
-    if study_key is not None:
-        found = lookup.by_key(context, study_key, project)
+    """The configuration to train with: by `case_key`, or by model, cluster and workload. Changes nothing, costs little."""
+    if case_key is not None:
+        found = lookup.by_key(context, case_key, project)
     else:
-        found = lookup.by_subject(context, _subject(model, cluster, workload), match == "exact", project)
-    context.uses.add(record.project_of(context, project), found.study_key)
+        found = lookup.by_case(context, _subject(model, cluster, workload), match == "exact", project)
+    context.uses.add(record.project_of(context, project), found.case_key)
     response.headers["Vary"] = "Accept"
     wanted = format or _accepted(request.headers.get("accept", "*/*"))
     tag = lookup.tag_of(found)
@@ -129,14 +129,14 @@ def resolve_best_config(
 @router.get("/recommendations", dependencies=READ, responses=problems("invalid_page_token"))
 def list_recommendations(
     context: InContext,
-    study_key: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$")] = None,
+    case_key: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$")] = None,
     state: Annotated[list[RecommendationState] | None, Query()] = None,
     limit: InLimit = 50,
     page_token: InPageToken = None,
 ) -> RecommendationPage:
     """What studies recommended, newest first; `state=proposed` are those that wait for approval."""
     states = tuple(sorted(set(state or ())))
-    return decisions.page(context, study_key, states, page_token, limit)
+    return decisions.page(context, case_key, states, page_token, limit)
 
 
 @router.get(
@@ -144,14 +144,14 @@ def list_recommendations(
 )
 def list_decisions(
     context: InContext,
-    study_key: InStudyKey,
+    case_key: InStudyKey,
     response: Response,
     limit: InLimit = 50,
     page_token: InPageToken = None,
     project: InProject = None,
 ) -> DecisionPage:
     """Every decision about a case, by the service and by people, newest first; the ETag changes with each."""
-    page, response.headers["ETag"] = decisions.history(context, study_key, page_token, limit, project)
+    page, response.headers["ETag"] = decisions.history(context, case_key, page_token, limit, project)
     return page
 
 
@@ -165,7 +165,7 @@ def list_decisions(
 def decide_on_best(
     context: InContext,
     action: Action,
-    study_key: InStudyKey,
+    case_key: InStudyKey,
     once: InOnce,
     body: DecisionRequest = DecisionRequest(),
     project: InProject = None,
@@ -173,23 +173,23 @@ def decide_on_best(
 ) -> Recommendation:
     """Pin or unpin what is served, approve or reject a proposal, or serve again what was served before (and pin it).
 
-    `If-Match`: the ETag of `GET /v1/best?study_key=` or of `GET /v1/best:history`.
+    `If-Match`: the ETag of `GET /v1/best?case_key=` or of `GET /v1/best:history`.
     """
 
-    def is_unchanged(row: BestRow) -> None:
+    def is_unchanged(row: ServedCaseRow) -> None:
         lookup.check_unchanged(context, row, if_match)
 
-    return decisions.decide(context, study_key, action, body, once, project, is_unchanged)
+    return decisions.decide(context, case_key, action, body, once, project, is_unchanged)
 
 
-def _subject(model: str | None, cluster: str | None, workload: str | None) -> Subject:
+def _subject(model: str | None, cluster: str | None, workload: str | None) -> Case:
     missing = [name for name, value in (("model", model), ("cluster", cluster), ("workload", workload)) if not value]
     if missing:
-        message = "is required where study_key is not given; add it"
+        message = "is required where case_key is not given; add it"
         errors = [FieldError(field=name, message=message) for name in missing]
         raise Invalid("invalid_request", f"{', '.join(missing)}: {message}", errors)
     given: Mapping[str, Any] = {"model": model, "cluster": cluster, "workload": workload}
-    return Subject(
+    return Case(
         _parsed("model", ModelSpec, given), _parsed("workload", Workload, given), _parsed("cluster", Cluster, given)
     )
 

@@ -19,10 +19,10 @@ router = APIRouter(prefix="/v1/canaries", tags=["retunes"], dependencies=[requir
 @router.get("", responses=problems("invalid_page_token"))
 def list_canaries(
     context: InContext,
-    study_key: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$", description="Only of this case.")] = None,
+    case_key: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$", description="Only of this case.")] = None,
     project: InProject = None,
     limit: InLimit = 50,
     page_token: InPageToken = None,
 ) -> CanaryPage:
     """When what is served was run again, on which worker, and whether it was as fast as it had been. Newest first."""
-    return read.page(context, study_key, page_token, limit, project)
+    return read.page(context, case_key, page_token, limit, project)

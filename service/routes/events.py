@@ -44,7 +44,7 @@ class _EventStreamResponse(EventSourceResponse):
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._context.seats.leave(self._client)
+            self._context.stream_limits.leave(self._client)
 
 
 @router.get("/{study_id}/events", response_model=EventPage, responses=dict(_RESPONSES))
@@ -66,7 +66,7 @@ async def read_events(
         return Response(status_code=204)
     client = context.principal.key_id or _address(request)
     settings = context.settings
-    if not context.seats.take(client, settings.max_streams_per_client, settings.max_streams):
+    if not context.stream_limits.take(client, settings.max_streams_per_client, settings.max_streams):
         raise TooMany(
             "too_many_streams",
             f"this client has {settings.max_streams_per_client} event streams open, or all clients together have "

@@ -44,6 +44,6 @@ def metrics(context: InContext) -> Response:
     """Metrics for Prometheus, over all projects."""
     with context.db.read() as session:
         page = context.metrics.page(
-            session, context.now(), live_since(context), context.board.waiting, context.seats.total
+            session, context.now(), live_since(context), context.work_signal.waiting, context.stream_limits.total
         )
     return Response(page, media_type=CONTENT_TYPE_PLAIN_0_0_4)

@@ -141,7 +141,7 @@ def _ask(
         queue.request(
             session,
             project_id=row.project_id,
-            study_key=key,
+            case_key=key,
             cause=cause,
             schedule_id=row.id,
             not_before=now,

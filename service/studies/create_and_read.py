@@ -181,7 +181,7 @@ def _contender(session: Session, row: StudyRow, which: str) -> Contender:
     trial = trials.by_number(session, row.id, int(which)) if which.isdecimal() and len(which) < 10 else None
     if trial is None:
         raise NotFound("unknown_trial", f"which ({which!r}) is not best, baseline or the number of a trial of {row.id}")
-    seen = study_snapshot.observation(trial, row.match_round)
+    seen = study_snapshot.observation(trial, row.promotion_round)
     if seen.measurement is None:
         raise Conflict(
             "trial_unmeasured", f"trial {which} is {trial.state.value} and has no measurement; choose another"

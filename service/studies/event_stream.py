@@ -45,7 +45,7 @@ async def stream(context: Context, study_id: str, after: int) -> AsyncIterator[b
     """
     heartbeat_s = context.settings.stream_heartbeat_s
     yield format_sse_event(retry=_RECONNECT_MS)
-    with context.feed.watch(study_id) as has_news:
+    with context.event_signal.watch(study_id) as has_news:
         silent_since_s = time.monotonic()
         fresh = True
         while not context.stopping:
@@ -63,8 +63,8 @@ async def stream(context: Context, study_id: str, after: int) -> AsyncIterator[b
                 fresh = len(found.events) == _PAGE
                 silent_since_s = time.monotonic() if found.events else silent_since_s
                 continue
-            await context.feed.poll(context.settings.poll_s * 2)
-            fresh = context.feed.has_ended(study_id)
+            await context.event_signal.poll(context.settings.poll_s * 2)
+            fresh = context.event_signal.has_ended(study_id)
             if time.monotonic() - silent_since_s >= heartbeat_s:
                 silent_since_s = time.monotonic()
                 yield KEEPALIVE_COMMENT
@@ -74,11 +74,11 @@ async def keep_polling(context: Context) -> None:
     """Look for news of all watched studies until cancelled."""
     while True:
         await asyncio.sleep(context.settings.poll_s)
-        watched = context.feed.watched()
+        watched = context.event_signal.watched()
         if not watched:
             continue
         try:
-            context.feed.update(await run_in_threadpool(_heads, context, watched))
+            context.event_signal.update(await run_in_threadpool(_heads, context, watched))
         except Exception:
             # Streams live on keep-alives until the database is back.
             log.exception("news of studies could not be looked for; trying again")

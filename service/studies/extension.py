@@ -61,9 +61,13 @@ def extend(context: Context, study_id: str, more: Extension, once: Once = ALWAYS
 
 
 def _check_may_go_on(row: StudyRow, had_ended: bool) -> None:
-    if row.errand is not None:
+    if row.system_study is not None:
         # Its retune has been judged by it, or will be: a later answer would be nobody's.
-        whose = f"retune {row.errand.retune_id}" if row.errand.retune_id is not None else f"a {row.errand.kind}"
+        whose = (
+            f"retune {row.system_study.retune_id}"
+            if row.system_study.retune_id is not None
+            else f"a {row.system_study.kind}"
+        )
         raise Conflict(
             "made_by_service",
             f"study {row.id} belongs to {whose}, which decides what it runs; clone it, and the clone is yours to extend",
@@ -119,7 +123,7 @@ def _grow(session: Session, row: StudyRow, more: Extension, now: datetime) -> No
 
 
 def _check_more_pairs(row: StudyRow) -> None:
-    if row.match is None or not row.match["candidates"]:
+    if row.promotion is None or not row.promotion["candidates"]:
         raise Conflict(
             "nothing_to_extend", f"study {row.id} has no candidate to pair with the baseline; give add_trials"
         )
@@ -132,5 +136,5 @@ def _search_on(session: Session, row: StudyRow, now: datetime) -> None:
     for run in leases.open_runs(session, row.id):
         if run.state is TrialState.WAITING and run.purpose != "search":
             transitions.run(run, TrialState.CANCELLED, now)
-    row.phase, row.match, row.reason = StudyPhase.SEARCH, None, None
-    row.match_round += 1
+    row.phase, row.promotion, row.reason = StudyPhase.SEARCH, None, None
+    row.promotion_round += 1

@@ -18,7 +18,7 @@ def predict(context: Context, request: PredictionRequest) -> PredictionTable:
         return predicting.predictions(request)
     with context.db.read() as session:
         worker = compatibility.local_worker(registry.live(context, session))
-        known = calibrations.of(context.askers, session, worker.fingerprint_key)
+        known = calibrations.of(context.planner_cache, session, worker.fingerprint_key)
         cluster = worker.inventory.cluster
     hardware = request.hardware or known.hardware
     asked = request.model_copy(update={"cluster": cluster, "hardware": hardware})

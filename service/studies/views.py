@@ -24,13 +24,13 @@ def study(row: StudyRow, trials: Mapping[str, int], rejected: int) -> Study:
         trials=dict(trials),
         rejected=rejected,
         gpu_seconds=row.gpu_seconds,
-        promotion=row.match_round,
+        promotion=row.promotion_round,
         created_at=row.created_at,
         finished_at=row.finished_at,
         best_so_far=row.best_so_far,
         result=row.result,
         reason=row.reason,
-        errand=row.errand,
+        system_study=row.system_study,
         warnings=tuple(row.notes),
     )
 
@@ -71,7 +71,7 @@ def _run(row: RunRow) -> Run:
     return Run(
         run_id=row.id,
         purpose=row.purpose,
-        promotion=row.match_round if row.purpose == "confirm" else None,
+        promotion=row.promotion_round if row.purpose == "confirm" else None,
         block=row.block,
         state=row.state,
         measurement=row.measurement,

@@ -113,7 +113,7 @@ def may_run(worker: WorkerRow, study: StudyRow) -> bool:
     """Whether runs of the study may go to the worker: the hardware, and what was measured on before."""
     return (
         _serves(worker, study)
-        and (study.errand is None or study.errand.worker_id in (None, worker.id))
+        and (study.system_study is None or study.system_study.worker_id in (None, worker.id))
         and not changed_fields(worker, study)
         and has_model(worker.inventory, study.spec.model)
     )

@@ -16,8 +16,8 @@ from shardtune.api_schemas.fingerprints import (
 )
 from shardtune.db.queries import fingerprints
 from shardtune.db.queries.fingerprints import FingerprintFilter
-from shardtune.db.tables.best import BestRow
-from shardtune.db.tables.fingerprints import FingerprintEraRow
+from shardtune.db.tables.best import ServedCaseRow
+from shardtune.db.tables.fingerprints import FingerprintPeriodRow
 from shardtune.db.tables.studies import FingerprintRow
 from shardtune.service.http import paging
 from shardtune.service.http.errors import NotFound
@@ -60,12 +60,12 @@ def read(context: Context, fingerprint_id: str) -> FingerprintDetail:
         return FingerprintDetail.model_validate({**dict(records[0]), "dependents": shown})
 
 
-def changes_of(era: FingerprintEraRow) -> tuple[FieldChange, ...]:
-    """What the worker's fingerprint changed in when the era began; empty for its first."""
-    if era.predecessor is None:
+def changes_of(period: FingerprintPeriodRow) -> tuple[FieldChange, ...]:
+    """What the worker's fingerprint changed in when the period began; empty for its first."""
+    if period.predecessor is None:
         return ()
-    value = era.fingerprint.value
-    return changes(era.predecessor.value, value, era.worker.inventory.cluster.nodes)
+    value = period.fingerprint.value
+    return changes(period.predecessor.value, value, period.worker.inventory.cluster.nodes)
 
 
 def _records(context: Context, session: Session, rows: Sequence[FingerprintRow]) -> list[FingerprintRecord]:
@@ -77,30 +77,30 @@ def _records(context: Context, session: Session, rows: Sequence[FingerprintRow])
             fingerprint=row.value,
             is_overridden=bool(row.value.overridden),
             first_seen_at=row.first_seen_at,
-            is_current=any(era.until is None for era in held[row.key]),
-            holders=tuple(_holder(era, live) for era in held[row.key]),
+            is_current=any(period.until is None for period in held[row.key]),
+            holders=tuple(_holder(period, live) for period in held[row.key]),
         )
         for row in rows
     ]
 
 
-def _holder(era: FingerprintEraRow, live: datetime) -> FingerprintHolder:
+def _holder(period: FingerprintPeriodRow, live: datetime) -> FingerprintHolder:
     return FingerprintHolder(
-        worker_id=era.worker_id,
-        worker=era.worker.name,
-        since=era.since,
-        until=era.until,
-        is_live=era.until is None and era.worker.seen_at >= live,
-        predecessor_id=era.predecessor_key,
-        changes=changes_of(era),
+        worker_id=period.worker_id,
+        worker=period.worker.name,
+        since=period.since,
+        until=period.until,
+        is_live=period.until is None and period.worker.seen_at >= live,
+        predecessor_id=period.predecessor_key,
+        changes=changes_of(period),
     )
 
 
-def _dependent(row: BestRow) -> Dependent:
+def _dependent(row: ServedCaseRow) -> Dependent:
     assert row.serving is not None
     return Dependent(
         project_id=row.project_id,
-        study_key=row.study_key,
+        case_key=row.case_key,
         recommendation_id=row.serving.id,
         model=row.serving.answer.model.name,
         freshness="fresh" if row.freshness == "fresh" else "stale",

@@ -33,7 +33,7 @@ def test_a_planted_gain_is_found_in_ordinary_noise_with_disturbed_runs():
     assert max(verdict.runs for _, verdict in planted) <= promotion.most_runs(promotion.MOST_CANDIDATES, 20)
 
 
-def test_the_best_of_noise_is_no_winner_where_the_search_alone_would_crown_one():
+def test_the_best_of_noise_is_no_winner_where_the_search_alone_would_name_one():
     alike = verdicts.replay(gaussian(0.03), 100, 0.0, 20, seed=2)
     assert rate(alike, lambda _, verdict: verdict.winner is not None) <= 0.08
 

@@ -96,7 +96,7 @@ def test_create_by_keyboard_and_retune_by_mouse(page, site):
     page.get_by_role("button", name="Cancel").click()
     expect(page.locator("#head")).to_contain_text("cancelled")
     first = page.url
-    page.get_by_role("button", name="Retune").click()
+    page.get_by_role("button", name="Run again").click()
     page.wait_for_url(lambda url: url != first)
     expect(page.locator("#head")).to_contain_text("running")
     page.get_by_role("button", name="Cancel").click()
@@ -124,7 +124,7 @@ def test_a_best_row_is_exported_and_retuned_by_keyboard(page, finished):
         press(page, "link", "Download")
     assert download.value.suggested_filename
     page.goto("/?q=llama")
-    press(page, "button", "Retune")
+    press(page, "button", "Run again")
     page.wait_for_url("**/studies/study-*")
     assert not page.url.endswith(finished)
     page.once("dialog", lambda dialog: dialog.accept())

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from shardtune.service.cli.tied import tied
+from shardtune.service.cli.parent_death import dies_with_parent
 from tests.support.real_parts import study, until
 from tests.support.replicas import Replicas, replicas_of
 
@@ -51,7 +51,7 @@ class Worker:
         command += ["--fingerprint-override", f"driver={driver}"]
         with (folder / "worker.log").open("ab") as log:
             environment = os.environ | {"OMP_NUM_THREADS": "1"}
-            self._process = subprocess.Popen(tied(command), stdout=log, stderr=log, env=environment)
+            self._process = subprocess.Popen(dies_with_parent(command), stdout=log, stderr=log, env=environment)
 
     def stop(self) -> None:
         self._process.terminate()
@@ -70,7 +70,7 @@ def test_a_new_driver_makes_the_answer_stale_and_one_retune_renews_it(replicas: 
     created = replicas.clients[1].post("/v1/studies", json=study())
     assert created.status_code == 201, created.text
     found = until(lambda: first(replicas.get("/v1/recommendations")["recommendations"]), 300, "the study is answered")
-    key = found["study_key"]
+    key = found["case_key"]
     worker.stop()
     worker = Worker(tmp_path, service[2], "560.35.03")
     try:
@@ -90,4 +90,4 @@ def test_a_new_driver_makes_the_answer_stale_and_one_retune_renews_it(replicas: 
 
 
 def _best(replicas: Replicas, key: str) -> Any:
-    return replicas.get("/v1/best", study_key=key)
+    return replicas.get("/v1/best", case_key=key)

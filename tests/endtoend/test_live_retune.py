@@ -62,13 +62,13 @@ class Life:
         url = f"sqlite:///{folder}/shardtune.sqlite3"
         self.context = Context(Database(url), Settings(database_url=url))
         (served,) = stack.http.get("/v1/recommendations").json()["recommendations"]
-        self.case = served["project_id"], served["study_key"]
+        self.case = served["project_id"], served["case_key"]
 
     def retune(self, cause: Cause) -> dict[str, Any]:
         now = self.context.now()
         project_id, key = self.case
         with self.context.db.write() as session:
-            row = queue.request(session, project_id=project_id, study_key=key, cause=cause, not_before=now, now=now)
+            row = queue.request(session, project_id=project_id, case_key=key, cause=cause, not_before=now, now=now)
             retune_id = row.id
         until(lambda: self._step(retune_id), 200, "the retune ends")
         found: dict[str, Any] = self.stack.http.get(f"/v1/retunes/{retune_id}").json()
@@ -80,7 +80,7 @@ class Life:
         with self.context.db.read() as session:
             known = best.current(session, *self.case)
             assert known is not None
-            case = known.project_id, known.study_key
+            case = known.project_id, known.case_key
         assert send.begin(self.context, *case, period_s=1.0)
         until(lambda: judge.watch(self.context) + 1 and self._last().verdict not in (None, "slow"), 120, "a verdict")
         return self._last()
@@ -158,7 +158,7 @@ def test_a_challenge_costs_a_third_of_a_search_and_keeps_what_has_not_changed(li
     runs = sum(len(trial["runs"]) for trial in trials)
     print(f"search: {life.runs} runs; challenge: {runs} runs; {found['reason']}")
     assert 2 <= runs <= life.runs / 3
-    renewed = life.stack.http.get("/v1/best", params={"study_key": life.case[1]}).json()
+    renewed = life.stack.http.get("/v1/best", params={"case_key": life.case[1]}).json()
     assert renewed["study_id"] == found["challenge_study_id"] and renewed["freshness"] == "fresh"
 
 

@@ -60,7 +60,7 @@ FAULTS = {
 
 def run_ranks(fault: str, folder: Path, ranks: int = 2) -> None:
     if (folder / "rank_0.json").exists():
-        TrialDir(folder).begin_second_life()
+        TrialDir(folder).begin_resume_phase()
     pids = []
     for rank in range(ranks):
         pid = os.fork()

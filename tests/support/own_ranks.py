@@ -13,7 +13,7 @@ from shardtune.workers.trial_dir import TrialDir
 
 def run_ranks(folder: Path, ranks: int = 2) -> None:
     if (folder / "rank_0.json").exists():
-        TrialDir(folder).begin_second_life()
+        TrialDir(folder).begin_resume_phase()
     pids = []
     for rank in range(ranks):
         pid = os.fork()

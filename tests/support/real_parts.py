@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import psutil
 
-from shardtune.service.cli.tied import tied
+from shardtune.service.cli.parent_death import dies_with_parent
 
 TINY: dict[str, Any] = {
     "model_type": "llama",
@@ -54,7 +54,7 @@ class Crew:
     def __init__(self, agent: psutil.Process) -> None:
         (helper,) = agent.children()
         # With a PID namespace there is a process in between, which waits for the host.
-        wrapped = any("tether" in word for word in helper.cmdline())
+        wrapped = any("launchers/parent_death" in word for word in helper.cmdline())
         self.agent, self.host = agent, helper.children()[0] if wrapped else helper
         self.ranks = self.host.children()
         self.rank = self.ranks[1]
@@ -141,6 +141,8 @@ class Stack:
 
     def _start(self, command: list[str], log: str, environment: dict[str, str]) -> subprocess.Popen[bytes]:
         with (self._folder / log).open("ab") as output:
-            process = subprocess.Popen(tied(command), stdout=output, stderr=output, env=os.environ | environment)
+            process = subprocess.Popen(
+                dies_with_parent(command), stdout=output, stderr=output, env=os.environ | environment
+            )
         self._processes.append(process)
         return process

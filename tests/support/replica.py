@@ -13,7 +13,7 @@ from typing import Self
 import httpx
 import psutil
 
-from shardtune.service.cli.tied import tied
+from shardtune.service.cli.parent_death import dies_with_parent
 
 _START_S = 60.0
 
@@ -34,7 +34,7 @@ class Replica:
         command = [sys.executable, "-m", "shardtune", "serve", "--fd", str(self._listener.fileno())]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                tied(command),
+                dies_with_parent(command),
                 pass_fds=[self._listener.fileno()],
                 env=self._environment,
                 stdin=subprocess.DEVNULL,

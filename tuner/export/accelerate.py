@@ -6,21 +6,21 @@ import yaml
 
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, ZeroConfig
 from shardtune.api_schemas.strategies.fsdp1 import HYBRID
-from shardtune.tuner.export.subject import ExportSource
+from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill
 
 
-def document(subject: ExportSource) -> str:
+def document(source: ExportSource) -> str:
     """The file's text."""
-    strategy = subject.config.strategy
+    strategy = source.config.strategy
     values: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
-        "distributed_type": "MULTI_CPU" if subject.on_cpu else "MULTI_GPU",
-        "use_cpu": subject.on_cpu,
-        "num_machines": subject.cluster.nodes,
+        "distributed_type": "MULTI_CPU" if source.on_cpu else "MULTI_GPU",
+        "use_cpu": source.on_cpu,
+        "num_machines": source.cluster.nodes,
         "machine_rank": 0,
-        "num_processes": subject.cluster.world_size,
-        "mixed_precision": "bf16" if subject.workload.recipe.compute_dtype == "bfloat16" else "no",
+        "num_processes": source.cluster.world_size,
+        "mixed_precision": "bf16" if source.workload.recipe.compute_dtype == "bfloat16" else "no",
         "main_training_function": "main",
         "rdzv_backend": "static",
         "same_network": True,
@@ -32,55 +32,55 @@ def document(subject: ExportSource) -> str:
         values["deepspeed_config"] = {"deepspeed_config_file": "ds_config.json", "zero3_init_flag": strategy.stage == 3}
     elif isinstance(strategy, Fsdp1Config | Fsdp2Config):
         values["distributed_type"] = "FSDP"
-        checkpointing = {"fsdp_activation_checkpointing": subject.config.activation_checkpointing == "full"}
-        values["fsdp_config"] = strategy.to_accelerate(subject.profile.block_class) | checkpointing
+        checkpointing = {"fsdp_activation_checkpointing": source.config.activation_checkpointing == "full"}
+        values["fsdp_config"] = strategy.to_accelerate(source.profile.block_class) | checkpointing
         if isinstance(strategy, Fsdp2Config) and strategy.dp_replicate > 1:
             values["parallelism_config"] = {
                 "parallelism_config_dp_replicate_size": strategy.dp_replicate,
                 "parallelism_config_dp_shard_size": strategy.dp_shard,
             }
-    comments = "\n".join(f"# {line}" for line in ["In your script:", *(f"- {line}" for line in _in_code(subject))])
+    comments = "\n".join(f"# {line}" for line in ["In your script:", *(f"- {line}" for line in _in_code(source))])
     return fill(
         "accelerate.yaml",
-        description=subject.contender.description,
+        description=source.contender.description,
         comments=comments,
         document=yaml.safe_dump(values, sort_keys=False).rstrip(),
     )
 
 
-def _in_code(subject: ExportSource) -> list[str]:
+def _in_code(source: ExportSource) -> list[str]:
     """What must stand in the user's script for it to be what was measured."""
-    strategy, accumulation = subject.config.strategy, subject.accumulation
-    lines = [f"data loader batch size {subject.config.micro_batch}, sequence length {subject.workload.sequence_length}"]
+    strategy, accumulation = source.config.strategy, source.accumulation
+    lines = [f"data loader batch size {source.config.micro_batch}, sequence length {source.workload.sequence_length}"]
     if not isinstance(strategy, ZeroConfig):
         lines.append(f"Accelerator(gradient_accumulation_steps={accumulation}), with accelerator.accumulate(model)")
-        if subject.workload.max_grad_norm is not None:
-            lines.append(f"accelerator.clip_grad_norm_(model.parameters(), {subject.workload.max_grad_norm})")
+        if source.workload.max_grad_norm is not None:
+            lines.append(f"accelerator.clip_grad_norm_(model.parameters(), {source.workload.max_grad_norm})")
     if isinstance(strategy, DdpConfig):
         options = ", ".join(f"{key}={value}" for key, value in strategy.to_ddp().items())
         lines.append(f"kwargs_handlers=[DistributedDataParallelKwargs({options})]")
         if strategy.grad_sync == "every" and accumulation > 1:
             lines.append("no accelerator.accumulate: gradients were reduced after every micro batch")
-        if subject.is_mixed:
+        if source.is_mixed:
             lines.append(
                 "Accelerate's autocast keeps norms and softmax in float32; the trial computed them in bfloat16"
             )
     if isinstance(strategy, Fsdp2Config):
-        lines += _fsdp2_in_code(subject, strategy)
+        lines += _fsdp2_in_code(source, strategy)
     if isinstance(strategy, Fsdp1Config):
-        lines += _fsdp1_in_code(subject, strategy)
-    if not isinstance(strategy, Fsdp1Config | Fsdp2Config) and subject.config.activation_checkpointing == "full":
+        lines += _fsdp1_in_code(source, strategy)
+    if not isinstance(strategy, Fsdp1Config | Fsdp2Config) and source.config.activation_checkpointing == "full":
         lines.append("model.gradient_checkpointing_enable()")
-    if subject.config.activation_checkpointing == "selective":
+    if source.config.activation_checkpointing == "selective":
         lines.append("selective checkpointing: take `policy` and `checkpointed` of train_snippet.py")
-    if subject.config.compile:
+    if source.config.compile:
         lines.append("compile each block: see train_snippet.py")
     return lines
 
 
-def _fsdp2_in_code(subject: ExportSource, strategy: Fsdp2Config) -> list[str]:
+def _fsdp2_in_code(source: ExportSource, strategy: Fsdp2Config) -> list[str]:
     lines = []
-    if subject.is_mixed:
+    if source.is_mixed:
         lines.append(
             "FullyShardedDataParallelPlugin(fsdp_version=2, mixed_precision_policy=MixedPrecisionPolicy("
             "torch.bfloat16, torch.float32, torch.bfloat16)): Accelerate alone reduces gradients in bfloat16"
@@ -94,18 +94,18 @@ def _fsdp2_in_code(subject: ExportSource, strategy: Fsdp2Config) -> list[str]:
     return lines
 
 
-def _fsdp1_in_code(subject: ExportSource, strategy: Fsdp1Config) -> list[str]:
+def _fsdp1_in_code(source: ExportSource, strategy: Fsdp1Config) -> list[str]:
     lines = []
-    if subject.is_mixed:
+    if source.is_mixed:
         lines.append(
             "FullyShardedDataParallelPlugin(mixed_precision_policy=MixedPrecision(torch.bfloat16, torch.float32)): "
             "Accelerate alone reduces gradients and casts buffers in bfloat16"
         )
     if not strategy.limit_all_gathers:
         lines.append("FullyShardedDataParallelPlugin(limit_all_gathers=False)")
-    if strategy.grad_sync == "every" and subject.accumulation > 1:
+    if strategy.grad_sync == "every" and source.accumulation > 1:
         lines.append("no accelerator.accumulate: gradients were reduced after every micro batch")
-    if strategy.sharding_strategy in HYBRID and strategy.dp_shard != subject.cluster.gpus_per_node:
+    if strategy.sharding_strategy in HYBRID and strategy.dp_shard != source.cluster.gpus_per_node:
         lines.append(
             f"groups of {strategy.dp_shard} ranks shard here, Accelerate shards within a node: see train_snippet.py"
         )

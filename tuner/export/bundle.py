@@ -6,7 +6,7 @@ from shardtune.api_schemas.exports import Export, ExportFormat
 from shardtune.api_schemas.strategies import ZeroConfig
 from shardtune.api_schemas.studies import Contender, Study
 from shardtune.tuner.export import accelerate, launch, lightning, snippet, torchtitan, training_arguments
-from shardtune.tuner.export.subject import ExportSource
+from shardtune.tuner.export.source import ExportSource
 
 NVME_PLACEHOLDER = "/path/on/nvme"
 """Where offloaded state goes is the user's to choose; the worker's own folder means nothing elsewhere."""
@@ -27,14 +27,14 @@ def export(study: Study, contender: Contender, form: ExportFormat) -> Export:
     """
     if form == "standard":
         return Export(format=form, files=files(study, contender))
-    subject = ExportSource.of(study, contender)
-    rendered = _RENDERERS[form](subject)
+    source = ExportSource.of(study, contender)
+    rendered = _RENDERERS[form](source)
     return Export(
         format=form,
-        files={"config.json": _task(subject), **rendered.files},
+        files={"config.json": _task(source), **rendered.files},
         release=rendered.release,
         lossy=rendered.lossy,
-        lossy_config=rendered.lossy_config if rendered.lossy_config != subject.config else None,
+        lossy_config=rendered.lossy_config if rendered.lossy_config != source.config else None,
     )
 
 
@@ -45,22 +45,22 @@ def files(study: Study, contender: Contender) -> dict[str, str]:
     Raises:
         ValueError: the study has measured nothing yet.
     """
-    subject = ExportSource.of(study, contender)
+    source = ExportSource.of(study, contender)
     contents = {
-        "config.json": _task(subject),
-        "accelerate.yaml": accelerate.document(subject),
+        "config.json": _task(source),
+        "accelerate.yaml": accelerate.document(source),
     }
     if not study.spec.model.is_own:
         # The user's own code has its own script and its own way to start it.
-        contents |= {"launch.sh": launch.script(subject), "train_snippet.py": snippet.source(subject)}
-    strategy = subject.config.strategy
+        contents |= {"launch.sh": launch.script(source), "train_snippet.py": snippet.source(source)}
+    strategy = source.config.strategy
     if isinstance(strategy, ZeroConfig):
         section = strategy.to_deepspeed(
-            subject.workload, subject.config.micro_batch, subject.accumulation, NVME_PLACEHOLDER
+            source.workload, source.config.micro_batch, source.accumulation, NVME_PLACEHOLDER
         )
         contents["ds_config.json"] = json.dumps(section, indent=2) + "\n"
     return contents
 
 
-def _task(subject: ExportSource) -> str:
-    return json.dumps(subject.task().model_dump(mode="json"), indent=2) + "\n"
+def _task(source: ExportSource) -> str:
+    return json.dumps(source.task().model_dump(mode="json"), indent=2) + "\n"

@@ -1,65 +1,65 @@
 """`launch.sh`: one line for torchrun, one for Accelerate, with what must be refused."""
 
-from shardtune.api_schemas.environment import CPU_RANKS
+from shardtune.api_schemas.cpu_rank_environment import CPU_RANKS
 from shardtune.api_schemas.strategies import Fsdp1Config, Fsdp2Config, ZeroConfig
-from shardtune.tuner.export.subject import ExportSource
+from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill, indent
 
 
-def script(subject: ExportSource) -> str:
+def script(source: ExportSource) -> str:
     """The script's text."""
-    multi_node = subject.cluster.nodes > 1
+    multi_node = source.cluster.nodes > 1
     return fill(
         "launch.sh",
-        description=subject.contender.description,
-        machines=subject.machines,
+        description=source.contender.description,
+        machines=source.machines,
         multi_node="\n# Run it on every node, with MASTER_ADDR the first node's address." if multi_node else "",
-        environment="\n".join(_environment(subject)),
-        accelerate=indent(_accelerate(subject), 4),
-        torchrun=torchrun_options(subject),
+        environment="\n".join(_environment(source)),
+        accelerate=indent(_accelerate(source), 4),
+        torchrun=torchrun_options(source),
     )
 
 
-def torchrun_options(subject: ExportSource) -> str:
+def torchrun_options(source: ExportSource) -> str:
     """Options of `torchrun` for the cluster."""
-    cluster = subject.cluster
+    cluster = source.cluster
     if cluster.nodes == 1:
         return f"--standalone --nproc-per-node {cluster.gpus_per_node}"
     rendezvous = '--rdzv-id shardtune --rdzv-backend c10d --rdzv-endpoint "$MASTER_ADDR:29500"'
     return f"--nnodes {cluster.nodes} --nproc-per-node {cluster.gpus_per_node} {rendezvous}"
 
 
-def _environment(subject: ExportSource) -> list[str]:
+def _environment(source: ExportSource) -> list[str]:
     lines = []
-    if subject.cluster.nodes > 1:
+    if source.cluster.nodes > 1:
         lines.append(': "${MASTER_ADDR:?set MASTER_ADDR to the address of the first node}"')
-    if subject.on_cpu:
+    if source.on_cpu:
         lines.append("export CUDA_VISIBLE_DEVICES=")
-        if subject.cluster.nodes == 1:
+        if source.cluster.nodes == 1:
             lines.append("export GLOO_SOCKET_IFNAME=lo")
         lines.append("# Else freed memory goes back to the system and is fetched again in each step.")
         lines += [f"export {name}={value}" for name, value in CPU_RANKS.items()]
     return lines
 
 
-def _accelerate(subject: ExportSource) -> list[str]:
-    strategy = subject.config.strategy
-    if subject.on_cpu and isinstance(strategy, Fsdp1Config | Fsdp2Config | ZeroConfig):
+def _accelerate(source: ExportSource) -> list[str]:
+    strategy = source.config.strategy
+    if source.on_cpu and isinstance(strategy, Fsdp1Config | Fsdp2Config | ZeroConfig):
         name = "DeepSpeed" if isinstance(strategy, ZeroConfig) else "FSDP"
         message = f"accelerate ignores {name} on CPU ranks and would train whole replicas; run ./launch.sh without it"
         return [f"echo '{message}' >&2", "exit 2"]
     lines = []
     command = '"$python" -m accelerate.commands.launch --config_file "$here/accelerate.yaml"'
-    if subject.on_cpu:
+    if source.on_cpu:
         # Without mpirun, accelerate starts one process for MULTI_CPU; its GPU launcher starts all of them.
         lines.append("export ACCELERATE_USE_CPU=true")
         command += " --multi_gpu"
-    if subject.cluster.nodes > 1:
+    if source.cluster.nodes > 1:
         command += ' --main_process_ip "$MASTER_ADDR" --main_process_port 29500 --machine_rank "${NODE_RANK:?}"'
     else:
         command += " --main_process_port 0"  # any free port: another job may hold the default
     if isinstance(strategy, ZeroConfig):
         lines.append('cd "$here" # ds_config.json is named relative to it')
     else:
-        lines.append(f"export ACCELERATE_GRADIENT_ACCUMULATION_STEPS={subject.accumulation}")
+        lines.append(f"export ACCELERATE_GRADIENT_ACCUMULATION_STEPS={source.accumulation}")
     return [*lines, f'exec {command} "$@"']

@@ -4,7 +4,7 @@ from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config
 from shardtune.api_schemas.strategies.fsdp1 import HYBRID
 from shardtune.tuner.export import trainers
 from shardtune.tuner.export.launch import torchrun_options
-from shardtune.tuner.export.subject import ExportSource, torch_dtype
+from shardtune.tuner.export.source import ExportSource, torch_dtype
 from shardtune.tuner.export.templates import fill, indent
 
 _KEPT = (
@@ -23,10 +23,10 @@ _KEPT = (
 """Operators of `workers.rank.model.checkpointing`; a test holds the two lists together."""
 
 
-def source(subject: ExportSource) -> str:
+def source(source: ExportSource) -> str:
     """The script's text."""
-    workload, optimizer = subject.workload, subject.workload.optimizer
-    strategy = subject.config.strategy
+    workload, optimizer = source.workload, source.workload.optimizer
+    strategy = source.config.strategy
     adamw = {
         "lr": optimizer.lr,
         "betas": (optimizer.beta1, optimizer.beta2),
@@ -35,53 +35,53 @@ def source(subject: ExportSource) -> str:
     }
     return fill(
         "train_snippet.py",
-        model_name=subject.study.spec.model.name,
-        description=subject.contender.description,
-        figures=_figures(subject),
+        model_name=source.study.spec.model.name,
+        description=source.contender.description,
+        figures=_figures(source),
         needs=" and ds_config.json" if isinstance(strategy, ZeroConfig) else "",
-        command=f"torchrun {torchrun_options(subject)} train_snippet.py --steps 10",
-        standard=_standard_imports(subject),
-        imports=_imports(subject),
-        ranks=subject.cluster.world_size,
-        micro_batch=subject.config.micro_batch,
-        accumulation=subject.accumulation,
+        command=f"torchrun {torchrun_options(source)} train_snippet.py --steps 10",
+        standard=_standard_imports(source),
+        imports=_imports(source),
+        ranks=source.cluster.world_size,
+        micro_batch=source.config.micro_batch,
+        accumulation=source.accumulation,
         global_batch=workload.global_batch,
         sequence_length=workload.sequence_length,
         adamw=repr(adamw).replace("'", '"'),
-        constants=_constants(subject),
+        constants=_constants(source),
         seed=workload.seed,
-        build=indent(_build(subject), 4),
-        checkpointing=_checkpointing(subject),
-        trainer=trainers.source(subject),
-        join=indent(_join(subject), 4),
-        leave=indent(_leave(subject), 4),
+        build=indent(_build(source), 4),
+        checkpointing=_checkpointing(source),
+        trainer=trainers.source(source),
+        join=indent(_join(source), 4),
+        leave=indent(_leave(source), 4),
     )
 
 
-def _figures(subject: ExportSource) -> str:
-    contender, memory = subject.contender, ""
+def _figures(source: ExportSource) -> str:
+    contender, memory = source.contender, ""
     if contender.peak_allocated_gib is not None:
         memory = f", {contender.peak_allocated_gib:.3g} GiB allocated at the peak"
     runs = "1 run" if contender.runs == 1 else f"{contender.runs} runs"
     speed = f"{contender.tokens_per_s_per_gpu:,.0f} tokens/s/GPU"
-    return f"Measured on {subject.machines}: {speed}{memory} ({runs})."
+    return f"Measured on {source.machines}: {speed}{memory} ({runs})."
 
 
-def _standard_imports(subject: ExportSource) -> str:
+def _standard_imports(source: ExportSource) -> str:
     names = ["argparse", "json", "os", "time"]
-    names += ["sys"] if subject.on_cpu else []
-    names += ["contextlib"] if trainers.uses_no_sync(subject) else []
-    names += ["functools"] if subject.config.activation_checkpointing == "selective" else []
+    names += ["sys"] if source.on_cpu else []
+    names += ["contextlib"] if trainers.uses_no_sync(source) else []
+    names += ["functools"] if source.config.activation_checkpointing == "selective" else []
     return "\n".join(f"import {name}" for name in sorted(names))
 
 
-def _imports(subject: ExportSource) -> str:
-    strategy, config = subject.config.strategy, subject.config
+def _imports(source: ExportSource) -> str:
+    strategy, config = source.config.strategy, source.config
     plain = ["import torch", "import torch.distributed as dist", "import transformers"]
     named: list[str] = []
     if isinstance(strategy, DdpConfig):
         named.append("from torch.nn.parallel import DistributedDataParallel")
-        named += ["from torch.nn.utils import parametrize"] if subject.is_mixed else []
+        named += ["from torch.nn.utils import parametrize"] if source.is_mixed else []
     elif isinstance(strategy, Fsdp1Config):
         if strategy.sharding_strategy in HYBRID:
             named.append("from torch.distributed.device_mesh import init_device_mesh")
@@ -100,7 +100,7 @@ def _imports(subject: ExportSource) -> str:
         plain.insert(0, "import deepspeed")
         named += ["from deepspeed.ops.adam import DeepSpeedCPUAdam"] if strategy.offload_optimizer else []
         if strategy.stage == 3:
-            named += ["from deepspeed.utils import set_z3_leaf_modules"] if subject.profile.moe_class else []
+            named += ["from deepspeed.utils import set_z3_leaf_modules"] if source.profile.moe_class else []
             named.append("from transformers.integrations import HfDeepSpeedConfig")
     if config.activation_checkpointing == "full":
         named.append("from torch.utils.checkpoint import checkpoint")
@@ -111,12 +111,12 @@ def _imports(subject: ExportSource) -> str:
     return "\n".join([*plain, *sorted(named)])
 
 
-def _constants(subject: ExportSource) -> str:
-    strategy, limit = subject.config.strategy, subject.workload.max_grad_norm
+def _constants(source: ExportSource) -> str:
+    strategy, limit = source.config.strategy, source.workload.max_grad_norm
     lines = []
     if isinstance(strategy, ZeroConfig):
         lines.append('DS_CONFIG = Path(__file__).with_name("ds_config.json")')
-        if subject.on_cpu:
+        if source.on_cpu:
             lines.append(
                 "deepspeed.ops.__compatible_ops__ = {}  # else it compiles collectives that training does not use"
             )
@@ -126,37 +126,37 @@ def _constants(subject: ExportSource) -> str:
             )
     else:
         lines.append(f"MAX_GRAD_NORM = {limit}" if limit is not None else 'MAX_GRAD_NORM = float("inf")')
-    if isinstance(strategy, Fsdp1Config | Fsdp2Config) or trainers.prepares_blocks(subject):
-        lines.append(f'BLOCKS = "{subject.block_list}"  # the list of repeated {subject.profile.block_class}')
+    if isinstance(strategy, Fsdp1Config | Fsdp2Config) or trainers.prepares_blocks(source):
+        lines.append(f'BLOCKS = "{source.block_list}"  # the list of repeated {source.profile.block_class}')
     return "\n".join(lines)
 
 
-def _build(subject: ExportSource) -> list[str]:
+def _build(source: ExportSource) -> list[str]:
     call = "model = transformers.AutoModelForCausalLM.from_config("
     options = (
-        f'    config, attn_implementation="{subject.workload.attention}", dtype=torch.float32, trust_remote_code=False'
+        f'    config, attn_implementation="{source.workload.attention}", dtype=torch.float32, trust_remote_code=False'
     )
-    if isinstance(subject.config.strategy, Fsdp1Config | Fsdp2Config):
+    if isinstance(source.config.strategy, Fsdp1Config | Fsdp2Config):
         # Weights are made while or after sharding: no rank ever holds the whole model.
         return ['with torch.device("meta"):', f"    {call}", f"    {options}", "    )"]
     return [call, options, ")"]
 
 
-def _checkpointing(subject: ExportSource) -> str:
-    mode, strategy = subject.config.activation_checkpointing, subject.config.strategy
+def _checkpointing(source: ExportSource) -> str:
+    mode, strategy = source.config.activation_checkpointing, source.config.strategy
     parts = []
     if mode != "none":
         kept = {"kept": indent([f'"{name}",' for name in _KEPT], 8)} if mode == "selective" else {}
         parts.append(fill(f"checkpointing_{mode}", **kept))
-    if isinstance(strategy, DdpConfig) and subject.is_mixed:
-        parts.append(fill("compute_in", compute_dtype=torch_dtype(subject.workload.recipe.compute_dtype)))
+    if isinstance(strategy, DdpConfig) and source.is_mixed:
+        parts.append(fill("compute_in", compute_dtype=torch_dtype(source.workload.recipe.compute_dtype)))
     if isinstance(strategy, Fsdp1Config):
         parts.append(fill("materialize"))
     return "".join(parts).removesuffix("\n")
 
 
-def _leave(subject: ExportSource) -> list[str]:
-    if not subject.on_cpu:
+def _leave(source: ExportSource) -> list[str]:
+    if not source.on_cpu:
         return ["dist.destroy_process_group()"]
     return [
         "sys.stdout.flush()",
@@ -166,15 +166,15 @@ def _leave(subject: ExportSource) -> list[str]:
     ]
 
 
-def _join(subject: ExportSource) -> list[str]:
+def _join(source: ExportSource) -> list[str]:
     lines = ['device = torch.device("cpu")', "torch.set_num_threads(max(1, (os.cpu_count() or 1) // RANKS))"]
-    if not subject.on_cpu:
+    if not source.on_cpu:
         lines = ['device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))', "torch.cuda.set_device(device)"]
         lines.append('dist.init_process_group("cpu:gloo,cuda:nccl", device_id=device)')
     else:
-        lines += ['os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")'] if subject.cluster.nodes == 1 else []
+        lines += ['os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")'] if source.cluster.nodes == 1 else []
         lines.append('dist.init_process_group("gloo")')
-    if isinstance(subject.config.strategy, ZeroConfig):
+    if isinstance(source.config.strategy, ZeroConfig):
         lines.append(
             "deepspeed.init_distributed(dist_backend=dist.get_backend(), dist_init_required=False, verbose=False)"
         )

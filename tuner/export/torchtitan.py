@@ -4,7 +4,7 @@ from typing import Any
 
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
 from shardtune.tuner.export.rendered import Rendered, comment, differences
-from shardtune.tuner.export.subject import ExportSource
+from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill
 
 RELEASE = "torchtitan 0.2.2"
@@ -12,36 +12,36 @@ _BUCKET_CAP_MB = 100
 """models/llama3/infra/parallelize.py, apply_ddp."""
 
 
-def render(subject: ExportSource) -> Rendered:
+def render(source: ExportSource) -> Rendered:
     """One file.
 
     Raises:
         ValueError: torchtitan has no such backend.
     """
-    config = subject.config
-    done = _done(config, subject.accumulation)
-    lossy = (*differences(config, done, "torchtitan"), *_besides(subject))
+    config = source.config
+    done = _done(config, source.accumulation)
+    lossy = (*differences(config, done, "torchtitan"), *_besides(source))
     text = fill(
         "torchtitan.toml",
-        description=subject.contender.description,
+        description=source.contender.description,
         release=RELEASE,
         lossy=comment(lossy, "# "),
-        document=_toml(_sections(subject)),
+        document=_toml(_sections(source)),
     )
     return Rendered({"torchtitan.toml": text}, RELEASE, lossy, done)
 
 
-def _sections(subject: ExportSource) -> dict[str, dict[str, Any]]:
-    workload, optimizer, config = subject.workload, subject.workload.optimizer, subject.config
+def _sections(source: ExportSource) -> dict[str, dict[str, Any]]:
+    workload, optimizer, config = source.workload, source.workload.optimizer, source.config
     strategy = config.strategy
     replicate, shard = (
         (strategy.dp_replicate, strategy.dp_shard)
         if isinstance(strategy, Fsdp2Config)
-        else (subject.cluster.world_size, 1)
+        else (source.cluster.world_size, 1)
     )
     reshards = isinstance(strategy, Fsdp2Config) and strategy.reshard_after_forward is not False
     sections: dict[str, dict[str, Any]] = {
-        "model": {"name": _MODELS.get(str(subject.study.spec.model.model_type), "SET-ME"), "flavor": "SET-ME"},
+        "model": {"name": _MODELS.get(str(source.study.spec.model.model_type), "SET-ME"), "flavor": "SET-ME"},
         "optimizer": {
             "name": "AdamW",
             "lr": optimizer.lr,
@@ -102,15 +102,15 @@ def _done(config: TrialConfig, accumulation: int) -> TrialConfig:
     )
 
 
-def _besides(subject: ExportSource) -> tuple[str, ...]:
+def _besides(source: ExportSource) -> tuple[str, ...]:
     lines = ["model: the size is a flavor of torchtitan's own table, not the study's config; set model.flavor"]
-    if subject.config.activation_checkpointing == "selective":
+    if source.config.activation_checkpointing == "selective":
         lines.append(
             "activation_checkpointing: all matrix products are kept in the trial; torchtitan keeps every second"
         )
-    if isinstance(subject.config.strategy, Fsdp2Config):
+    if isinstance(source.config.strategy, Fsdp2Config):
         lines.append("units: torchtitan also shards the embedding, and norm with output, as units of their own")
-    elif subject.is_mixed:
+    elif source.is_mixed:
         lines.append("recipe: norms and softmax in bfloat16 were measured; torchtitan's autocast keeps them in float32")
     return tuple(lines)
 

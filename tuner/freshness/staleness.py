@@ -42,8 +42,8 @@ class Marks:
     freshness: Literal["fresh", "stale"] = "fresh"
     changed_fields: tuple[str, ...] = ()
     stale_since: datetime | None = None
-    told_at: datetime | None = None
-    told_for: tuple[str, ...] = ()
+    announced_at: datetime | None = None
+    announced_for: tuple[str, ...] = ()
     """`field=value` of the changes it was announced for."""
 
 
@@ -82,11 +82,11 @@ def marked(now_written: Marks, standing: CaseStanding, is_asked: bool, now: date
     if standing.changed_at is None:
         return Marks(changed_fields=tuple(change.field for change in standing.changes))
     since = now_written.stale_since or now
-    told_at, told_for = now_written.told_at, now_written.told_for
-    is_news = not set(standing.values) <= set(told_for)
+    announced_at, announced_for = now_written.announced_at, now_written.announced_for
+    is_news = not set(standing.values) <= set(announced_for)
     if is_asked and is_news and max(since, standing.changed_at) + debounce <= now:
-        told_at, told_for = now, tuple(sorted({*told_for, *standing.values}))
-    return Marks("stale", standing.stale_fields, since, told_at, told_for)
+        announced_at, announced_for = now, tuple(sorted({*announced_for, *standing.values}))
+    return Marks("stale", standing.stale_fields, since, announced_at, announced_for)
 
 
 def _stale(found: Sequence[FieldChange]) -> list[FieldChange]:

@@ -2,9 +2,9 @@
 
 from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.failures import Failure, FailureKind
+from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.predictions import TrialPrediction
-from shardtune.api_schemas.sizes import memory
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies import Objective
 from shardtune.api_schemas.trials import Rejection

@@ -23,7 +23,7 @@ from shardtune.api_schemas.trials import TrialState
 from shardtune.tuner.history import Observation
 from shardtune.tuner.verdict import paired_test
 from shardtune.tuner.verdict.paired_test import Decision
-from shardtune.tuner.verdict.promotion import NEAR, Match
+from shardtune.tuner.verdict.promotion import NEAR, PromotionField
 from shardtune.tuner.verdict.ranking import contender, search_speeds
 
 MOST_CHALLENGERS = 3
@@ -82,15 +82,15 @@ def first_ratio(history: Sequence[Observation], baseline: int, challenger: int) 
     return math.log(theirs.tokens_per_s_per_gpu / ours.tokens_per_s_per_gpu)
 
 
-def rival(match: Match, history: Sequence[Observation]) -> Match:
-    """The match of the incumbent with its fastest challenger alone; without any where none came near the incumbent."""
+def rival(field: PromotionField, history: Sequence[Observation]) -> PromotionField:
+    """The promotion of the incumbent with its fastest challenger alone; without any where none came near the incumbent."""
     speeds = search_speeds(history)
-    assert match.baseline is not None
-    near = [number for number in match.candidates if speeds[number] >= NEAR * speeds[match.baseline]]
+    assert field.baseline is not None
+    near = [number for number in field.candidates if speeds[number] >= NEAR * speeds[field.baseline]]
     if near:
-        return replace(match, candidates=(near[0],))
+        return replace(field, candidates=(near[0],))
     note = f"no challenger came within {1 - NEAR:.0%} of the incumbent's speed"
-    return replace(match, candidates=(), notes=(*match.notes, note) if match.candidates else match.notes)
+    return replace(field, candidates=(), notes=(*field.notes, note) if field.candidates else field.notes)
 
 
 def runner_ups(history: Sequence[Observation], incumbent: TrialConfig) -> tuple[TrialConfig, ...]:

@@ -29,7 +29,7 @@ Decide = Callable[[Sequence[float], int], Decision]
 
 
 @dataclass(frozen=True)
-class Match:
+class PromotionField:
     """Who is run again."""
 
     baseline: int | None
@@ -81,7 +81,7 @@ def most_runs(candidates: int, most_pairs: int) -> int:
 
 
 def standing(
-    match: Match,
+    field: PromotionField,
     searched: Mapping[int, float],
     runs: Sequence[FreshRun],
     most_pairs: int,
@@ -92,9 +92,9 @@ def standing(
 
     `searched` has the tokens_per_s_per_gpu of the candidates' search runs. `decide` says when the pairs are enough.
     """
-    assert match.baseline is not None and match.candidates
-    blocks = _Blocks(match, runs, salt)
-    alive: tuple[int, ...] = match.candidates
+    assert field.baseline is not None and field.candidates
+    blocks = _Blocks(field, runs, salt)
+    alive: tuple[int, ...] = field.candidates
     seen: list[Mapping[int, float]] = [{trial: math.log(searched[trial]) for trial in alive}]
     for count, left in ROUNDS:
         if len(alive) <= left:
@@ -109,11 +109,11 @@ def standing(
     ratios: list[float] = []
     last = blocks.block + most_pairs
     while blocks.block < last and decide(ratios, most_pairs) == "open":
-        pair = blocks.take((match.baseline, challenger))
+        pair = blocks.take((field.baseline, challenger))
         if isinstance(pair, NextRun):
             # A block left out may have been the last one allowed.
             return Standing(challenger, tuple(ratios), pair if pair.block < last else None)
-        ratios.append(pair[challenger] - pair[match.baseline])
+        ratios.append(pair[challenger] - pair[field.baseline])
     return Standing(challenger, tuple(ratios), None)
 
 
@@ -134,10 +134,10 @@ def _undisturbed(log_speeds: Sequence[float]) -> float:
 class _Blocks:
     """The blocks of a promotion, one after the other."""
 
-    def __init__(self, match: Match, runs: Sequence[FreshRun], salt: str) -> None:
+    def __init__(self, field: PromotionField, runs: Sequence[FreshRun], salt: str) -> None:
         self.block = 0
-        assert match.baseline is not None
-        self._arms = (match.baseline, *match.candidates)
+        assert field.baseline is not None
+        self._arms = (field.baseline, *field.candidates)
         self._salt = salt
         self._runs: dict[int, list[FreshRun]] = {}
         for run in runs:

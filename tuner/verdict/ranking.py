@@ -10,7 +10,7 @@ from shardtune.api_schemas.trials import TrialState
 from shardtune.tuner.history import Observation
 from shardtune.tuner.verdict import paired_test
 from shardtune.tuner.verdict.numerics import Judgement
-from shardtune.tuner.verdict.promotion import MOST_CANDIDATES, NEAR, Match, Standing
+from shardtune.tuner.verdict.promotion import MOST_CANDIDATES, NEAR, PromotionField, Standing
 
 
 def contender(obs: Observation) -> Contender:
@@ -38,23 +38,25 @@ def best_so_far(history: Sequence[Observation], judgement: Judgement) -> Contend
     return contender(max(feasible, key=_search_speed)) if feasible else None
 
 
-def pick(history: Sequence[Observation], spec_has_baseline: bool, judgement: Judgement) -> Match:
+def pick(history: Sequence[Observation], spec_has_baseline: bool, judgement: Judgement) -> PromotionField:
     """Choose the baseline and the fastest other feasible trials. Nothing is picked until two trajectories agree."""
     if judgement.reference is None:
         measured = any(obs.state is TrialState.COMPLETE for obs in history)
         reason = (
             "no two trials of different backends train the same thing" if measured else "no configuration is feasible"
         )
-        return Match(None, (), (f"nothing is crowned: {reason}",))
+        return PromotionField(None, (), (f"no winner: {reason}",))
     feasible = _feasible(history, judgement)
     if not feasible:
-        return Match(None, (), ("nothing is crowned: no configuration is feasible",))
+        return PromotionField(None, (), ("no winner: no configuration is feasible",))
     baseline, notes = _baseline(history, feasible, spec_has_baseline, judgement)
     others = sorted((obs for obs in feasible if obs.number != baseline.number), key=_search_speed, reverse=True)
     if not others:
-        return Match(baseline.number, (), (*notes, "no other configuration is feasible: there is nothing to compare"))
+        return PromotionField(
+            baseline.number, (), (*notes, "no other configuration is feasible: there is nothing to compare")
+        )
     near = [obs.number for obs in others[:MOST_CANDIDATES] if _search_speed(obs) >= NEAR * _search_speed(others[0])]
-    return Match(baseline.number, tuple(near), notes)
+    return PromotionField(baseline.number, tuple(near), notes)
 
 
 def search_speeds(history: Sequence[Observation]) -> dict[int, float]:
@@ -62,16 +64,16 @@ def search_speeds(history: Sequence[Observation]) -> dict[int, float]:
     return {obs.number: _search_speed(obs) for obs in history if obs.measurement is not None}
 
 
-def unbeaten(history: Sequence[Observation], match: Match) -> StudyResult:
+def unbeaten(history: Sequence[Observation], field: PromotionField) -> StudyResult:
     """The answer where nothing but the baseline is feasible."""
-    stands = contender(next(obs for obs in history if obs.number == match.baseline))
+    stands = contender(next(obs for obs in history if obs.number == field.baseline))
     verdict = Verdict.NO_SIGNIFICANT_IMPROVEMENT
-    return StudyResult(best=stands, baseline=stands, speedup=None, verdict=verdict, notes=match.notes)
+    return StudyResult(best=stands, baseline=stands, speedup=None, verdict=verdict, notes=field.notes)
 
 
 def result(
     history: Sequence[Observation],
-    match: Match,
+    field: PromotionField,
     standing: Standing,
     cost: tuple[int, float],
     without_interval: str = "too few pairs for an interval: blocks were interrupted and ran on different workers",
@@ -80,9 +82,9 @@ def result(
 
     `without_interval` says why there are too few pairs, should that be so.
     """
-    assert match.baseline is not None and standing.challenger is not None
+    assert field.baseline is not None and standing.challenger is not None
     trials = {obs.number: obs for obs in history}
-    baseline, challenger = contender(trials[match.baseline]), contender(trials[standing.challenger])
+    baseline, challenger = contender(trials[field.baseline]), contender(trials[standing.challenger])
     speedup = paired_test.speedup(standing.log_ratios)
     is_faster = speedup is not None and speedup.ci95[0] > 1
     lacking = () if speedup else (without_interval,)
@@ -93,13 +95,13 @@ def result(
         speedup=speedup,
         verdict=Verdict.CONFIRMED if is_faster else Verdict.NO_SIGNIFICANT_IMPROVEMENT,
         promotion=Promotion(
-            candidates=match.candidates,
+            candidates=field.candidates,
             pairs=len(standing.log_ratios),
             runs=cost[0],
             gpu_seconds=cost[1],
             ratios=tuple(map(math.exp, standing.log_ratios)),
         ),
-        notes=(*match.notes, *lacking),
+        notes=(*field.notes, *lacking),
     )
 
 

@@ -51,7 +51,7 @@ def fault(measured: RestartMeasurement, recipe: Recipe) -> Failure | None:
 
 
 def refuses(failure: Failure) -> bool:
-    """Whether a run that ended so for good takes the crown away; else it stays unchecked."""
+    """Whether a run that ended so for good takes the win away; else it stays unchecked."""
     return failure.kind in _UNFIT
 
 

@@ -12,7 +12,7 @@ from shardtune.api_schemas.measurements import Measurement
 from shardtune.api_schemas.models import ModelProfile
 from shardtune.api_schemas.restart import RestartMeasurement
 from shardtune.workers.agent.collect import outcome
-from shardtune.workers.agent.phases import see_through
+from shardtune.workers.agent.phases import run_to_end
 from shardtune.workers.agent.supervise import Ended, RunLimits
 from shardtune.workers.clock import now_s
 from shardtune.workers.config.allowlist import Allowed
@@ -76,7 +76,7 @@ def attempt(
         if task.model.script is not None:
             directory.write_script(place.allowed.scripts[task.model.script])
         before = HostLook.now()
-        ended = see_through(place.launcher, task, directory, ranks, limits, interrupted)
+        ended = run_to_end(place.launcher, task, directory, ranks, limits, interrupted)
     except (DiskFull, LaunchFailed, ValueError, OSError) as error:
         log.error("the run could not be started: %s", error)
         return Attempted(Failure(kind=FailureKind.SETUP, message=str(error)[:4000]), 0.0, ranks, None)

@@ -11,7 +11,7 @@ from shardtune.workers.launchers.base import Launcher
 from shardtune.workers.trial_dir import TrialDir
 
 
-def see_through(
+def run_to_end(
     launcher: Launcher,
     task: Task,
     directory: TrialDir,
@@ -39,7 +39,7 @@ def _twice(
     first = supervise(launcher, directory, ranks, limits, interrupted)
     if first.cause is not None or first_failure(directory, first) is not None:
         return first
-    directory.begin_second_life()
+    directory.begin_resume_phase()
     # A host that died after its ranks is replaced.
     launcher.prepare(lambda: interrupted() is not None)
     spent_s = now_s() - first.started_at_s

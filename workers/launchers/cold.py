@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from shardtune.workers.launchers.base import LaunchFailed, Prepared, RankExit, RanksAlive
-from shardtune.workers.launchers.processes import MARK, PYTHON, kill_marked, kill_quietly, start_tethered
+from shardtune.workers.launchers.processes import MARK, PYTHON, kill_marked, kill_quietly, start_child
 
 RANK_COMMAND = (*PYTHON, "-m", "shardtune.workers.rank")
 
@@ -55,7 +55,7 @@ class ColdLauncher:
             }
             try:
                 with (directory / f"rank_{rank}.log").open("wb") as log:
-                    self._running[rank] = start_tethered(
+                    self._running[rank] = start_child(
                         [*self._command, str(directory)], environment, stdout=log, stderr=subprocess.STDOUT
                     )
             except OSError as error:

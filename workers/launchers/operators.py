@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from shardtune.workers.clock import now_s
-from shardtune.workers.launchers.processes import MARK, PYTHON, start_tethered
+from shardtune.workers.launchers.processes import MARK, PYTHON, start_child
 from shardtune.workers.status_note import doing
 from shardtune.workers.trial_dir import tail
 
@@ -23,7 +23,7 @@ def build(
     log_path, began_s = work_dir / "operators.log", now_s()
     words = "building DeepSpeed's CPU Adam for optimizer offload: about a minute, once for these libraries"
     with doing(work_dir, words), log_path.open("wb") as output:
-        builder = start_tethered(command, {**environment, MARK: mark}, stdout=output, stderr=subprocess.STDOUT)
+        builder = start_child(command, {**environment, MARK: mark}, stdout=output, stderr=subprocess.STDOUT)
         try:
             code = _wait(builder, began_s + _LIMIT_S, give_up)
         finally:

@@ -1,4 +1,4 @@
-"""Start tethered processes, find every process of a device pool, and end them all.
+"""Start processes that die with this one, find every process of a device pool, and end them all.
 
 Processes are found by an environment variable that all descendants inherit, whatever process group or parent they
 end up with; nothing is ever killed by its name.
@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from shardtune.workers.launchers import tether
+from shardtune.workers.launchers import parent_death
 
 PYTHON = (sys.executable, *(["-P"] if sys.flags.safe_path else []))
 """The interpreter for our own modules. -P is passed on: with it a folder `workers` where we were started is not ours."""
@@ -22,7 +22,7 @@ MARK = "SHARDTUNE_POOL"
 """Environment variable that holds the mark of the device pool a process works on."""
 
 
-def start_tethered(
+def start_child(
     command: Sequence[str],
     environment: Mapping[str, str],
     stdin: int | None = subprocess.DEVNULL,
@@ -36,7 +36,14 @@ def start_tethered(
     """
     # The death signal follows the thread that forks: from another thread, ranks would die when that thread ends.
     assert threading.current_thread() is threading.main_thread(), "start ranks from the main thread"
-    wrapper = [sys.executable, "-I", "-S", tether.__file__, *(["--isolated"] if isolated else []), str(os.getpid())]
+    wrapper = [
+        sys.executable,
+        "-I",
+        "-S",
+        parent_death.__file__,
+        *(["--isolated"] if isolated else []),
+        str(os.getpid()),
+    ]
     return subprocess.Popen(
         [*wrapper, *command],
         env=dict(environment),

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from shardtune.workers.launchers.base import LaunchFailed, Prepared, RankExit, RanksAlive
-from shardtune.workers.launchers.processes import MARK, PYTHON, kill_marked, marked, start_tethered
+from shardtune.workers.launchers.processes import MARK, PYTHON, kill_marked, marked, start_child
 from shardtune.workers.trial_dir import tail
 
 HOST_COMMAND = (*PYTHON, "-m", "shardtune.workers.rank.warm.host")
@@ -77,7 +77,7 @@ class WarmLauncher:
         self._log_path.parent.mkdir(parents=True, exist_ok=True)
         self._events = queue.Queue()
         with self._log_path.open("wb") as stderr:
-            self._host = start_tethered(
+            self._host = start_child(
                 self._command,
                 self._environment,
                 stdin=subprocess.PIPE,

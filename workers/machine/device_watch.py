@@ -16,7 +16,7 @@ from typing import IO
 from pydantic import ValidationError
 
 from shardtune.workers.clock import now_s
-from shardtune.workers.launchers.processes import PYTHON, start_tethered
+from shardtune.workers.launchers.processes import PYTHON, start_child
 from shardtune.workers.machine import device_health
 from shardtune.workers.machine.device_health import Look
 from shardtune.workers.status_note import doing
@@ -50,7 +50,7 @@ class DeviceWatch:
 
     def start(self) -> None:
         """Start looking. Without the pool's mark, which would end it with the ranks of every trial."""
-        self._child = start_tethered([*self._command, *self._uuids], os.environ, stdout=subprocess.PIPE)
+        self._child = start_child([*self._command, *self._uuids], os.environ, stdout=subprocess.PIPE)
         assert self._child.stdout is not None
         threading.Thread(target=self._read, args=(self._child.stdout,), name="device-watch", daemon=True).start()
 

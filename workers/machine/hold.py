@@ -5,7 +5,7 @@ import logging
 import os
 from collections.abc import Iterator
 
-from shardtune.api_schemas.environment import CPU_RANKS
+from shardtune.api_schemas.cpu_rank_environment import CPU_RANKS
 from shardtune.workers import status_note
 from shardtune.workers.config.settings import WorkerSettings
 from shardtune.workers.interrupt import Interrupt

@@ -15,7 +15,7 @@ from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.hardware import Cluster, Fingerprint, Inventory
 from shardtune.api_schemas.leases import TASK_KINDS
 from shardtune.workers.config.allowlist import Allowed
-from shardtune.workers.launchers.processes import PYTHON, start_tethered
+from shardtune.workers.launchers.processes import PYTHON, start_child
 from shardtune.workers.machine import host_facts
 from shardtune.workers.machine.gpu_peaks import figures
 
@@ -127,7 +127,7 @@ class LibraryProbe:
     def start(cls) -> "LibraryProbe":
         """Start looking."""
         command = [*PYTHON, "-m", "shardtune.workers.rank.inventory"]
-        return cls(start_tethered(command, os.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+        return cls(start_child(command, os.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
 
     def result(self) -> Libraries:
         """What is installed.

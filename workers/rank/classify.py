@@ -10,7 +10,7 @@ from deepspeed.runtime.config import DeepSpeedConfigError
 from deepspeed.runtime.zero.utils import ZeRORuntimeException
 
 from shardtune.api_schemas.failures import Failure, FailureKind
-from shardtune.api_schemas.sizes import memory
+from shardtune.api_schemas.formatting import memory
 from shardtune.workers import adapter
 
 Phase = Literal["starting", "building", "training"]

@@ -65,7 +65,7 @@ def details(record: FingerprintDetail) -> list[str]:
     shown = value.model_dump(exclude={"version", "overridden"}, exclude_none=True)
     fields = [f"  {name}: {known}{' (declared)' if name in value.overridden else ''}" for name, known in shown.items()]
     return fields + [
-        f"  measured under it: {item.model}, study key {item.study_key}: {item.freshness}"
+        f"  measured under it: {item.model}, study key {item.case_key}: {item.freshness}"
         + (f" ({', '.join(item.changed_fields)})" if item.changed_fields else "")
         for item in record.dependents
     ]

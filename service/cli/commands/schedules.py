@@ -34,7 +34,7 @@ def create(
         ),
     ] = None,
     timezone: Annotated[str, typer.Option(help="IANA name; of --cron and --window.")] = "UTC",
-    study_key: Annotated[list[str] | None, typer.Option(help="Only this case; once per case. Without: all.")] = None,
+    case_key: Annotated[list[str] | None, typer.Option(help="Only this case; once per case. Without: all.")] = None,
     model: Annotated[str | None, typer.Option(help="Only cases of this model.")] = None,
     overlap: Annotated[str, typer.Option(help="While retunes of the tick before run: skip or queue.")] = "skip",
     misfire_grace_s: Annotated[float, typer.Option(help="A tick noticed later than this is a missed one.")] = 300,
@@ -59,7 +59,7 @@ def create(
         "trigger": trigger,
         "cron": cron,
         "timezone": timezone,
-        "cases": {"study_keys": study_key or [], "model": model},
+        "cases": {"study_keys": case_key or [], "model": model},
         "overlap": overlap,
         "misfire_grace_s": misfire_grace_s,
         "catch_up": catch_up,
@@ -150,7 +150,7 @@ def delete(
 
 @retunes_app.command("list")
 def list_retunes(
-    study_key: Annotated[str | None, typer.Option(help="Only of this case.")] = None,
+    case_key: Annotated[str | None, typer.Option(help="Only of this case.")] = None,
     schedule: Annotated[str | None, typer.Option(help="Only those this schedule asked for.")] = None,
     state: Annotated[RetuneState | None, typer.Option(help="Only this state.")] = None,
     service: RunningService = DEFAULT_SERVICE,
@@ -159,7 +159,7 @@ def list_retunes(
 ) -> None:
     """Print retunes, newest first."""
     with running(service, key_file) as client:
-        found = RetunePage(retunes=tuple(client.retunes(study_key=study_key, schedule_id=schedule, state=state)))
+        found = RetunePage(retunes=tuple(client.retunes(case_key=case_key, schedule_id=schedule, state=state)))
     _show(found, "\n".join(map(_retune_line, found.retunes)) or "no retunes", as_json)
 
 
@@ -216,6 +216,6 @@ def _retune_text(retune: Retune) -> str:
 
 def _retune_line(retune: Retune) -> str:
     return (
-        f"{retune.retune_id}  {retune.study_key[:12]}  {retune_words.cause(retune.cause, retune.changed_fields)}  "
+        f"{retune.retune_id}  {retune.case_key[:12]}  {retune_words.cause(retune.cause, retune.changed_fields)}  "
         f"{retune_words.outcome(retune)}  {retune_words.ledger(retune)}"
     )

@@ -39,7 +39,7 @@ class _LiveStream(EventSourceResponse):
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._context.seats.leave(self._client)
+            self._context.stream_limits.leave(self._client)
 
 
 @router.get("/studies/{study_id}/live")
@@ -47,7 +47,7 @@ async def follow(request: Request, context: InContext, study_id: str) -> Respons
     """`changed` whenever something on the page has; `ended` once, after the last."""
     await run_in_threadpool(_check_seen, context, study_id)
     client, settings = request.client.host if request.client else "unknown", context.settings
-    if not context.seats.take(client, settings.max_streams_per_client, settings.max_streams):
+    if not context.stream_limits.take(client, settings.max_streams_per_client, settings.max_streams):
         raise TooMany("too_many_streams", "Too many pages follow studies from here; close one of them.", _RETRY_S)
     return _LiveStream(context, client, _changes(context, study_id, request.headers.get("last-event-id")))
 

@@ -117,8 +117,8 @@ _ACTIONS: dict[str, Callable[[Context, str], Study]] = {
 }
 
 
-@router.post("/{study_id}/retune", dependencies=[Checked, WRITES])
-def retune(context: InContext, study_id: str) -> Response:
+@router.post("/{study_id}/rerun", dependencies=[Checked, WRITES])
+def rerun(context: InContext, study_id: str) -> Response:
     """The same study once more, on the machines as they are now."""
     again = rules.create(context, rules.read(context, study_id).spec)
     return see_other(f"/studies/{again.study_id}")
@@ -142,7 +142,7 @@ def decide(context: InContext, study_id: str, action: str) -> Response:
     if found is None:
         raise NotFound("unknown_recommendation", f"Study {study_id} has recommended nothing.")
     request = DecisionRequest(recommendation_id=found.recommendation_id)
-    decisions.decide(context, found.study_key, action, request, project_id=row.project_id)
+    decisions.decide(context, found.case_key, action, request, project_id=row.project_id)
     return see_other(f"/studies/{study_id}")
 
 

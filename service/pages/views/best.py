@@ -23,7 +23,7 @@ PAGE = 25
 
 @dataclass(frozen=True)
 class StudyLine:
-    """What is served for one subject; where nothing is, the answer of its newest study."""
+    """What is served for one case; where nothing is, the answer of its newest study."""
 
     study: Study
     cluster: str
@@ -98,7 +98,7 @@ def running_rows(session: Session, rows: Sequence[StudyRow], now: datetime) -> t
     """Studies with their progress."""
     found = read_models(session, rows)
     purposes = purpose.of_studies(session, found)
-    confirming = [(row.id, row.match_round) for row in rows if row.state is StudyState.RUNNING]
+    confirming = [(row.id, row.promotion_round) for row in rows if row.state is StudyState.RUNNING]
     fresh = overview.confirmed_runs(session, confirming)
     return tuple(
         _running_row(study, purposes[study.study_id], fresh.get(study.study_id, (0, 0)), now) for study in found

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.models import ModelSpec, preset_names
 from shardtune.api_schemas.predictions import PredictionRequest
-from shardtune.api_schemas.sizes import memory
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies import StudySpec
 from shardtune.db.tables.studies import WorkerRow

@@ -38,19 +38,23 @@ _EXPLAINED = {
 
 def of_studies(session: Session, studies: Sequence[Study]) -> dict[str, Purpose]:
     """By study id; one query, none where users asked for all of them."""
-    asked = {one.errand.retune_id for one in studies if one.errand is not None and one.errand.retune_id is not None}
+    asked = {
+        one.system_study.retune_id
+        for one in studies
+        if one.system_study is not None and one.system_study.retune_id is not None
+    }
     found = retunes.with_schedules(session, asked)
     return {one.study_id: _of(one, found) for one in studies}
 
 
 def _of(study: Study, found: dict[str, tuple[RetuneRow, str | None]]) -> Purpose:
-    errand = study.errand
-    if errand is None:
+    system_study = study.system_study
+    if system_study is None:
         return _SEARCH
-    kind = "new search" if errand.kind == "search" else errand.kind
-    if errand.retune_id not in found:
-        return Purpose(kind, _EXPLAINED[errand.kind], errand.warm_study_id)
-    retune, schedule = found[errand.retune_id]
+    kind = "new search" if system_study.kind == "search" else system_study.kind
+    if system_study.retune_id not in found:
+        return Purpose(kind, _EXPLAINED[system_study.kind], system_study.warm_study_id)
+    retune, schedule = found[system_study.retune_id]
     cause = retune_words.cause(retune.cause, retune.changed_fields) + (f" (schedule {schedule})" if schedule else "")
     is_last = study.study_id == (retune.search_study_id or retune.challenge_study_id)
     ended = retune.outcome if is_last and retune.state is RetuneState.ENDED else None
@@ -58,4 +62,4 @@ def _of(study: Study, found: dict[str, tuple[RetuneRow, str | None]]) -> Purpose
     # What replaced it is the answer of the study itself.
     if ended is not None and ended is not RetuneOutcome.REPLACED:
         outcome = f"{ended.capitalize()}: {retune_words.short_reason(ended, retune.reason)}."
-    return Purpose(kind, _EXPLAINED[errand.kind], errand.warm_study_id, cause, outcome)
+    return Purpose(kind, _EXPLAINED[system_study.kind], system_study.warm_study_id, cause, outcome)

@@ -11,7 +11,7 @@ from shardtune.api_schemas.best import RecommendationState, Renewed
 from shardtune.api_schemas.retunes import RetuneState
 from shardtune.api_schemas.studies import StudyResult
 from shardtune.db.queries import best, retunes
-from shardtune.db.tables.best import BestRow, RecommendationRow
+from shardtune.db.tables.best import RecommendationRow, ServedCaseRow
 from shardtune.db.tables.retunes import RetuneRow
 from shardtune.service.wording import retune_words
 
@@ -78,7 +78,7 @@ class Recommended:
     """The recommendation a study made."""
 
     recommendation_id: str
-    study_key: str
+    case_key: str
     state: str
     tone: str
     result: StudyResult
@@ -131,17 +131,17 @@ def of_study(session: Session, study_id: str) -> Recommended | None:
 
 
 def _case(row: RecommendationRow) -> tuple[str, str]:
-    return row.project_id, row.study_key
+    return row.project_id, row.case_key
 
 
 def _view(
     row: RecommendationRow,
-    case: BestRow | None,
+    case: ServedCaseRow | None,
     proposal: RecommendationRow | None,
     again: RetuneRow | None,
     first: Mapping[str, datetime],
     decisions: tuple[Made, ...] = (),
-    now: BestRow | None = None,
+    now: ServedCaseRow | None = None,
 ) -> Recommended:
     """`first`: when the recommendations were made that it goes back to; `now`: the case under the key it has since."""
     is_serving = row.state is RecommendationState.SERVING
@@ -150,7 +150,7 @@ def _view(
     renewed = row.answer.renewed
     return Recommended(
         recommendation_id=row.id,
-        study_key=row.study_key,
+        case_key=row.case_key,
         state=row.state.value,
         tone="quiet" if is_superseded else _TONES[row.state],
         result=row.answer.result,
@@ -192,7 +192,7 @@ def _newer(row: RecommendationRow, found: RecommendationRow | None) -> Proposal 
     return Proposal(found.study_id, found.answer.result.best.tokens_per_s_per_gpu, found.created_at)
 
 
-def _actions(row: RecommendationRow, case: BestRow | None) -> tuple[tuple[str, str], ...]:
+def _actions(row: RecommendationRow, case: ServedCaseRow | None) -> tuple[tuple[str, str], ...]:
     match row.state:
         case RecommendationState.PROPOSED:
             return ("approve", "Approve"), ("reject", "Reject")
@@ -202,7 +202,7 @@ def _actions(row: RecommendationRow, case: BestRow | None) -> tuple[tuple[str, s
 
 
 def _decisions(session: Session, row: RecommendationRow) -> tuple[Made, ...]:
-    found = best.decisions(session, row.project_id, row.study_key, None, _SHOWN)
+    found = best.decisions(session, row.project_id, row.case_key, None, _SHOWN)
     return tuple(
         Made(d.created_at, _WORDS.get(d.action, d.action), d.by, d.note, d.recommendation_id == row.id) for d in found
     )

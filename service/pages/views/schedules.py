@@ -12,7 +12,7 @@ from shardtune.api_schemas import times
 from shardtune.api_schemas.retunes import Retune, RetuneOutcome, RetuneState
 from shardtune.api_schemas.schedules import Schedule, ScheduleSpec, Trigger
 from shardtune.db.queries import best, schedules
-from shardtune.db.tables.best import BestRow
+from shardtune.db.tables.best import ServedCaseRow
 from shardtune.service.http.error_codes import FieldError
 from shardtune.service.http.validation_errors import field_error
 from shardtune.service.pages.views import words
@@ -149,11 +149,11 @@ def cards(found: Sequence[Schedule], newest: Sequence[Retune], now: datetime) ->
 
 def lines(session: Session, found: Sequence[Retune], names: Mapping[str, str]) -> tuple[RetuneLine, ...]:
     """Retunes as the page shows them; `names` of schedules by id."""
-    served = best.served_of(session, {(one.project_id, one.study_key) for one in found})
+    served = best.served_of(session, {(one.project_id, one.case_key) for one in found})
     return tuple(
         RetuneLine(
             retune=one,
-            case=_case(served.get((one.project_id, one.study_key))),
+            case=_case(served.get((one.project_id, one.case_key))),
             cause=retune_words.cause(one.cause, one.changed_fields),
             schedule=names.get(one.schedule_id or "", ""),
             tone=_TONES[one.outcome] if one.outcome else "busy" if one.state is RetuneState.RUNNING else "quiet",
@@ -168,7 +168,7 @@ def choices(session: Session, project_id: str) -> tuple[tuple[str, str], ...]:
     """What a schedule can be about: value and label."""
     rows = [(row, case) for row in schedules.serving_cases(session, project_id) if (case := _case(row)) is not None]
     models = sorted({case.model for _, case in rows})
-    cases = [(f"key:{row.study_key}", f"{case.model}, {case.cluster}, {case.workload}") for row, case in rows]
+    cases = [(f"key:{row.case_key}", f"{case.model}, {case.cluster}, {case.workload}") for row, case in rows]
     return (
         ("", "all recommendations"),
         *((f"model:{name}", f"every recommendation for {name}") for name in models),
@@ -176,7 +176,7 @@ def choices(session: Session, project_id: str) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _case(row: BestRow | None) -> ShownCase | None:
+def _case(row: ServedCaseRow | None) -> ShownCase | None:
     if row is None or row.serving is None:
         return None
     answer = row.serving.answer

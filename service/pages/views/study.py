@@ -162,7 +162,7 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
 
 
 def _progress(session: Session, row: StudyRow, study: Study, now: datetime) -> StudyProgress:
-    confirmed, earlier = overview.confirmed_runs(session, [(row.id, row.match_round)])[row.id]
+    confirmed, earlier = overview.confirmed_runs(session, [(row.id, row.promotion_round)])[row.id]
     done = best.finished(study)
     end = study.finished_at or now
     elapsed = (end - study.created_at).total_seconds()

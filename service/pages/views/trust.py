@@ -78,7 +78,7 @@ def _disturbed(result: StudyResult, runs: Sequence[RunRow]) -> list[Trust]:
 
 def _thin(study: Study, complete: Sequence[Flat]) -> list[Trust]:
     """A warning where a search was too short to have seen much."""
-    if study.errand is not None or len(complete) >= MIN_TRIALS:
+    if study.system_study is not None or len(complete) >= MIN_TRIALS:
         return []
     sizes = {table["micro_batch"] for table in complete}
     same = f", all of them with micro batch {next(iter(sizes))}" if len(sizes) == 1 else ""

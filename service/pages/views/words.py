@@ -1,7 +1,7 @@
 """Clusters, workloads and outcomes in words."""
 
+from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.sizes import memory
 from shardtune.api_schemas.studies import Study, StudyPhase, StudyResult, StudyState, Verdict
 from shardtune.api_schemas.trials import TrialState
 from shardtune.api_schemas.workload import Workload
@@ -92,7 +92,7 @@ def workload(value: Workload) -> str:
 
 def origins(study: Study) -> dict[str, str]:
     """Where the study's trials come from, by the word that is stored."""
-    return ORIGINS if study.errand is None else ORIGINS | {"baseline": "what is served"}
+    return ORIGINS if study.system_study is None else ORIGINS | {"baseline": "what is served"}
 
 
 def phase(study: Study, fresh_runs: int) -> str:
@@ -102,7 +102,7 @@ def phase(study: Study, fresh_runs: int) -> str:
             return "counting the model's parameters"
         case StudyPhase.CONFIRM:
             return f"confirming, fresh run {fresh_runs + 1} of at most {study_words.most_confirm_runs(study)}"
-    return "searching" if study.errand is None else "measuring"
+    return "searching" if study.system_study is None else "measuring"
 
 
 def verdict(study: Study, outcome: str = "") -> tuple[str, str]:
@@ -165,7 +165,7 @@ def _unfinished(study: Study) -> tuple[str, str]:
     if study.phase is StudyPhase.CONFIRM:
         return "busy", "The search is over; the fastest and the baseline are being run again."
     if study.best_so_far is not None:
-        if study.errand is None or study.errand.kind == "search":
+        if study.system_study is None or study.system_study.kind == "search":
             return "busy", "Searching. These figures are single runs: pairs of fresh runs at the end decide."
         return (
             "busy",

@@ -10,7 +10,7 @@ from shardtune.api_schemas.failures import FailureKind
 from shardtune.api_schemas.fingerprints import FieldChange
 from shardtune.api_schemas.hardware import Fingerprint
 from shardtune.db.queries import fingerprints, overview, workers
-from shardtune.db.tables.fingerprints import FingerprintEraRow
+from shardtune.db.tables.fingerprints import FingerprintPeriodRow
 from shardtune.db.tables.studies import AttemptRow, RunRow, WorkerRow
 from shardtune.service.pages.views import words
 from shardtune.service.pages.views.conditions import conditions_of, troubles
@@ -24,7 +24,7 @@ class Era:
 
     since: datetime
     changes: tuple[FieldChange, ...]
-    """Against the era before; empty for the first."""
+    """Against the period before; empty for the first."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class WorkerCard:
     last: LastRun | None
     """Of live workers."""
     fingerprint: Fingerprint
-    eras: tuple[Era, ...]
+    periods: tuple[Era, ...]
 
 
 def cards(session: Session, live_since: datetime, project_id: str | None) -> tuple[WorkerCard, ...]:
@@ -79,7 +79,9 @@ def cards(session: Session, live_since: datetime, project_id: str | None) -> tup
     return tuple(sorted(found, key=lambda card: (not card.is_live, card.name)))
 
 
-def _card(row: WorkerRow, run: RunRow | None, is_live: bool, last: LastRun | None, eras: tuple[Era, ...]) -> WorkerCard:
+def _card(
+    row: WorkerRow, run: RunRow | None, is_live: bool, last: LastRun | None, periods: tuple[Era, ...]
+) -> WorkerCard:
     cluster = row.inventory.cluster
     return WorkerCard(
         worker_id=row.id,
@@ -96,7 +98,7 @@ def _card(row: WorkerRow, run: RunRow | None, is_live: bool, last: LastRun | Non
         condition=row.condition,
         last=last,
         fingerprint=row.inventory.fingerprint,
-        eras=eras,
+        periods=periods,
     )
 
 
@@ -125,5 +127,5 @@ def _last(attempt: AttemptRow, models: Mapping[str, str]) -> LastRun:
     )
 
 
-def _eras(history: Sequence[FingerprintEraRow]) -> tuple[Era, ...]:
-    return tuple(Era(era.since, changes_of(era)) for era in history)
+def _eras(history: Sequence[FingerprintPeriodRow]) -> tuple[Era, ...]:
+    return tuple(Era(period.since, changes_of(period)) for period in history)

@@ -30,7 +30,7 @@ def best(client, **params):
 
 
 def decide(client, key, action, **body):
-    return client.post(f"/v1/best:{action}", params={"study_key": key}, json=body)
+    return client.post(f"/v1/best:{action}", params={"case_key": key}, json=body)
 
 
 def test_exact_answer_by_case_and_by_key(client):
@@ -40,7 +40,7 @@ def test_exact_answer_by_case_and_by_key(client):
     assert (found["match"], found["differences"], found["freshness"]) == ("exact", [], "fresh")
     assert found["confidence"] == {"level": "high", "reasons": []}
     assert found["study_id"] == study_id and found["best"]["config"]["strategy"]["kind"] == "fsdp2"
-    assert best(client, study_key=found["study_key"])["recommendation_id"] == found["recommendation_id"]
+    assert best(client, case_key=found["case_key"])["recommendation_id"] == found["recommendation_id"]
     other_seed = ASK | {"workload": json.dumps(WORKLOAD | {"seed": 7})}
     assert best(client, **other_seed)["match"] == "exact"
 
@@ -84,7 +84,7 @@ def test_faster_answer_takes_over_and_slower_one_does_not(client):
     faster = tune(client, speed=2.0)
     found = best(client)
     assert found["study_id"] == faster
-    history = client.get("/v1/best:history", params={"study_key": found["study_key"]}).json()["decisions"]
+    history = client.get("/v1/best:history", params={"case_key": found["case_key"]}).json()["decisions"]
     assert [entry["action"] for entry in history] == ["served", "proposed", "kept", "proposed", "served", "proposed"]
     states = [entry["state"] for entry in client.get("/v1/recommendations").json()["recommendations"]]
     assert sorted(states) == ["retired", "retired", "serving"]
@@ -95,13 +95,13 @@ def test_other_software_is_another_case(quick_client):
     newer = FINGERPRINT.model_copy(update={"torch": "2.14.0"})
     old = best(quick_client)
     tune(quick_client, speed=0.5, fingerprint=newer)
-    assert best(quick_client, study_key=old["study_key"])["fingerprint"]["torch"] == "2.13.0"
+    assert best(quick_client, case_key=old["case_key"])["fingerprint"]["torch"] == "2.13.0"
     assert best(quick_client)["fingerprint"]["torch"] == "2.14.0", "the newest, where none is asked for"
 
 
 def test_pin_holds_and_rollback_goes_back(client):
     first = tune(client)
-    key = best(client)["study_key"]
+    key = best(client)["case_key"]
     assert decide(client, key, "pin", note="night run").json()["state"] == "serving"
     second = tune(client, speed=2.0)
     assert best(client)["study_id"] == first and best(client)["is_pinned"]
@@ -111,7 +111,7 @@ def test_pin_holds_and_rollback_goes_back(client):
     assert best(client)["study_id"] == first
     decide(client, key, "unpin")
     assert not best(client)["is_pinned"]
-    history = client.get("/v1/best:history", params={"study_key": key}).json()["decisions"]
+    history = client.get("/v1/best:history", params={"case_key": key}).json()["decisions"]
     assert [entry["action"] for entry in history[:3]] == ["unpinned", "rolled_back", "approved"]
     assert history[-3]["note"] == "night run" and history[-3]["by"] == "local"
 
@@ -121,7 +121,7 @@ def test_project_that_demands_approval_serves_nothing_unapproved(client):
     study_id = tune(client)
     assert client.get("/v1/best", params=ASK).json()["code"] == "unknown_best"
     (proposal,) = client.get("/v1/recommendations?state=proposed").json()["recommendations"]
-    key = proposal["study_key"]
+    key = proposal["case_key"]
     assert decide(client, key, "rollback").json()["code"] == "nothing_to_decide"
     decide(client, key, "approve").raise_for_status()
     assert best(client)["study_id"] == study_id
@@ -137,20 +137,20 @@ def test_operator_demands_approval_in_every_project(open_service, sqlite_url, mo
     tune(client)
     assert client.get("/v1/best", params=ASK).json()["code"] == "unknown_best"
     (proposal,) = client.get("/v1/recommendations?state=proposed").json()["recommendations"]
-    decide(client, proposal["study_key"], "approve").raise_for_status()
+    decide(client, proposal["case_key"], "approve").raise_for_status()
     assert best(client)["study_id"] == proposal["study_id"]
 
 
 def test_decision_about_something_else_than_was_seen_is_refused(client):
     tune(client)
-    key = best(client)["study_key"]
+    key = best(client)["case_key"]
 
     def tags():
-        named = {"study_key": key}
+        named = {"case_key": key}
         return [client.get(path, params=named).headers["etag"] for path in ("/v1/best", "/v1/best:history")]
 
     def pin(tag):
-        return client.post("/v1/best:pin", params={"study_key": key}, headers={"If-Match": tag})
+        return client.post("/v1/best:pin", params={"case_key": key}, headers={"If-Match": tag})
 
     seen = tags()
     assert pin(seen[0]).status_code == 200
@@ -192,7 +192,7 @@ def test_resolve_does_not_repeat_what_failed(quick_client):
 
 @pytest.mark.parametrize(
     "params",
-    [{}, {"model": "llama-tiny"}, ASK | {"workload": "{}"}, ASK | {"cluster": "["}, {"study_key": "x"}],
+    [{}, {"model": "llama-tiny"}, ASK | {"workload": "{}"}, ASK | {"cluster": "["}, {"case_key": "x"}],
 )
 def test_incomplete_question_is_refused_with_the_field(quick_client, params):
     answer = quick_client.get("/v1/best", params=params)

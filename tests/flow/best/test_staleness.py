@@ -21,7 +21,7 @@ def context(client):
 def case(client):
     """A served recommendation, measured by worker `sim`."""
     tune(client)
-    return best(client)["study_key"]
+    return best(client)["case_key"]
 
 
 def bring(client, name="sim", fingerprint=NEW):
@@ -42,7 +42,7 @@ def retunes(client):
 
 
 def told(client, key):
-    decisions = client.get("/v1/best:history", params={"study_key": key}).json()["decisions"]
+    decisions = client.get("/v1/best:history", params={"case_key": key}).json()["decisions"]
     return [entry for entry in decisions if entry["action"] in ("stale", "fresh")]
 
 
@@ -56,7 +56,7 @@ def test_a_change_is_seen_at_once_and_causes_one_retune_after_the_debounce(clien
     keep_alive(context, clock, DEBOUNCE_S, worker)
     in_threads(lambda _: staleness.watch(context), range(4))
     (retune,) = retunes(client)
-    assert (retune["study_key"], retune["cause"], retune["changed_fields"]) == (case, "fingerprint", ["torch"])
+    assert (retune["case_key"], retune["cause"], retune["changed_fields"]) == (case, "fingerprint", ["torch"])
     (event,) = told(client, case)
     assert (event["action"], event["note"], event["by"]) == ("stale", "torch 2.13.0 → 2.14.0", "service")
     keep_alive(context, clock, 3 * DEBOUNCE_S, worker)
@@ -111,11 +111,11 @@ def test_an_answer_on_the_new_fingerprint_spares_the_old_one_its_retune(client, 
     worker = bring(client)
     keep_alive(context, clock, 2 * DEBOUNCE_S, worker)
     assert best(client)["freshness"] == "fresh" and retunes(client) == []
-    assert best(client, study_key=case)["freshness"] == "stale"
-    newest = best(client)["study_key"]
+    assert best(client, case_key=case)["freshness"] == "stale"
+    newest = best(client)["case_key"]
     worker = bring(client, fingerprint=NEW.model_copy(update={"torch": "2.15.0"}))
     keep_alive(context, clock, 2 * DEBOUNCE_S, worker)
-    assert [retune["study_key"] for retune in retunes(client)] == [newest]
+    assert [retune["case_key"] for retune in retunes(client)] == [newest]
 
 
 def test_a_patch_of_the_kernel_lowers_the_confidence_and_no_more(client, context, clock, case):

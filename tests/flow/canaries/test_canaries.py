@@ -86,11 +86,13 @@ class Fleet(Lab):
         judge.watch(self.context)
 
     def cases(self):
-        return [("default", best(self.client)["study_key"])]
+        return [("default", best(self.client)["case_key"])]
 
     def runs(self):
         studies = self.client.get("/v1/studies").json()["studies"]
-        return [study["gpu_seconds"] / 6.0 for study in studies if (study["errand"] or {}).get("kind") == "canary"]
+        return [
+            study["gpu_seconds"] / 6.0 for study in studies if (study["system_study"] or {}).get("kind") == "canary"
+        ]
 
     def conditions(self):
         return {row["name"]: row["condition"] for row in self.client.get("/v1/workers").json()["workers"]}
@@ -115,25 +117,25 @@ def test_a_canary_a_day_goes_from_worker_to_worker_and_costs_one_run(client, clo
 def test_a_study_of_the_services_own_is_not_extended_but_its_clone_may_be(client, clock):
     fleet = Fleet(client, clock)
     fleet.day()
-    made = next(study for study in client.get("/v1/studies").json()["studies"] if study["errand"])
+    made = next(study for study in client.get("/v1/studies").json()["studies"] if study["system_study"])
     refused = client.post(f"/v1/studies/{made['study_id']}:extend", json={"add_trials": 2})
     assert (refused.status_code, refused.json()["code"]) == (409, "made_by_service")
     assert "belongs to a canary" in refused.json()["detail"] and "clone it" in refused.json()["detail"]
     assert "Search on" not in client.get(f"/studies/{made['study_id']}").text
     clone = client.post(f"/v1/studies/{made['study_id']}:clone", json={}).json()
-    assert clone["errand"] is None
+    assert clone["system_study"] is None
     client.post(f"/v1/studies/{clone['study_id']}:extend", json={"add_trials": 2}).raise_for_status()
 
 
 def test_drift_on_every_worker_is_a_regression_and_asks_for_a_retune(client, clock):
     fleet = Fleet(client, clock)
-    key, study_id = best(client)["study_key"], best(client)["study_id"]
+    key, study_id = best(client)["case_key"], best(client)["study_id"]
     fleet.slow = {"sim-0": 0.8, "sim-1": 0.8}
     assert fleet.day() == [("watch", "sim-0", "drift"), ("peer", "sim-1", "drift")]
     (asked,) = client.get("/v1/retunes").json()["retunes"]
-    assert (asked["cause"], asked["study_key"], asked["state"]) == ("drift", key, "queued")
+    assert (asked["cause"], asked["case_key"], asked["state"]) == ("drift", key, "queued")
     assert fleet.events(study_id) == ["best.regression"]
-    (told, *_) = client.get("/v1/best:history", params={"study_key": key}).json()["decisions"]
+    (told, *_) = client.get("/v1/best:history", params={"case_key": key}).json()["decisions"]
     assert told["action"] == "regression" and "0.80 times the measured speed, the fastest of 5 runs" in told["note"]
     assert fleet.conditions() == {"sim-0": None, "sim-1": None}
     assert fleet.day()[2:] == [], "while the retune waits, no more canaries"

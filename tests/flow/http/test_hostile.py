@@ -147,7 +147,7 @@ def test_absurd_prediction_is_refused(client, changes):
         "/v1/studies?created_from=0001-01-01T00:00:00%2B14:00",
         "/v1/studies?created_before=9999-12-31T23:59:59-14:00",
         "/v1/studies?page_token=" + "W" * 400,
-        "/v1/best?study_key=%00",
+        "/v1/best?case_key=%00",
         "/v1/best?model=%7B%22model_type%22:%22%5Cud800%22%7D&cluster=%7B%7D&workload=%7B%7D",
         "/v1/best?model=" + "[" * 3000 + "&cluster=x&workload=x",
         "/compare?pick=x:" + "9" * 5000,

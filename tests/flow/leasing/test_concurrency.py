@@ -8,7 +8,7 @@ import pytest
 from shardtune.api_schemas.leases import LeaseRequest
 from shardtune.db.session import Database
 from shardtune.service.leasing import choose_study
-from shardtune.service.planning.planner_cache import Askers
+from shardtune.service.planning.planner_cache import PlannerCache
 from shardtune.service.process.context import Context
 from shardtune.service.settings import Settings
 from tests.flow.studies.test_study import THREE_BACKENDS, create
@@ -58,7 +58,7 @@ def test_concurrent_requests_of_one_session_get_one_lease(client):
     assert {(lease.run_id, lease.attempt) for lease in got} == {(got[0].run_id, 1)}
 
 
-class Counting(Askers):
+class Counting(PlannerCache):
     """Counts the samples of one replica, each of which takes long enough to be overtaken."""
 
     def __init__(self):
@@ -74,7 +74,7 @@ class Counting(Askers):
 def test_two_replicas_never_give_out_the_same_and_sample_once_for_each_trial(client, database_url, clock):
     _, workers = open_study(client, 6)
     settings = Settings(database_url=database_url)
-    replicas = [Context(Database(database_url), settings, clock, askers=Counting()) for _ in range(2)]
+    replicas = [Context(Database(database_url), settings, clock, planner_cache=Counting()) for _ in range(2)]
     got = []
 
     def ask(index):
@@ -84,7 +84,7 @@ def test_two_replicas_never_give_out_the_same_and_sample_once_for_each_trial(cli
     in_threads(ask, range(6))
     assert len({lease.task.config.content_key() for lease in got}) == 6
     if not replicas[0].db.is_sqlite:
-        assert sum(replica.askers.samples for replica in replicas) == 6
+        assert sum(replica.planner_cache.samples for replica in replicas) == 6
     for replica in replicas:
         replica.db.close()
 

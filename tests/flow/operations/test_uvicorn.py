@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from shardtune.api_schemas.leases import PROTOCOL_VERSION
-from shardtune.service.cli.tied import tied
+from shardtune.service.cli.parent_death import dies_with_parent
 from tests.support.simulated_worker import SPEC, SimulatedWorker
 
 
@@ -24,7 +24,7 @@ def serve(tmp_path):
     def start(url):
         listener = socket.create_server(("127.0.0.1", 0))
         process = subprocess.Popen(
-            tied([sys.executable, "-m", "shardtune", "serve", "--fd", str(listener.fileno())]),
+            dies_with_parent([sys.executable, "-m", "shardtune", "serve", "--fd", str(listener.fileno())]),
             pass_fds=[listener.fileno()],
             env=os.environ | {"SHARDTUNE_DATABASE_URL": url, "SHARDTUNE_POLL_S": "0.05", "SHARDTUNE_SWEEP_S": "0.05"},
             stderr=subprocess.PIPE,

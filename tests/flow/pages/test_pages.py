@@ -65,7 +65,7 @@ def test_home_says_which_is_best_and_by_how_much(client):
 
 def retuned(client: TestClient, study_id: str, speed: float) -> str:
     """The address of the same study once more, on machines of this speed."""
-    answer = client.post(f"/studies/{study_id}/retune", data={"csrf": token(client)}, follow_redirects=False)
+    answer = client.post(f"/studies/{study_id}/rerun", data={"csrf": token(client)}, follow_redirects=False)
     again = answer.headers["location"]
     assert answer.status_code == 303 and again != f"/studies/{study_id}"
     assert study_id in page(client, "/")
@@ -179,7 +179,7 @@ def test_an_answer_is_pinned_rejected_and_rolled_back_to(quick_client, study_id)
     assert "Is it served?" in page(quick_client, f"/studies/{study_id}") and ">Pin<" in page(quick_client, "/")
     assert "pinned</span>" in quick_client.post(f"{decide}/pin", data=known, headers=HTML).text
     assert ">Unpin<" in page(quick_client, "/") and "pinned</span>" in page(quick_client, "/")
-    again = quick_client.post(f"/studies/{study_id}/retune", data=known, follow_redirects=False).headers["location"]
+    again = quick_client.post(f"/studies/{study_id}/rerun", data=known, follow_redirects=False).headers["location"]
     SimulatedWorker(quick_client, behave=behave).register().work()
     assert "Approve" in page(quick_client, again), "what is pinned stays until somebody approves another"
     assert "serving</span>" in quick_client.post(f"{again}/recommendation/approve", data=known, headers=HTML).text

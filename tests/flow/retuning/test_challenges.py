@@ -37,7 +37,7 @@ class Noisy:
 
 
 def decisions(client, key):
-    found = client.get("/v1/best:history", params={"study_key": key}).json()["decisions"]
+    found = client.get("/v1/best:history", params={"case_key": key}).json()["decisions"]
     return [entry["action"] for entry in found]
 
 
@@ -70,7 +70,7 @@ class Lab:
             row = queue.request(
                 session,
                 project_id="default",
-                study_key=best(self.client)["study_key"],
+                case_key=best(self.client)["case_key"],
                 cause=cause,
                 changed_fields=("kernel",),
                 not_before=now,
@@ -126,13 +126,13 @@ def test_nothing_changed_is_kept_at_a_third_of_the_runs_and_fresh_on_the_new_fin
     assert found["search_study_id"] is None and 0 < sum(runs) <= full / 3, (runs, full)
     after = best(client)
     assert after["fingerprint"]["kernel"] == "6.2" and after["freshness"] == "fresh"
-    assert after["study_key"] != before["study_key"] and after["best"]["config"] == before["best"]["config"]
+    assert after["case_key"] != before["case_key"] and after["best"]["config"] == before["best"]["config"]
     assert after["renewed"]["recommendation_id"] == before["recommendation_id"]
     assert after["renewed"]["verdict"] == "confirmed" and after["confidence"]["level"] == "high"
-    by_old_key = best(client, study_key=before["study_key"])
-    assert by_old_key == after | {"asked_key": before["study_key"]}
-    assert decisions(client, after["study_key"]) == ["renewed", "proposed"]
-    assert decisions(client, before["study_key"]) == ["superseded", "served", "proposed"]
+    by_old_key = best(client, case_key=before["case_key"])
+    assert by_old_key == after | {"asked_key": before["case_key"]}
+    assert decisions(client, after["case_key"]) == ["renewed", "proposed"]
+    assert decisions(client, before["case_key"]) == ["superseded", "served", "proposed"]
     assert lab.events(found["challenge_study_id"]) == ["best.renewed"]
 
 
@@ -145,13 +145,13 @@ def test_a_moved_ranking_is_searched_wide_and_the_faster_one_takes_over(client):
     assert found["outcome"] == "replaced", found["reason"]
     assert found["gain"]["ci95"][0] > 1.5 and "replaced +" in found["reason"]
     search = lab.study(found["search_study_id"])
-    assert search["errand"]["kind"] == "search" and search["errand"]["warm_study_id"] == before["study_id"]
+    assert search["system_study"]["kind"] == "search" and search["system_study"]["warm_study_id"] == before["study_id"]
     assert search["result"]["baseline"]["config"] == before["best"]["config"]
     after = best(client)
     assert after["best"]["config"]["strategy"]["kind"] == "ddp" and after["study_id"] == search["study_id"]
     assert after["fingerprint"]["kernel"] == "6.2" and after["renewed"] is None
     assert lab.events(search["study_id"]) == ["best.replaced"]
-    back = decide(client, before["study_key"], "rollback").json()
+    back = decide(client, before["case_key"], "rollback").json()
     assert back["answer"]["result"]["best"]["config"] == before["best"]["config"]
     assert best(client)["best"]["config"] == before["best"]["config"] and best(client)["is_pinned"]
 
@@ -162,7 +162,7 @@ def test_without_consent_the_faster_one_waits_and_the_incumbent_is_fresh(client,
     lab.tune(**TWO_BACKENDS)
     before, lab.fingerprint = best(client), CHANGED
     if consent == "pinned":
-        decide(client, before["study_key"], "pin").raise_for_status()
+        decide(client, before["case_key"], "pin").raise_for_status()
     else:
         client.put("/v1/projects/default", json={"requires_approval": True})
     lab.speed = ddp_is_fastest
@@ -172,7 +172,7 @@ def test_without_consent_the_faster_one_waits_and_the_incumbent_is_fresh(client,
     assert held["best"]["config"] == before["best"]["config"] and held["freshness"] == "fresh"
     assert held["fingerprint"]["kernel"] == "6.2" and held["is_pinned"] == (consent == "pinned")
     assert lab.events(found["search_study_id"]) == ["best.proposed"]
-    decide(client, held["study_key"], "approve").raise_for_status()
+    decide(client, held["case_key"], "approve").raise_for_status()
     assert best(client)["best"]["config"]["strategy"]["kind"] == "ddp"
 
 
@@ -196,7 +196,7 @@ def test_what_could_not_be_shown_stays_stale_with_the_reason(quick_client):
     assert found["outcome"] == "inconclusive" and "could not be shown" in found["reason"]
     after = best(quick_client)
     assert after["recommendation_id"] == before["recommendation_id"]
-    assert decisions(quick_client, before["study_key"])[0] == "inconclusive"
+    assert decisions(quick_client, before["case_key"])[0] == "inconclusive"
 
 
 def test_a_retune_without_a_change_renews_the_case_under_its_own_key(quick_client, clock):
@@ -208,9 +208,9 @@ def test_a_retune_without_a_change_renews_the_case_under_its_own_key(quick_clien
     again, runs = lab.retune("schedule")
     assert (first["outcome"], again["outcome"]) == ("kept", "kept") and sum(runs) <= 10
     after = best(quick_client)
-    assert after["study_key"] == before["study_key"] and after["study_id"] == again["challenge_study_id"]
+    assert after["case_key"] == before["case_key"] and after["study_id"] == again["challenge_study_id"]
     assert after["renewed"]["study_id"] == before["study_id"], "what it goes back to, however often it was renewed"
-    assert decide(quick_client, after["study_key"], "rollback").json()["study_id"] == first["challenge_study_id"]
+    assert decide(quick_client, after["case_key"], "rollback").json()["study_id"] == first["challenge_study_id"]
 
 
 def test_a_retune_whose_fingerprint_is_gone_begins_again_on_the_one_there_is(quick_client):
@@ -245,5 +245,5 @@ def test_replicas_and_repeated_steps_make_one_challenge_and_one_outcome(client):
     lab.work()
     in_threads(lambda _: challenge_steps.advance(lab.context, row), range(4))
     assert client.get(f"/v1/retunes/{retune_id}").json()["outcome"] == "kept"
-    assert decisions(client, best(client)["study_key"]) == ["renewed", "proposed"]
+    assert decisions(client, best(client)["case_key"]) == ["renewed", "proposed"]
     assert len(client.get("/v1/studies").json()["studies"]) == 2

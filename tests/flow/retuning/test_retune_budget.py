@@ -6,11 +6,11 @@ import pytest
 import sqlalchemy
 from sqlalchemy import select
 
-from shardtune.api_schemas.cases import Subject
+from shardtune.api_schemas.cases import Case
 from shardtune.api_schemas.retunes import RetunePolicy
 from shardtune.db.queries import keys, retunes, trials
 from shardtune.db.session import Database
-from shardtune.db.tables.best import BestRow
+from shardtune.db.tables.best import ServedCaseRow
 from shardtune.db.tables.retunes import RetuneRow
 from shardtune.db.tables.studies import AttemptRow
 from shardtune.service.app import create_app
@@ -61,19 +61,26 @@ def case_like(session, known, index):
             session.add(copied(run, id=name, study_id=there.id, trial_id=other.id, worker_session=None))
             session.flush()
             session.add_all([copied(attempt, run_id=name) for attempt in run.attempts])
-    subject = Subject(study.spec.model, workload, study.cluster)
-    key = subject.study_key(study.fingerprint.value)
+    case = Case(study.spec.model, workload, study.cluster)
+    key = case.case_key(study.fingerprint.value)
     answer = serving.answer.model_copy(update={"workload": workload})
-    session.add(copied(serving, id=f"rec-{index}", study_key=key, study_id=there.id, answer=answer))
+    session.add(copied(serving, id=f"rec-{index}", case_key=key, study_id=there.id, answer=answer))
     session.flush()
-    session.add(copied(known, study_key=key, shape_key=subject.shape_key, serving_id=f"rec-{index}"))
+    session.add(
+        copied(
+            known,
+            case_key=key,
+            case_key_without_fingerprint=case.case_key_without_fingerprint,
+            serving_id=f"rec-{index}",
+        )
+    )
     return key
 
 
 def fifty_cases(context, key):
     """What is served and 49 cases like it, each used less than the one before; their keys in that order."""
     with context.db.write() as session:
-        known = session.get(BestRow, ("default", key))
+        known = session.get(ServedCaseRow, ("default", key))
         made = [key, *(case_like(session, known, index) for index in range(1, 50))]
         uses = {name: (7 * index) % 50 for index, name in enumerate(made)}
         retunes.add_uses(session, {("default", name): count for name, count in uses.items()})
@@ -89,14 +96,14 @@ def run_a_day(context, worker):
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_a_change_of_fifty_recommendations_keeps_to_the_budget_of_each_day_most_used_first(service, clock):
     client, context, _ = service
-    by_use = fifty_cases(context, best(client)["study_key"])
+    by_use = fifty_cases(context, best(client)["case_key"])
     worker = SimulatedWorker(client, fingerprint=CHANGED).register()
     staleness.watch(context)
     clock.turn(context.settings.fingerprint_debounce_s)
     worker.register()
     staleness.watch(context)
     asked = client.get("/v1/retunes", params={"limit": 100}).json()["retunes"]
-    assert sorted(row["study_key"] for row in asked) == sorted(by_use)
+    assert sorted(row["case_key"] for row in asked) == sorted(by_use)
     assert {tuple(row["changed_fields"]) for row in asked} == {("kernel",)}
     for _ in range(6):
         run_a_day(context, worker)
@@ -104,7 +111,7 @@ def test_a_change_of_fifty_recommendations_keeps_to_the_budget_of_each_day_most_
     with context.db.read() as session:
         rows = session.scalars(select(RetuneRow).order_by(RetuneRow.started_at, RetuneRow.id)).all()
         begun = [row for row in rows if row.started_at is not None]
-        assert 12 <= len(begun) < 50 and {row.study_key for row in begun} == set(by_use[: len(begun)])
+        assert 12 <= len(begun) < 50 and {row.case_key for row in begun} == set(by_use[: len(begun)])
         assert {row.outcome for row in begun if row.state == "ended"} == {"kept"}
         spent = defaultdict(float)
         for attempt in session.scalars(select(AttemptRow).where(AttemptRow.started_at >= rows[0].created_at)):
@@ -118,7 +125,7 @@ def test_a_project_has_a_limit_of_its_own(service, clock):
     client, context, _worker = service
     with context.db.write() as session:
         keys.lock_project(session, "default").retuning = RetunePolicy(gpu_seconds_per_day=3)
-    retune_id = ask(context, best(client)["study_key"])
+    retune_id = ask(context, best(client)["case_key"])
     assert queue.start_due(context, challenge_steps.start) == 0
     found = client.get(f"/v1/retunes/{retune_id}").json()
     assert found["outcome"] == "skipped" and "project default may use 3 GPU-seconds a day" in found["reason"]
@@ -152,7 +159,7 @@ def test_what_cannot_earn_its_cost_is_skipped_in_words(service, planned, gain, o
     client, context, _ = service
     spec = {"name": "worth", "trigger": "fingerprint", "planned_gpu_hours": planned, "likely_gain": gain}
     client.post("/v1/schedules", json=spec).raise_for_status()
-    retune_id = ask(context, best(client)["study_key"])
+    retune_id = ask(context, best(client)["case_key"])
     queue.start_due(context, challenge_steps.start)
     found = client.get(f"/v1/retunes/{retune_id}").json()
     assert found["outcome"] == outcome and found["planned_gpu_seconds"] == planned * 3600
@@ -176,7 +183,7 @@ def test_a_retune_that_has_used_what_its_schedule_allows_is_stopped(service):
 def background(service):
     """A retune's study, begun."""
     client, context, worker = service
-    ask(context, best(client)["study_key"])
+    ask(context, best(client)["case_key"])
     assert queue.start_due(context, challenge_steps.start) == 1
     return client, context, worker
 
@@ -201,7 +208,7 @@ def test_where_configured_a_retunes_run_gives_its_worker_up_at_once(database_url
     with local_client(create_app(context=context)) as client:
         tune(client)
         worker = SimulatedWorker(client).register()
-        ask(context, best(client)["study_key"])
+        ask(context, best(client)["case_key"])
         queue.start_due(context, challenge_steps.start)
         lease = worker.lease()
         assert worker.heartbeat(lease)["action"] == "continue"
@@ -218,9 +225,9 @@ def test_where_configured_a_retunes_run_gives_its_worker_up_at_once(database_url
 
 def test_uses_are_counted_without_a_write_by_the_reader(service, clock):
     client, context, _ = service
-    key = best(client)["study_key"]
+    key = best(client)["case_key"]
     for _ in range(3):
-        best(client, study_key=key)
+        best(client, case_key=key)
     counts = context.uses.take()
     assert counts == {("default", key): 4}
     assert context.uses.take() == {}

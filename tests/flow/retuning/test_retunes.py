@@ -18,7 +18,7 @@ def ask(context, key, cause="fingerprint", wait_s=0.0, **more):
     with context.db.write() as session:
         due = context.now() + timedelta(seconds=wait_s)
         asked = queue.request(
-            session, project_id="default", study_key=key, cause=cause, not_before=due, now=context.now(), **more
+            session, project_id="default", case_key=key, cause=cause, not_before=due, now=context.now(), **more
         )
         return asked.id
 
@@ -27,14 +27,14 @@ def ask(context, key, cause="fingerprint", wait_s=0.0, **more):
 def case(client):
     """A served recommendation: its context, its key and the study that found it."""
     study_id = tune(client)
-    return client.app.state.context, best(client)["study_key"], study_id
+    return client.app.state.context, best(client)["case_key"], study_id
 
 
 def test_many_causes_make_one_retune_of_a_case(client, case):
     context, key, _ = case
     first = ask(context, key, wait_s=60, changed_fields=("driver",))
     in_threads(lambda _: ask(context, key, wait_s=120, changed_fields=("driver", "nccl")), range(4))
-    (found,) = client.get("/v1/retunes", params={"study_key": key}).json()["retunes"]
+    (found,) = client.get("/v1/retunes", params={"case_key": key}).json()["retunes"]
     assert (found["retune_id"], found["state"], found["cause"]) == (first, "queued", "fingerprint")
     assert found["changed_fields"] == ["driver", "nccl"]
     assert found["not_before"] == (context.now() + timedelta(seconds=120)).isoformat().replace("+00:00", "Z")
@@ -78,18 +78,16 @@ def test_the_most_used_recommendation_goes_first(client, case):
     context, key, study_id = case
     tune(client, workload={"sequence_length": 32, "global_batch": 8})
     other = next(
-        row["study_key"]
-        for row in client.get("/v1/recommendations").json()["recommendations"]
-        if row["study_key"] != key
+        row["case_key"] for row in client.get("/v1/recommendations").json()["recommendations"] if row["case_key"] != key
     )
     ask(context, key)
     ask(context, other)
     with context.db.write() as session:
         rows.add_uses(session, {("default", other): 3})
     started = []
-    queue.start_due(context, lambda _, row: started.append(row.study_key) or study_id)
+    queue.start_due(context, lambda _, row: started.append(row.case_key) or study_id)
     assert started == [other]
-    (waiting,) = client.get("/v1/retunes", params={"study_key": key}).json()["retunes"]
+    (waiting,) = client.get("/v1/retunes", params={"case_key": key}).json()["retunes"]
     assert waiting["reason"] == "waits for 1 running retunes: one at a time for each live worker"
 
 
@@ -165,7 +163,7 @@ def test_what_has_ended_or_is_just_being_started_cannot_be_cancelled(client, cas
 
 def test_the_page_cancels_a_retune(quick_client, context):
     tune(quick_client)
-    retune_id = ask(context, best(quick_client)["study_key"])
+    retune_id = ask(context, best(quick_client)["case_key"])
     shown = quick_client.get("/schedules", headers={"accept": "text/html"}).text
     assert f"/schedules/retunes/{retune_id}/cancel" in shown
     data = {"csrf": token(quick_client)}

@@ -77,12 +77,12 @@ def test_wrong_schedules_are_refused(quick_client, changes, field, remedy):
 def test_a_tick_asks_for_the_cases_it_selects(client, clock):
     context = client.app.state.context
     tune(client)
-    key = best(client)["study_key"]
+    key = best(client)["case_key"]
     tune(client, workload={"sequence_length": 32, "global_batch": 8})
     every, one, none = make(client), make(client, cases={"study_keys": [key]}), make(client, cases={"model": "gpt2"})
     clock.turn(2 * 3600)
     assert (ticks.account_for(context), ticks.account_for(context)) == (3, 0)
-    assert {row["study_key"] for row in retunes(client, schedule_id=every["schedule_id"])} >= {key}
+    assert {row["case_key"] for row in retunes(client, schedule_id=every["schedule_id"])} >= {key}
     assert len(retunes(client)) == 2
     (found,) = read(client, one)["last_ticks"]
     assert (found["state"], found["cases"], found["kind"]) == ("started", 1, "cron")
@@ -143,14 +143,14 @@ def end(client, retune):
 def test_a_change_of_the_fingerprint_is_the_business_of_the_schedules_for_it(client):
     context = client.app.state.context
     tune(client)
-    key = best(client)["study_key"]
+    key = best(client)["case_key"]
 
     def ask():
         with context.db.write() as session:
             row = queue.request(
                 session,
                 project_id="default",
-                study_key=key,
+                case_key=key,
                 cause="fingerprint",
                 not_before=context.now(),
                 now=context.now(),

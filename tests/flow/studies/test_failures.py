@@ -106,7 +106,7 @@ def test_fresh_run_in_which_training_changed_is_not_counted(quick_client):
     assert study["state"] == "complete" and study["result"]["best"]["trial_number"] != seen[9]
 
 
-def test_nothing_is_crowned_while_backends_disagree(quick_client):
+def test_no_winner_while_backends_disagree(quick_client):
     loss = {"ddp": 5.0, "zero": 4.0, "fsdp2": 3.0}
     study, _ = run_study(
         quick_client, lambda _, task: measurement(speed_of(task.config), loss=loss[task.config.backend])
@@ -116,7 +116,7 @@ def test_nothing_is_crowned_while_backends_disagree(quick_client):
     assert "loss of step 0" in study["reason"]
 
 
-def test_one_trial_alone_is_not_crowned(quick_client):
+def test_one_trial_alone_is_no_winner(quick_client):
     study, _ = run_study(quick_client, well, budget={"max_trials": 1})
     assert study["state"] == "failed" and "raise the budget" in study["reason"]
 
@@ -126,7 +126,7 @@ def test_single_backend_is_confirmed_by_another_configuration(quick_client):
     assert study["state"] == "complete" and study["result"]["speedup"] is not None
 
 
-def test_only_feasible_backend_is_crowned_with_a_note(quick_client):
+def test_only_feasible_backend_wins_with_a_note(quick_client):
     def only_zero(lease, task):
         return well(lease, task) if task.config.backend == "zero" else failure(FailureKind.OOM)
 

@@ -98,7 +98,7 @@ def test_a_baseline_that_nothing_beats_stays_with_its_failure_told(quick_client)
 
 
 @pytest.mark.parametrize("kind", [FailureKind.SETUP, FailureKind.DEADLINE, FailureKind.DEVICE])
-def test_a_fault_of_the_platform_takes_no_crown_away(quick_client, kind):
+def test_a_fault_of_the_platform_takes_no_win_away(quick_client, kind):
     worker = SimulatedWorker(quick_client, restart=lambda _: failure(kind, "the disk is full"), **NEW).register()
     study_id = create(quick_client)
     worker.work()

@@ -47,7 +47,7 @@ def test_promotion_screens_in_blocks_and_then_pairs(quick_client):
     assert [run["block"] for run in runs] == [None, *range(9)]
 
 
-def test_challenger_that_was_only_lucky_is_not_crowned(client):
+def test_challenger_that_was_only_lucky_does_not_win(client):
     def lucky(lease, task):
         """Fast in the search; in the promotion everyone is alike."""
         seen.append(lease.run_id)

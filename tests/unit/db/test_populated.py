@@ -12,6 +12,7 @@ from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
 from shardtune.api_schemas.studies import StudySpec
 from shardtune.db.queries import studies, trials
 from shardtune.db.session import Database, make_engine, migration_config, upgrade
+from shardtune.db.tables.fingerprints import FingerprintPeriodRow
 from tests.support.simulated_worker import CLUSTER, FINGERPRINT, SPEC
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -80,6 +81,8 @@ FIRST = {
     },
 }
 """A row of each table of revision 0001, written without the classes of today."""
+RENAMED = {"match_round": "promotion_round"}
+"""Columns of theirs that have another name today."""
 
 
 @pytest.fixture
@@ -105,10 +108,40 @@ def stored(url):
     with engine.connect() as connection:
         tables = {name: Table(name, MetaData(), autoload_with=connection) for name in FIRST}
         found = {
-            name: connection.execute(select(*(table.c[c] for c in FIRST[name]))).all() for name, table in tables.items()
+            name: connection.execute(select(*(_column(table, c) for c in FIRST[name]))).all()
+            for name, table in tables.items()
         }
     engine.dispose()
     return found
+
+
+def _column(table, name):
+    return table.c[name] if name in table.c else table.c[RENAMED[name]]
+
+
+def test_what_got_another_name_keeps_what_it_held(populated):
+    with migration_config(populated) as config:
+        command.upgrade(config, "0014")
+    engine = make_engine(populated)
+    with engine.begin() as connection:
+        table = Table("studies", MetaData(), autoload_with=connection)
+        match = {"baseline": 0, "candidates": [3], "notes": ["n"]}
+        connection.execute(table.update().values(match=match, errand={"kind": "canary", "most_runs": 2}))
+    engine.dispose()
+    upgrade(populated)
+    database = Database(populated)
+    with database.read() as session:
+        study = studies.get(session, "study-1")
+        assert (study.promotion_round, study.promotion["candidates"]) == (1, [3])
+        assert (study.system_study.kind, study.system_study.most_runs) == ("canary", 2)
+        (period,) = session.scalars(select(FingerprintPeriodRow))
+        assert (period.worker_id, period.fingerprint_key) == ("worker-1", "f")
+    database.close()
+    with migration_config(populated) as config:
+        command.downgrade(config, "0014")
+    with migration_config(populated) as config:
+        command.upgrade(config, "head")
+        command.check(config)
 
 
 def test_data_of_the_first_revision_survives_every_migration(populated):

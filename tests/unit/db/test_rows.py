@@ -43,7 +43,7 @@ def test_values_and_times_survive_the_round_trip(database):
         study = studies.get(session, "study-1")
         assert study.spec == StudySpec.model_validate(SPEC) and study.cluster == CLUSTER and study.notes == ["seen"]
         assert study.created_at == NOON and study.created_at.tzinfo is UTC
-        assert study.profile is None and study.match is None
+        assert study.profile is None and study.promotion is None
         (trial,) = trials.of_study(session, "study-1")
         assert (trial.number, trial.config, trial.state) == (0, CONFIG, TrialState.WAITING)
 

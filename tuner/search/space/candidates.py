@@ -3,8 +3,8 @@
 import math
 
 from shardtune.api_schemas.search_space import KnobValue
+from shardtune.tuner.search.space.define_by_run import Question
 from shardtune.tuner.search.space.knobs import KNOBS
-from shardtune.tuner.search.space.walk import Question
 
 _SHOWN = 12
 

@@ -1,6 +1,6 @@
 """Every knob of the search: its name, what values it takes, and whether a user may name values the search would not try.
 
-docs/search-space.md explains them; conditions live in tuner.search.space.walk, candidate values in tuner.search.space.domains.
+docs/search-space.md explains them; conditions live in tuner.search.space.define_by_run, candidate values in tuner.search.space.domains.
 """
 
 import math

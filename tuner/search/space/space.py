@@ -8,11 +8,11 @@ from shardtune.api_schemas.search_space import KnobValue, SpaceLimits
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.workload import Workload
 from shardtune.tuner.search.space import candidates
+from shardtune.tuner.search.space.define_by_run import Answer, DefineByRun, NoLegalValue, Question
 from shardtune.tuner.search.space.domains import Domains
 from shardtune.tuner.search.space.flat import Flat, flatten, unflatten
 from shardtune.tuner.search.space.knobs import KNOBS
 from shardtune.tuner.search.space.limits import KnobLimits
-from shardtune.tuner.search.space.walk import Answer, DeadEnd, Question, Walk
 
 Chooser = Callable[[str, tuple[KnobValue, ...]], KnobValue]
 """Takes a parameter's name and its candidate values, and returns one of them."""
@@ -34,7 +34,7 @@ class Space:
         """Draw one configuration, asking only for knobs that have a choice; None where the limits lead nowhere."""
         try:
             return unflatten(self._walk(lambda q: q.values[0] if len(q.values) == 1 else chooser(q.param, q.values)))
-        except DeadEnd:
+        except NoLegalValue:
             return None
 
     def contains(self, config: TrialConfig) -> bool:
@@ -43,12 +43,12 @@ class Space:
 
         def answer(question: Question) -> KnobValue:
             if candidates.position(own.get(question.knob), question.values) is None:
-                raise DeadEnd(question.knob, question.values)
+                raise NoLegalValue(question.knob, question.values)
             return own[question.knob]
 
         try:
             return unflatten(self._walk(answer)) == config
-        except DeadEnd:
+        except NoLegalValue:
             return False
 
     def params_of(self, config: TrialConfig) -> dict[str, KnobValue]:
@@ -68,14 +68,14 @@ class Space:
             place = candidates.nearest if is_open and not exact else candidates.position
             index = place(own.get(question.knob), question.values)
             if index is None:
-                raise DeadEnd(question.knob, question.values)
+                raise NoLegalValue(question.knob, question.values)
             if len(question.values) > 1:
                 answers.append((question, question.values[index]))
             return question.values[index]
 
         try:
             self._walk(answer)
-        except DeadEnd as end:
+        except NoLegalValue as end:
             raise ValueError(
                 f"{end.knob} ({own.get(end.knob)!r}) is not in the space; it has {candidates.listed(end.candidates)}"
             ) from None
@@ -84,10 +84,10 @@ class Space:
     def canonical(self, config: TrialConfig) -> TrialConfig:
         """The configuration with every knob that does nothing there at its default: equal effect gives equal value."""
         own = flatten(config)
-        free = Walk(self.domains, self._no_limits, lambda question: own[question.knob])
+        free = DefineByRun(self.domains, self._no_limits, lambda question: own[question.knob])
         try:
             return unflatten(free.run())
-        except (ValueError, KeyError, DeadEnd):
+        except (ValueError, KeyError, NoLegalValue):
             # A foreign mesh that does not exist here; such a configuration is its own canonical form.
             return config
 
@@ -117,7 +117,7 @@ class Space:
             return None
         try:
             return unflatten(own | self._walk(answer))
-        except (DeadEnd, ValueError):
+        except (NoLegalValue, ValueError):
             return None
 
     def enumerate(self, narrow: Narrow | None = None) -> Iterator[TrialConfig]:
@@ -162,7 +162,7 @@ class Space:
         Raises:
             ValueError: the knob, what the user allowed, and the values there are.
         """
-        dead: dict[str, DeadEnd] = {}
+        dead: dict[str, NoLegalValue] = {}
         alive: set[str] = set()
         for table in self._tables(candidates.outline, dead):
             alive |= table.keys()
@@ -176,16 +176,16 @@ class Space:
             raise ValueError("space.knobs: the limits contradict each other on every backend; drop one of them")
 
     def _walk(self, answer: Answer) -> Flat:
-        return Walk(self.domains, self.limits, answer).run()
+        return DefineByRun(self.domains, self.limits, answer).run()
 
-    def _tables(self, narrow: Narrow | None, dead: dict[str, DeadEnd] | None = None) -> Iterator[Flat]:
+    def _tables(self, narrow: Narrow | None, dead: dict[str, NoLegalValue] | None = None) -> Iterator[Flat]:
         """Depth first: repeat the walk, each time with the next combination of answers."""
         prefix: list[int] = []
         while True:
             replay = _Replay(prefix, narrow)
             try:
                 yield self._walk(replay)
-            except DeadEnd as end:
+            except NoLegalValue as end:
                 if dead is not None:
                     dead.setdefault(end.knob, end)
             following = replay.following()

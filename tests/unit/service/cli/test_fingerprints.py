@@ -23,7 +23,7 @@ RECORD = FingerprintDetail(
     holders=(HOLDER, HOLDER.model_copy(update={"worker": "node-2", "until": NOON, "is_live": False, "changes": ()})),
     dependents=(
         Dependent(
-            project_id="default", study_key="c" * 32, recommendation_id="rec-1", model="llama-tiny", freshness="stale",
+            project_id="default", case_key="c" * 32, recommendation_id="rec-1", model="llama-tiny", freshness="stale",
             changed_fields=("torch",),
         ),
     ),

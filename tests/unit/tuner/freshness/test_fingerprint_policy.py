@@ -140,8 +140,8 @@ def marks_over_time(*steps, marks=Marks(), is_asked=True):
 
 def test_a_change_is_marked_at_once_and_told_once_after_the_debounce():
     early, late, later = marks_over_time(*((t, [machine(NEW, 0)]) for t in (0, 5, 50)))
-    assert (early.freshness, early.changed_fields, early.told_at) == ("stale", ("driver",), None)
-    assert late.told_at == NOON + DEBOUNCE and late.told_for == ("driver=560",)
+    assert (early.freshness, early.changed_fields, early.announced_at) == ("stale", ("driver",), None)
+    assert late.announced_at == NOON + DEBOUNCE and late.announced_for == ("driver=560",)
     assert later == late
 
 
@@ -155,14 +155,14 @@ def test_a_second_change_is_waited_for_and_after_the_announcement_told_again():
     first, second, third = marks_over_time(
         (0, [machine(NEW, 0)]), (5, [machine(newer, 4)]), (9, [machine(newer, 4)])
     )  # fmt: skip
-    assert (first.told_at, second.told_at) == (None, None) and third.told_for == ("driver=570",)
+    assert (first.announced_at, second.announced_at) == (None, None) and third.announced_for == ("driver=570",)
     again, told = marks_over_time((20, [machine(NEW, 20)]), (25, [machine(NEW, 20)]), marks=third)
-    assert again.told_at == third.told_at and told.told_at == NOON + timedelta(minutes=25)
+    assert again.announced_at == third.announced_at and told.announced_at == NOON + timedelta(minutes=25)
 
 
 def test_an_older_answer_is_marked_and_not_told():
     *_, last = marks_over_time((0, [machine(NEW, 0)]), (60, [machine(NEW, 0)]), is_asked=False)
-    assert (last.freshness, last.told_at) == ("stale", None)
+    assert (last.freshness, last.announced_at) == ("stale", None)
 
 
 def test_a_patch_of_the_kernel_lowers_the_confidence_only():

@@ -116,18 +116,18 @@ def confirmed(obs, speeds):
 AGREED = numerics.Judgement(reference=0, confirmed_by=1)
 
 
-def answer(history, match, ratios, challenger):
+def answer(history, field, ratios, challenger):
     standing = Standing(challenger, tuple(map(math.log, ratios)), None)
-    return ranking.result(history, match, standing, (20, 120.0))
+    return ranking.result(history, field, standing, (20, 120.0))
 
 
 def test_the_fastest_are_promoted_against_the_fastest_documented_default():
     history = [complete(0, DDP, 120, "sampler"), complete(1, FSDP2, 100, "default"), complete(2, ZERO, 130)]
-    match = ranking.pick(history, False, AGREED)
-    assert (match.baseline, match.candidates) == (1, (2, 0))
-    assert "documented default" in match.notes[0]
+    field = ranking.pick(history, False, AGREED)
+    assert (field.baseline, field.candidates) == (1, (2, 0))
+    assert "documented default" in field.notes[0]
     history[1], history[2] = confirmed(history[1], [100, 101, 99]), confirmed(history[2], [128, 131, 130])
-    found = answer(history, match, [1.3] * 7, 2)
+    found = answer(history, field, [1.3] * 7, 2)
     assert found.verdict is Verdict.CONFIRMED and found.candidate is None
     assert (found.best.trial_number, found.best.tokens_per_s_per_gpu, found.best.runs) == (2, 130, 3)
     assert (found.best.spread, found.promotion.runs, found.promotion.gpu_seconds) == ((128, 131), 20, 120.0)
@@ -147,8 +147,8 @@ def test_who_is_far_behind_in_the_search_is_not_promoted():
 
 def test_a_challenger_that_does_not_pass_leaves_the_baseline_best():
     history = [complete(0, DDP, 100, "baseline"), complete(1, FSDP2, 110)]
-    match = ranking.pick(history, True, AGREED)
-    found = answer(history, match, [1.01, 0.99, 1.02, 0.98, 0.97, 1.01, 0.99], 1)
+    field = ranking.pick(history, True, AGREED)
+    found = answer(history, field, [1.01, 0.99, 1.02, 0.98, 0.97, 1.01, 0.99], 1)
     assert found.verdict is Verdict.NO_SIGNIFICANT_IMPROVEMENT
     assert found.best == found.baseline and found.candidate.trial_number == 1
     assert found.speedup.ci95 == pytest.approx((0.97, 1.02))
@@ -165,22 +165,22 @@ def test_a_baseline_that_did_not_fit_is_replaced_and_said_so():
     gone = Observation(
         0, ZERO, "baseline", TrialState.INFEASIBLE, failure=Failure(kind=FailureKind.OOM, message="out of memory")
     )
-    match = ranking.pick([gone, complete(1, DDP, 90, "default"), complete(2, FSDP2, 95)], True, AGREED)
-    assert match.baseline == 1
-    assert "out of memory" in match.notes[0]
+    field = ranking.pick([gone, complete(1, DDP, 90, "default"), complete(2, FSDP2, 95)], True, AGREED)
+    assert field.baseline == 1
+    assert "out of memory" in field.notes[0]
 
 
 def test_a_single_feasible_configuration_has_nothing_to_beat():
     history = [complete(0, DDP, 100, "default"), infeasible(1, FSDP2)]
-    match = ranking.pick(history, False, numerics.Judgement(0, None))
-    found = ranking.unbeaten(history, match)
-    assert match.candidates == ()
+    field = ranking.pick(history, False, numerics.Judgement(0, None))
+    found = ranking.unbeaten(history, field)
+    assert field.candidates == ()
     assert found.speedup is None and found.promotion is None and found.verdict is Verdict.NO_SIGNIFICANT_IMPROVEMENT
 
 
-def test_nothing_is_crowned_until_two_agree():
-    match = ranking.pick([complete(0, DDP)], False, numerics.Judgement(None, None))
-    assert match.baseline is None and "crowned" in match.notes[0]
+def test_no_winner_until_two_agree():
+    field = ranking.pick([complete(0, DDP)], False, numerics.Judgement(None, None))
+    assert field.baseline is None and "no winner" in field.notes[0]
 
 
 def test_a_trial_that_trains_something_else_never_wins():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shardtune.api_schemas.studies import FEWEST_PAIRS
 from shardtune.tuner.verdict import paired_test, promotion
-from shardtune.tuner.verdict.promotion import FreshRun, Match, NextRun, standing
+from shardtune.tuner.verdict.promotion import FreshRun, NextRun, PromotionField, standing
 
 UP, DOWN = math.log(1.4), math.log(0.5)
 
@@ -58,20 +58,20 @@ def test_the_interval_lies_above_one_exactly_when_the_test_says_faster(hundredth
     assert found is None or found.ci95[0] <= found.value <= found.ci95[1]
 
 
-MATCH = Match(0, (1, 2, 3, 4))
+MATCH = PromotionField(0, (1, 2, 3, 4))
 
 
-def play(speed, match=MATCH, salt="study-1", most_pairs=20, worker="w", searched=None):
+def play(speed, field=MATCH, salt="study-1", most_pairs=20, worker="w", searched=None):
     """Make every run a promotion asks for; `speed` is a function of trial and run number."""
-    runs, searched = [], searched or dict.fromkeys(match.candidates, 100.0)
-    while (ask := standing(match, searched, runs, most_pairs, salt).next) is not None:
+    runs, searched = [], searched or dict.fromkeys(field.candidates, 100.0)
+    while (ask := standing(field, searched, runs, most_pairs, salt).next) is not None:
         runs.append(FreshRun(ask.trial, ask.block, worker, speed(ask.trial, len(runs))))
-    return runs, standing(match, searched, runs, most_pairs, salt)
+    return runs, standing(field, searched, runs, most_pairs, salt)
 
 
 def test_slower_candidates_are_eliminated_before_the_pairs():
-    match = Match(0, tuple(range(1, 13)))
-    runs, end = play(lambda trial, _: 100.0 + trial, match, searched={trial: 100.0 + trial for trial in range(1, 13)})
+    field = PromotionField(0, tuple(range(1, 13)))
+    runs, end = play(lambda trial, _: 100.0 + trial, field, searched={trial: 100.0 + trial for trial in range(1, 13)})
     assert end.challenger == 12 and len(end.log_ratios) == 7
     blocks = [{run.trial for run in runs if run.block == block} for block in range(11)]
     assert [len(block) for block in blocks] == [12, 8, 4, 4, *[2] * 7]
@@ -80,7 +80,7 @@ def test_slower_candidates_are_eliminated_before_the_pairs():
 
 
 def test_candidates_far_behind_are_eliminated_before_their_round_is_due():
-    runs, end = play(lambda trial, _: 50.0 * (trial + 1), Match(0, tuple(range(1, 10))))
+    runs, end = play(lambda trial, _: 50.0 * (trial + 1), PromotionField(0, tuple(range(1, 10))))
     assert {run.trial for run in runs if run.block == 1} == {8, 9}
     assert end.challenger == 9 and {run.trial for run in runs if run.block > 2} == {0, 9}
 
@@ -88,13 +88,13 @@ def test_candidates_far_behind_are_eliminated_before_their_round_is_due():
 def test_one_disturbed_run_does_not_eliminate_the_fastest():
     disturbed = iter([True])
     speed = lambda trial, _: 105.0 if trial == 9 and not next(disturbed, False) else 60.0 if trial == 9 else 100.0  # noqa: E731
-    match = Match(0, tuple(range(1, 10)))
-    searched = {trial: 105.0 if trial == 9 else 100.0 for trial in match.candidates}
-    assert play(speed, match, searched=searched)[1].challenger == 9
+    field = PromotionField(0, tuple(range(1, 10)))
+    searched = {trial: 105.0 if trial == 9 else 100.0 for trial in field.candidates}
+    assert play(speed, field, searched=searched)[1].challenger == 9
 
 
 def test_a_single_candidate_needs_no_screening():
-    runs, end = play(lambda trial, _: 100.0 + trial, Match(3, (5,)))
+    runs, end = play(lambda trial, _: 100.0 + trial, PromotionField(3, (5,)))
     assert end.challenger == 5 and len(runs) == 14 == promotion.most_runs(1, 7)
 
 
@@ -123,6 +123,6 @@ def test_a_block_of_two_workers_does_not_count():
 
 def test_blocks_that_never_count_end_too():
     runs: list[FreshRun] = []
-    while (ask := standing(Match(0, (1,)), {1: 100.0}, runs, 20, "s").next) is not None:
+    while (ask := standing(PromotionField(0, (1,)), {1: 100.0}, runs, 20, "s").next) is not None:
         runs.append(FreshRun(ask.trial, ask.block, f"w{len(runs)}", 100.0))
-    assert len(runs) == 40 and standing(Match(0, (1,)), {1: 100.0}, runs, 20, "s").log_ratios == ()
+    assert len(runs) == 40 and standing(PromotionField(0, (1,)), {1: 100.0}, runs, 20, "s").log_ratios == ()

@@ -9,11 +9,11 @@ import time
 import psutil
 import pytest
 
-from shardtune.service.cli.tied import tied
+from shardtune.service.cli.parent_death import dies_with_parent
 from shardtune.workers.agent.supervise import RunLimits, supervise
 from shardtune.workers.launchers.base import LaunchFailed
+from shardtune.workers.launchers.parent_death import PID_NAMESPACE
 from shardtune.workers.launchers.processes import MARK, kill_marked, marked
-from shardtune.workers.launchers.tether import PID_NAMESPACE
 from shardtune.workers.launchers.warm import ForkUnsafe
 from tests.support.worker_fakes import FAKE_HOST
 
@@ -132,7 +132,9 @@ def agent_with(mark, directory):
 
     def start(acts, kind, **environment):
         command = [sys.executable, "-c", _AGENT, kind, mark, str(directory.path), *FAKE_HOST]
-        started.append(subprocess.Popen(tied(command), env={**os.environ, "FAKE_ACTS": acts, **environment}))
+        started.append(
+            subprocess.Popen(dies_with_parent(command), env={**os.environ, "FAKE_ACTS": acts, **environment})
+        )
         return started[-1]
 
     yield start

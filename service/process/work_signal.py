@@ -28,7 +28,7 @@ class _Nothing(NamedTuple):
     reserved: frozenset[str]
 
 
-class Board:
+class WorkSignal:
     """The studies' versions as last seen, and who found nothing there. Belongs to the event loop's thread."""
 
     def __init__(self) -> None:

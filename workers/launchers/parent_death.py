@@ -1,4 +1,4 @@
-"""Become another program that the kernel kills when its parent dies: `tether.py [--isolated] PARENT_PID PROGRAM [ARGUMENT…]`.
+"""Become another program that the kernel kills when its parent dies: `parent_death.py [--isolated] PARENT_PID PROGRAM [ARGUMENT…]`.
 
 A file of its own, run as a script, because Popen's `preexec_fn` is unsafe in a process with threads. The kernel keeps
 the death signal over exec and ties it to the parent *thread*, so start this from a thread that lives as long as the ranks may.

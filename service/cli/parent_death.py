@@ -1,4 +1,4 @@
-"""Become a command that dies with the process that started it: `python tied.py PARENT_PID COMMAND…`.
+"""Become a command that dies with the process that started it: `python parent_death.py PARENT_PID COMMAND…`.
 
 Run as a file, so that nothing of the application is imported before the command takes over.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 _PR_SET_PDEATHSIG = 1
 
 
-def tied(command: Sequence[str]) -> list[str]:
+def dies_with_parent(command: Sequence[str]) -> list[str]:
     """The command, killed by the kernel when this process dies, however that happens."""
     return [sys.executable, "-I", str(Path(__file__).resolve()), str(os.getpid()), *command]
 

@@ -10,7 +10,7 @@ from shardtune.api_schemas.strategies import TrialConfig
 ErrandKind = Literal["challenge", "search", "canary"]
 
 
-class Errand(Schema):
+class SystemStudy(Schema):
     """Why a study exists that no user asked for, and what it runs."""
 
     kind: ErrandKind

@@ -28,7 +28,7 @@ class Question:
 Answer = Callable[[Question], KnobValue]
 
 
-class DeadEnd(Exception):
+class NoLegalValue(Exception):
     """The user's limits leave a knob without a value on this path."""
 
     def __init__(self, knob: str, candidates: tuple[KnobValue, ...]) -> None:
@@ -36,7 +36,7 @@ class DeadEnd(Exception):
         self.knob, self.candidates = knob, candidates
 
 
-class Walk:
+class DefineByRun:
     """One path through the space."""
 
     def __init__(self, domains: Domains, limits: KnobLimits, answer: Answer) -> None:
@@ -62,14 +62,14 @@ class Walk:
         """Decide a knob among the candidates the user's limits leave. `at` tells apart different candidate sets."""
         values = self.limits.restrict(knob, candidates)
         if not values:
-            raise DeadEnd(knob, candidates)
+            raise NoLegalValue(knob, candidates)
         backend = self.table.get("backend")
         own = knob in ("backend", "micro_batch", "activation_checkpointing", "compile")
         param = (knob if own else f"{backend}.{knob}") + (f"@{at}" if at else "")
         self.table[knob] = self.answer(Question(knob, param, values))
         return self.table[knob]
 
-    def hold(self, knob: str, value: KnobValue, candidates: tuple[KnobValue, ...]) -> None:
+    def fix(self, knob: str, value: KnobValue, candidates: tuple[KnobValue, ...]) -> None:
         """Set a knob that does nothing here: the user's pin where that is legal, or this value."""
         pin = self.limits.pinned(knob, value)
         self.table[knob] = pin if KNOBS[knob].open or pin in candidates else value
@@ -79,7 +79,7 @@ class Walk:
     ) -> KnobValue:
         if effective:
             return self.pick(knob, candidates)
-        self.hold(knob, otherwise, candidates)
+        self.fix(knob, otherwise, candidates)
         return self.table[knob]
 
     def _checkpointing(self) -> None:
@@ -159,7 +159,7 @@ class Walk:
         world = domains.world
         replicates = self.limits.restrict("dp_replicate", divisors(world))
         if not replicates:
-            raise DeadEnd("dp_replicate", divisors(world))
+            raise NoLegalValue("dp_replicate", divisors(world))
         shard = int(self.pick("dp_shard", tuple(world // int(k) for k in reversed(replicates))))
         self.table["dp_replicate"] = max(1, world // shard)
         groups = domains.reshard_groups(shard)
@@ -186,7 +186,7 @@ class Walk:
             if effective and len(depths) > 1:
                 self.pick(knob, depths, at="" if len(depths) == 3 else f"{len(depths)}")
             else:
-                self.hold(knob, held, depths)
+                self.fix(knob, held, depths)
 
     def _fsdp1(self, accumulates: bool) -> None:
         domains, default = self.domains, Fsdp1Config(dp_shard=1)
@@ -221,7 +221,7 @@ class Walk:
             strategies = ("FULL_SHARD", "SHARD_GRAD_OP") if world > 1 else ("FULL_SHARD",)
         strategies += HYBRID if hybrid else ()
         if not strategies:
-            raise DeadEnd("dp_replicate", divisors(world)[:-1])
+            raise NoLegalValue("dp_replicate", divisors(world)[:-1])
         strategy = str(self.pick("sharding_strategy", strategies))
         if strategy in HYBRID:
             shard = int(self.pick("dp_shard", tuple(world // k for k in reversed(hybrid)), at="hybrid"))

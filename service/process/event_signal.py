@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from shardtune.db.queries.events import Head
 
 
-class Feed:
+class EventSignal:
     """Newest event numbers of the studies somebody watches. All of it runs in the event loop's thread."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Feed:
             return
 
 
-class Seats:
+class StreamLimits:
     """How many streams each client holds open."""
 
     def __init__(self) -> None:

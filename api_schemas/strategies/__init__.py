@@ -41,18 +41,7 @@ class TrialConfig(Schema):
 
     @model_validator(mode="after")
     def _legal(self) -> "TrialConfig":
-        strategy = self.strategy
-        if self.activation_checkpointing == "selective" and isinstance(strategy, ZeroConfig) and strategy.stage == 3:
-            # deepspeed 0.19.8 issues other gathers in recomputation than in forward, by prefetch and persistence, and
-            # torch matches operators by their count: "aten.cat.default invocation index 2 … not found in storage".
-            raise ValueError(
-                "activation_checkpointing ('selective') does not work at ZeRO stage (3), whose gathers differ between "
-                "forward and recomputation; use 'full' or 'none', or another strategy"
-            )
-        if self.compile and isinstance(strategy, Fsdp1Config) and not strategy.use_orig_params:
-            raise ValueError(
-                "use_orig_params (false) cannot be compiled under FSDP1; set it to true, or compile to false"
-            )
+        self.strategy.check_blocks(self.activation_checkpointing, self.compile)
         return self
 
     @property

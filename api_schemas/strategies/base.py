@@ -1,6 +1,11 @@
-"""What every strategy shares."""
+"""What every strategy shares: the words, and what each is asked."""
 
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.workload import Recipe, Workload
 
 Checkpointing = Literal["none", "selective", "full"]
 """Activation checkpointing of the repeated blocks.
@@ -12,3 +17,67 @@ activation checkpointing, the policy torchtitan calls `op`); `full` keeps only e
 GradSync = Literal["every", "reduce_scatter", "last"]
 """When gradients are reduced while accumulating: every micro batch; every micro batch within the shard group and
 once across replicate groups; or once, after the last micro batch (unsharded gradients are then held)."""
+
+
+@dataclass(frozen=True)
+class TrainerStep:
+    """What Hugging Face's Trainer has to be told besides a strategy's own fields."""
+
+    workload: Workload
+    micro_batch: int
+    accumulation: int
+    checkpoints: bool
+    """Trainer, not the caller, recomputes whole blocks in backward."""
+    block_class: str | None
+    """None: Trainer asks the model for it."""
+
+    def sync_each_batch(self, policy: GradSync) -> dict[str, Any]:
+        """Accelerate reduces gradients once a step unless it is told otherwise."""
+        if policy != "every" or self.accumulation == 1:
+            return {}
+        return {"accelerator_config": {"gradient_accumulation_kwargs": {"sync_each_batch": True}}}
+
+    def checkpointing(self) -> dict[str, Any]:
+        """Trainer's own arguments for it."""
+        if not self.checkpoints:
+            return {}
+        return {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"use_reentrant": False}}
+
+
+class StrategySchema(Schema):
+    """What a configuration, a baseline, the predictor and the exports ask of every strategy."""
+
+    def check_blocks(self, checkpointing: Checkpointing, compiled: bool) -> None:
+        """Refuse what the backend cannot do with the model's blocks.
+
+        Raises:
+            ValueError: names the field and the remedy.
+        """
+
+    def check_ranks(self, ranks: int) -> None:
+        """Refuse groups that do not come out.
+
+        Raises:
+            ValueError: names the field and the remedy.
+        """
+
+    def check_cluster(self, cluster: Cluster, recipe: Recipe, accumulation: int) -> None:
+        """Refuse what cannot run there, or would train something else.
+
+        Raises:
+            ValueError: names the field and the remedy.
+        """
+        self.check_ranks(cluster.world_size)
+
+    def to_training_arguments(self, step: TrainerStep) -> dict[str, Any] | None:
+        """Fields of Hugging Face `TrainingArguments` (transformers 5); None: Trainer has no such backend."""
+        return None
+
+
+def check_mesh(replicate: int, shard: int, ranks: int) -> None:
+    """Raises ValueError for a mesh of another size than the ranks."""
+    if replicate * shard != ranks:
+        raise ValueError(
+            f"dp_replicate × dp_shard ({replicate} × {shard}) must equal the number of ranks ({ranks}); "
+            f"choose two factors of it, such as dp_replicate 1, dp_shard {ranks}"
+        )

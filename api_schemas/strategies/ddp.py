@@ -4,11 +4,10 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from shardtune.api_schemas.base import Schema
-from shardtune.api_schemas.strategies.base import GradSync
+from shardtune.api_schemas.strategies.base import GradSync, StrategySchema, TrainerStep
 
 
-class DdpConfig(Schema):
+class DdpConfig(StrategySchema):
     """Arguments of `torch.nn.parallel.DistributedDataParallel`."""
 
     kind: Literal["ddp"] = "ddp"
@@ -32,6 +31,17 @@ class DdpConfig(Schema):
             "bucket_cap_mb": self.bucket_cap_mb,
             "gradient_as_bucket_view": self.gradient_as_bucket_view,
             "static_graph": self.static_graph,
+        }
+
+    def to_training_arguments(self, step: TrainerStep) -> dict[str, Any]:
+        """See `StrategySchema`; `gradient_as_bucket_view` has no field."""
+        return {
+            "ddp_bucket_cap_mb": self.bucket_cap_mb,
+            "ddp_static_graph": self.static_graph,
+            "ddp_broadcast_buffers": False,
+            "ddp_find_unused_parameters": False,
+            **step.sync_each_batch(self.grad_sync),
+            **step.checkpointing(),
         }
 
     def describe(self) -> str:

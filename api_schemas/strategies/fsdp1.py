@@ -4,8 +4,8 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from shardtune.api_schemas.base import Schema
-from shardtune.api_schemas.strategies.base import GradSync
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.strategies.base import Checkpointing, GradSync, StrategySchema, check_mesh
 from shardtune.api_schemas.workload import Recipe
 
 ShardingStrategy = Literal["FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2", "NO_SHARD"]
@@ -17,7 +17,7 @@ RESHARDING: tuple[ShardingStrategy, ...] = ("FULL_SHARD", "HYBRID_SHARD")
 """Free gathered parameters after forward."""
 
 
-class Fsdp1Config(Schema):
+class Fsdp1Config(StrategySchema):
     """Arguments of `torch.distributed.fsdp.FullyShardedDataParallel`, applied to each repeated block and to the root."""
 
     kind: Literal["fsdp1"] = "fsdp1"
@@ -65,6 +65,27 @@ class Fsdp1Config(Schema):
     def keeps_parameters(self) -> bool:
         """Whether gathered parameters stay from forward to backward."""
         return self.dp_shard > 1 and self.sharding_strategy not in RESHARDING
+
+    def check_blocks(self, checkpointing: Checkpointing, compiled: bool) -> None:
+        """See `StrategySchema`."""
+        if compiled and not self.use_orig_params:
+            raise ValueError(
+                "use_orig_params (false) cannot be compiled under FSDP1; set it to true, or compile to false"
+            )
+
+    def check_ranks(self, ranks: int) -> None:
+        """See `StrategySchema`."""
+        check_mesh(self.dp_replicate, self.dp_shard, ranks)
+
+    def check_cluster(self, cluster: Cluster, recipe: Recipe, accumulation: int) -> None:
+        """See `StrategySchema`."""
+        super().check_cluster(cluster, recipe, accumulation)
+        if self.cpu_offload and cluster.device == "cpu":
+            raise ValueError(
+                "cpu_offload (true) needs page-locked memory under FSDP1, which torch has only with a GPU; set it to false: "
+                "on CPU ranks shards are in host memory already"
+            )
+        self.check_accumulation(recipe, accumulation)
 
     def check_accumulation(self, recipe: Recipe, accumulation: int) -> None:
         """Refuse what torch 2.13 takes without a word and trains wrongly.

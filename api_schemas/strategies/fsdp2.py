@@ -4,11 +4,10 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from shardtune.api_schemas.base import Schema
-from shardtune.api_schemas.strategies.base import GradSync
+from shardtune.api_schemas.strategies.base import GradSync, StrategySchema, TrainerStep, check_mesh
 
 
-class Fsdp2Config(Schema):
+class Fsdp2Config(StrategySchema):
     """Arguments of `torch.distributed.fsdp.fully_shard` and of the calls around it."""
 
     kind: Literal["fsdp2"] = "fsdp2"
@@ -52,6 +51,10 @@ class Fsdp2Config(Schema):
         """The policy in the words all strategies share."""
         return self.grad_sync
 
+    def check_ranks(self, ranks: int) -> None:
+        """See `StrategySchema`."""
+        check_mesh(self.dp_replicate, self.dp_shard, ranks)
+
     def to_fully_shard(self) -> dict[str, Any]:
         """Keyword arguments for `fully_shard(module, mesh=…, mp_policy=…, **…)` that do not need torch objects."""
         return {"reshard_after_forward": self.reshard_after_forward}
@@ -70,6 +73,21 @@ class Fsdp2Config(Schema):
             "fsdp_cpu_ram_efficient_loading": True,
             "fsdp_state_dict_type": "SHARDED_STATE_DICT",
         }
+
+    def to_training_arguments(self, step: TrainerStep) -> dict[str, Any]:
+        """See `StrategySchema`; Trainer wants FSDP's own activation checkpointing, not Trainer's argument."""
+        section: dict[str, Any] = {
+            "version": 2,
+            "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "reshard_after_forward": bool(self.reshard_after_forward),
+            "cpu_offload": self.cpu_offload,
+            "cpu_ram_efficient_loading": True,
+            "state_dict_type": "SHARDED_STATE_DICT",
+            "activation_checkpointing": step.checkpoints,
+        }
+        if step.block_class is not None:
+            section["transformer_layer_cls_to_wrap"] = [step.block_class]
+        return {**step.sync_each_batch(self.grad_sync), "fsdp": True, "fsdp_config": section}
 
     def as_accelerate_runs_it(self, accumulation: int) -> "Fsdp2Config":
         """With Accelerate 1.15's own prefetch, a unit per block, and gradients reduced each time or once."""

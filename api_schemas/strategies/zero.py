@@ -8,9 +8,12 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from shardtune.api_schemas.base import Schema
-from shardtune.api_schemas.strategies.base import GradSync
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.strategies.base import Checkpointing, GradSync, StrategySchema, TrainerStep
+from shardtune.api_schemas.workload import Recipe, Workload
 
+NVME_PLACEHOLDER = "/path/on/nvme"
+"""Where offloaded state goes is the user's to choose; the worker's own folder means nothing elsewhere."""
 _DTYPE = {"float32": "fp32", "bfloat16": "bf16"}
 
 
@@ -24,7 +27,7 @@ class Offload(Schema):
     """Share of the optimizer state offloaded (stage 3 only; ignored for parameters)."""
 
 
-class ZeroConfig(Schema):
+class ZeroConfig(StrategySchema):
     """The `zero_optimization` section of a DeepSpeed configuration; sizes count elements, not bytes."""
 
     kind: Literal["zero"] = "zero"
@@ -69,6 +72,37 @@ class ZeroConfig(Schema):
     def sync_policy(self) -> GradSync:
         """Stage 1 reduces at the accumulation boundary; stages 2 and 3 every micro batch (they forbid `no_sync`)."""
         return "last" if self.stage == 1 else "every"
+
+    def check_blocks(self, checkpointing: Checkpointing, compiled: bool) -> None:
+        """See `StrategySchema`."""
+        if checkpointing == "selective" and self.stage == 3:
+            # deepspeed 0.19.8 issues other gathers in recomputation than in forward, by prefetch and persistence, and
+            # torch matches operators by their count: "aten.cat.default invocation index 2 … not found in storage".
+            raise ValueError(
+                "activation_checkpointing ('selective') does not work at ZeRO stage (3), whose gathers differ between "
+                "forward and recomputation; use 'full' or 'none', or another strategy"
+            )
+
+    def check_ranks(self, ranks: int) -> None:
+        """See `StrategySchema`."""
+        if ranks % self.zero_hpz_partition_size:
+            # DeepSpeed takes it, and gathers from groups that do not exist.
+            raise ValueError(
+                f"zero_hpz_partition_size ({self.zero_hpz_partition_size}) must divide the number of ranks ({ranks}); "
+                "use 1 or a divisor"
+            )
+
+    def check_cluster(self, cluster: Cluster, recipe: Recipe, accumulation: int) -> None:
+        """See `StrategySchema`."""
+        super().check_cluster(cluster, recipe, accumulation)
+        offloads = [offload for offload in (self.offload_optimizer, self.offload_param) if offload]
+        if cluster.device == "cpu" and any(offload.device == "nvme" for offload in offloads):
+            raise ValueError("offload device ('nvme') does not work on CPU ranks; use 'cpu' or drop it")
+
+    def to_training_arguments(self, step: TrainerStep) -> dict[str, Any]:
+        """See `StrategySchema`."""
+        document = self.to_deepspeed(step.workload, step.micro_batch, step.accumulation, NVME_PLACEHOLDER)
+        return {"deepspeed": document, **step.checkpointing()}
 
     def to_deepspeed(
         self, workload: Workload, micro_batch: int, accumulation: int, nvme_path: str | None = None

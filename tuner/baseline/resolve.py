@@ -5,7 +5,7 @@ from typing import NamedTuple
 from pydantic import JsonValue, ValidationError
 
 from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.strategies import Fsdp1Config, Fsdp2Config, TrialConfig, ZeroConfig
+from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.workload import Workload, gradient_accumulation
 from shardtune.tuner.baseline import accelerate, deepspeed, training_arguments
 from shardtune.tuner.baseline.section import Section, in_words
@@ -65,23 +65,8 @@ def _ours(values: dict[str, JsonValue]) -> TrialConfig:
 
 
 def _check_fits(config: TrialConfig, workload: Workload, cluster: Cluster) -> None:
-    strategy, world = config.strategy, cluster.world_size
-    if isinstance(strategy, Fsdp1Config | Fsdp2Config) and strategy.dp_replicate * strategy.dp_shard != world:
-        raise ValueError(
-            f"baseline mesh dp_replicate × dp_shard ({strategy.dp_replicate} × {strategy.dp_shard}) must equal the "
-            f"cluster's {world} ranks; try dp_replicate 1, dp_shard {world}"
-        )
-    if isinstance(strategy, ZeroConfig):
-        hpz = strategy.zero_hpz_partition_size
-        if world % hpz:
-            raise ValueError(f"baseline zero_hpz_partition_size ({hpz}) must divide {world} ranks; use 1")
-        offloads = [offload for offload in (strategy.offload_optimizer, strategy.offload_param) if offload]
-        if cluster.device == "cpu" and any(offload.device == "nvme" for offload in offloads):
-            raise ValueError("baseline offload device ('nvme') does not work on CPU ranks; use 'cpu' or drop it")
-    accumulation = gradient_accumulation(workload.global_batch, config.micro_batch, world)
-    if isinstance(strategy, Fsdp1Config):
-        if strategy.cpu_offload and cluster.device == "cpu":
-            raise ValueError(
-                "baseline cpu_offload (true) needs a GPU under FSDP1, whose memory torch pins; set it to false on CPU ranks"
-            )
-        strategy.check_accumulation(workload.recipe, accumulation)
+    accumulation = gradient_accumulation(workload.global_batch, config.micro_batch, cluster.world_size)
+    try:
+        config.strategy.check_cluster(cluster, workload.recipe, accumulation)
+    except ValueError as error:
+        raise ValueError(f"baseline {error}") from None

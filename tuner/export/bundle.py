@@ -3,14 +3,10 @@
 import json
 
 from shardtune.api_schemas.exports import Export, ExportFormat
-from shardtune.api_schemas.strategies import ZeroConfig
 from shardtune.api_schemas.studies import Contender, Study
 from shardtune.tuner.export import accelerate, launch, lightning, snippet, torchtitan, training_arguments
+from shardtune.tuner.export.backends.registry import BACKENDS
 from shardtune.tuner.export.source import ExportSource
-
-NVME_PLACEHOLDER = "/path/on/nvme"
-"""Where offloaded state goes is the user's to choose; the worker's own folder means nothing elsewhere."""
-
 
 _RENDERERS = {
     "training-arguments": training_arguments.render,
@@ -53,13 +49,7 @@ def files(study: Study, contender: Contender) -> dict[str, str]:
     if not study.spec.model.is_own:
         # The user's own code has its own script and its own way to start it.
         contents |= {"launch.sh": launch.script(source), "train_snippet.py": snippet.source(source)}
-    strategy = source.config.strategy
-    if isinstance(strategy, ZeroConfig):
-        section = strategy.to_deepspeed(
-            source.workload, source.config.micro_batch, source.accumulation, NVME_PLACEHOLDER
-        )
-        contents["ds_config.json"] = json.dumps(section, indent=2) + "\n"
-    return contents
+    return contents | BACKENDS[source.config.backend].files(source, source.config.strategy)
 
 
 def _task(source: ExportSource) -> str:

@@ -1,7 +1,7 @@
 """`launch.sh`: one line for torchrun, one for Accelerate, with what must be refused."""
 
 from shardtune.api_schemas.cpu_rank_environment import CPU_RANKS
-from shardtune.api_schemas.strategies import Fsdp1Config, Fsdp2Config, ZeroConfig
+from shardtune.tuner.export.backends.registry import BACKENDS
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill, indent
 
@@ -43,10 +43,12 @@ def _environment(source: ExportSource) -> list[str]:
 
 
 def _accelerate(source: ExportSource) -> list[str]:
-    strategy = source.config.strategy
-    if source.on_cpu and isinstance(strategy, Fsdp1Config | Fsdp2Config | ZeroConfig):
-        name = "DeepSpeed" if isinstance(strategy, ZeroConfig) else "FSDP"
-        message = f"accelerate ignores {name} on CPU ranks and would train whole replicas; run ./launch.sh without it"
+    parts = BACKENDS[source.config.backend].accelerate(source, source.config.strategy)
+    if source.on_cpu and parts.ignored_on_cpu is not None:
+        message = (
+            f"accelerate ignores {parts.ignored_on_cpu} on CPU ranks and would train whole replicas; "
+            "run ./launch.sh without it"
+        )
         return [f"echo '{message}' >&2", "exit 2"]
     lines = []
     command = '"$python" -m accelerate.commands.launch --config_file "$here/accelerate.yaml"'
@@ -58,8 +60,7 @@ def _accelerate(source: ExportSource) -> list[str]:
         command += ' --main_process_ip "$MASTER_ADDR" --main_process_port 29500 --machine_rank "${NODE_RANK:?}"'
     else:
         command += " --main_process_port 0"  # any free port: another job may hold the default
-    if isinstance(strategy, ZeroConfig):
-        lines.append('cd "$here" # ds_config.json is named relative to it')
-    else:
+    lines += parts.launch
+    if parts.accumulates:
         lines.append(f"export ACCELERATE_GRADIENT_ACCUMULATION_STEPS={source.accumulation}")
     return [*lines, f'exec {command} "$@"']

@@ -1,6 +1,7 @@
 """What a renderer for one consumer gives, and the phrases renderers share."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from shardtune.api_schemas.strategies import TrialConfig
 
@@ -23,7 +24,7 @@ def differences(measured: TrialConfig, done: TrialConfig, consumer: str) -> tupl
     """The knobs in which what a consumer does differs from what was measured."""
     ours, theirs = _flat(measured), _flat(done)
     return tuple(
-        f"{name}: {_word(ours[name])} was measured; {consumer} has {_word(theirs[name])}"
+        f"{name}: {word(ours[name])} was measured; {consumer} has {word(theirs[name])}"
         for name in ours
         if ours[name] != theirs.get(name)
     )
@@ -36,9 +37,21 @@ def comment(lines: tuple[str, ...], prefix: str) -> str:
     return "\n".join([f"{prefix}What it cannot say:", *(f"{prefix}- {line}" for line in lines)])
 
 
+def keywords(options: dict[str, Any]) -> str:
+    """Arguments of a call."""
+    return ", ".join(f"{name}={value!r}" for name, value in options.items())
+
+
+def pretty(values: dict[str, Any]) -> str:
+    """A dictionary as source code inside a function, a line per entry."""
+    lines = [f"        {name!r}: {value!r}," for name, value in values.items()]
+    return "\n".join(["{", *lines, "    }"]).replace("'", '"')
+
+
 def _flat(config: TrialConfig) -> dict[str, object]:
     return {**config.strategy.model_dump(), **config.model_dump(exclude={"strategy"})}
 
 
-def _word(value: object) -> str:
+def word(value: object) -> str:
+    """A knob's value as configuration files write it."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -28,7 +28,6 @@ class Fsdp1Trainer:
 
     def __init__(self, model: nn.Module, setting: base.Setting, config: Fsdp1Config) -> None:
         workload, place = setting.task.workload, setting.place
-        _check(config, setting)
         self._fsdp = _shard(model, setting, config)
         self._place = place
         self._sharded = config.dp_shard > 1
@@ -69,22 +68,6 @@ class Fsdp1Trainer:
 
     def close(self) -> None:
         """See `Trainer`."""
-
-
-def _check(config: Fsdp1Config, setting: base.Setting) -> None:
-    """Raises ValueError for what this machine or FSDP1 cannot do."""
-    place = setting.place
-    if config.dp_replicate * config.dp_shard != place.world_size:
-        raise ValueError(
-            f"dp_replicate × dp_shard ({config.dp_replicate} × {config.dp_shard}) must equal the number of ranks "
-            f"({place.world_size}); choose two factors of it"
-        )
-    if config.cpu_offload and not place.is_cuda:
-        raise ValueError(
-            "cpu_offload (true) needs page-locked memory, which torch has only with a GPU; set it to false: on CPU ranks "
-            "shards are in host memory already"
-        )
-    config.check_accumulation(setting.task.workload.recipe, setting.accumulation)
 
 
 def _shard(model: nn.Module, setting: base.Setting, config: Fsdp1Config) -> FullyShardedDataParallel:

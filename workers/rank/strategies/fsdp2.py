@@ -73,16 +73,7 @@ class Fsdp2Trainer:
 
 
 def make_mesh(config: Fsdp2Config, place: Place) -> DeviceMesh:
-    """The device mesh; neighbouring ranks shard, so a shard group lies within a host where it fits.
-
-    Raises:
-        ValueError: the axes do not multiply to the world size.
-    """
-    if config.dp_replicate * config.dp_shard != place.world_size:
-        raise ValueError(
-            f"dp_replicate × dp_shard ({config.dp_replicate} × {config.dp_shard}) must equal the number of ranks "
-            f"({place.world_size}); choose two factors of it"
-        )
+    """The device mesh; neighbouring ranks shard, so a shard group lies within a host where it fits."""
     if config.dp_replicate == 1:
         # With a second axis of size 1 torch would launch an all-reduce with nobody after every reduce-scatter.
         return init_device_mesh(place.device.type, (config.dp_shard,), mesh_dim_names=("dp_shard",))

@@ -29,12 +29,6 @@ class ZeroTrainer:
     def __init__(self, model: nn.Module, setting: base.Setting, config: ZeroConfig) -> None:
         _quieten()
         workload, place = setting.task.workload, setting.place
-        if place.world_size % config.zero_hpz_partition_size:
-            # DeepSpeed takes it, and gathers from groups that do not exist.
-            raise ValueError(
-                f"zero_hpz_partition_size ({config.zero_hpz_partition_size}) must divide the number of ranks "
-                f"({place.world_size}); use 1 or a divisor"
-            )
         document = config.to_deepspeed(
             workload, setting.task.config.micro_batch, setting.accumulation, nvme_path=_nvme_path(config)
         )

@@ -2,14 +2,11 @@
 
 from torch import nn
 
-from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, TrialConfig, ZeroConfig
+from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.workers.rank.model import build as models
 from shardtune.workers.rank.model import checkpointing
 from shardtune.workers.rank.strategies import base
-from shardtune.workers.rank.strategies.ddp import DdpTrainer
-from shardtune.workers.rank.strategies.fsdp1 import Fsdp1Trainer
-from shardtune.workers.rank.strategies.fsdp2 import Fsdp2Trainer
-from shardtune.workers.rank.strategies.zero import ZeroTrainer
+from shardtune.workers.rank.strategies.registry import TRAINERS
 
 
 def trainer(model: nn.Module, setting: base.Setting) -> base.Trainer:
@@ -18,16 +15,10 @@ def trainer(model: nn.Module, setting: base.Setting) -> base.Trainer:
     Raises:
         ValueError: the backend refuses the combination.
     """
-    config = setting.task.config
-    prepare_blocks(model, config)
-    strategy = config.strategy
-    if isinstance(strategy, DdpConfig):
-        return DdpTrainer(model, setting, strategy)
-    if isinstance(strategy, ZeroConfig):
-        return ZeroTrainer(model, setting, strategy)
-    if isinstance(strategy, Fsdp1Config):
-        return Fsdp1Trainer(model, setting, strategy)
-    return Fsdp2Trainer(model, setting, strategy)
+    task = setting.task
+    task.config.strategy.check_cluster(task.cluster, task.workload.recipe, setting.accumulation)
+    prepare_blocks(model, task.config)
+    return TRAINERS[task.config.backend](model, setting, task.config.strategy)
 
 
 def prepare_blocks(model: nn.Module, config: TrialConfig) -> None:

@@ -83,7 +83,7 @@ def test_batch_sizes_follow_deepspeeds_rules(sizes: dict[str, int], micro_batch:
         ({"zero_optimization": {"stage": "two"}}, "stage ('two')", "number"),
         ({"zero_optimization": {"stage": 2, "reduce_bucket_size": 0}}, "reduce_bucket_size (0)", "greater"),
         ({"strategy": {"kind": "ddp", "bucket": 3}}, "baseline.strategy", "bucket"),
-        ({"strategy": {"kind": "fsdp2", "dp_shard": 4}}, "(1 × 4)", "2 ranks"),
+        ({"strategy": {"kind": "fsdp2", "dp_shard": 4}}, "(1 × 4)", "number of ranks (2)"),
     ],
 )
 def test_a_contradiction_names_both_sides(given: dict[str, Any], theirs: str, ours: str) -> None:

@@ -1,0 +1,89 @@
+"""DDP in each exported file."""
+
+from shardtune.api_schemas.strategies import DdpConfig
+from shardtune.tuner.export.backends import shared
+from shardtune.tuner.export.backends.record import AccelerateParts, ConsumerParts, ExportedBackend, SnippetParts
+from shardtune.tuner.export.rendered import keywords
+from shardtune.tuner.export.source import ExportSource, torch_dtype
+from shardtune.tuner.export.templates import fill, indent
+
+_TORCHTITAN_BUCKET_CAP_MB = 100
+"""torchtitan 0.2.2, models/llama3/infra/parallelize.py, apply_ddp."""
+
+
+def _snippet(source: ExportSource, strategy: DdpConfig) -> SnippetParts:
+    imports, helpers = ["from torch.nn.parallel import DistributedDataParallel"], ""
+    if source.is_mixed:
+        imports.append("from torch.nn.utils import parametrize")
+        helpers = fill("compute_in", compute_dtype=torch_dtype(source.workload.recipe.compute_dtype))
+    return SnippetParts(
+        trainer=_trainer(source, strategy),
+        imports=tuple(imports),
+        standard=("contextlib",) if shared.uses_no_sync(source, strategy.grad_sync) else (),
+        constants=(shared.clipping(source),),
+        helpers=helpers,
+    )
+
+
+def _trainer(source: ExportSource, strategy: DdpConfig) -> str:
+    prepare = shared.prepare_blocks(source)
+    if source.is_mixed:
+        prepare += [
+            "for module in list(model.modules()):",
+            "    for name, _ in list(module.named_parameters(recurse=False)):",
+            "        parametrize.register_parametrization(module, name, Cast(), unsafe=True)",
+        ]
+    return fill(
+        "trainer_ddp",
+        prepare=indent(prepare, 8),
+        device_ids="None" if source.on_cpu else "[device.index]",
+        options=indent([f"{key}={value}," for key, value in strategy.to_ddp().items()], 12),
+        **shared.backward(source, strategy.grad_sync),
+        # Views into buckets must survive; setting them to None would make DDP copy gradients back in.
+        set_to_none=not strategy.gradient_as_bucket_view,
+    )
+
+
+def _accelerate(source: ExportSource, strategy: DdpConfig) -> AccelerateParts:
+    lines = [f"kwargs_handlers=[DistributedDataParallelKwargs({keywords(strategy.to_ddp())})]"]
+    lines += shared.no_accumulate(source, strategy.grad_sync)
+    if source.is_mixed:
+        lines.append("Accelerate's autocast keeps norms and softmax in float32; the trial computed them in bfloat16")
+    return AccelerateParts(in_code=tuple(lines))
+
+
+def _training_arguments(source: ExportSource, strategy: DdpConfig) -> ConsumerParts:
+    by_hand = "\n    trainer.accelerator.ddp_handler.gradient_as_bucket_view = True"
+    return ConsumerParts(
+        done=strategy.model_copy(update={"gradient_as_bucket_view": False}),
+        besides=shared.autocast_differs(source, "Trainer"),
+        code=by_hand if strategy.gradient_as_bucket_view else "",
+    )
+
+
+def _torchtitan(source: ExportSource, strategy: DdpConfig) -> ConsumerParts:
+    done = DdpConfig(
+        bucket_cap_mb=_TORCHTITAN_BUCKET_CAP_MB, grad_sync="every" if source.accumulation > 1 else strategy.grad_sync
+    )
+    return ConsumerParts(
+        done=done,
+        besides=shared.autocast_differs(source, "torchtitan"),
+        values={
+            "data_parallel_replicate_degree": source.cluster.world_size,
+            "data_parallel_shard_degree": 1,
+            "fsdp_reshard_after_forward": "never",
+        },
+    )
+
+
+def _lightning(source: ExportSource, strategy: DdpConfig) -> ConsumerParts:
+    options = {**strategy.to_ddp(), "broadcast_buffers": False, "find_unused_parameters": False}
+    sync = "last" if source.accumulation > 1 else strategy.grad_sync
+    return ConsumerParts(
+        done=strategy.model_copy(update={"grad_sync": sync}),
+        besides=shared.autocast_differs(source, "Lightning"),
+        values={"class": "DDPStrategy", "strategy": f"DDPStrategy({keywords(options)})", "casts": source.is_mixed},
+    )
+
+
+BACKEND = ExportedBackend[DdpConfig](_snippet, _accelerate, _training_arguments, _torchtitan, _lightning)

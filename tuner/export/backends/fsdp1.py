@@ -1,0 +1,70 @@
+"""FSDP1 in each exported file; Trainer, torchtitan and Lightning's exports have no words for it."""
+
+from shardtune.api_schemas.strategies import Fsdp1Config
+from shardtune.api_schemas.strategies.fsdp1 import HYBRID
+from shardtune.tuner.export.backends import shared
+from shardtune.tuner.export.backends.record import AccelerateParts, ExportedBackend, SnippetParts
+from shardtune.tuner.export.source import ExportSource, torch_dtype
+from shardtune.tuner.export.templates import fill, indent
+
+
+def _snippet(source: ExportSource, strategy: Fsdp1Config) -> SnippetParts:
+    names = ["CPUOffload", "FullyShardedDataParallel", "MixedPrecision", "ShardingStrategy"]
+    names += ["BackwardPrefetch"] if strategy.backward_prefetch else []
+    imports = ["\n".join(["from torch.distributed.fsdp import (", *(f"    {name}," for name in sorted(names)), ")"])]
+    if strategy.sharding_strategy in HYBRID:
+        imports.append("from torch.distributed.device_mesh import init_device_mesh")
+    return SnippetParts(
+        trainer=_trainer(source, strategy),
+        imports=tuple(imports),
+        standard=("contextlib",) if shared.uses_no_sync(source, strategy.grad_sync) else (),
+        constants=(shared.clipping(source),),
+        helpers=shared.materialize(),
+        on_meta=True,
+        needs_blocks=True,
+    )
+
+
+def _trainer(source: ExportSource, strategy: Fsdp1Config) -> str:
+    recipe, prefetch = source.workload.recipe, strategy.backward_prefetch
+    axes = f"({strategy.dp_replicate}, {strategy.dp_shard})"
+    return fill(
+        "trainer_fsdp1",
+        sharding_strategy=strategy.sharding_strategy,
+        groups=f'            "device_mesh": init_device_mesh(device.type, {axes}),'
+        if strategy.sharding_strategy in HYBRID
+        else "",
+        cpu_offload=strategy.cpu_offload,
+        param_dtype=torch_dtype(recipe.compute_dtype) if source.is_mixed else None,
+        reduce_dtype=torch_dtype(recipe.reduce_dtype) if source.is_mixed else None,
+        backward_prefetch=f"BackwardPrefetch.{prefetch}" if prefetch is not None else None,
+        options=indent([f'"{key}": {value},' for key, value in strategy.to_fsdp1().items()], 12),
+        prepare=indent(shared.prepare_blocks(source), 8),
+        **shared.backward(source, strategy.grad_sync),
+    )
+
+
+def _accelerate(source: ExportSource, strategy: Fsdp1Config) -> AccelerateParts:
+    lines = []
+    if source.is_mixed:
+        lines.append(
+            "FullyShardedDataParallelPlugin(mixed_precision_policy=MixedPrecision(torch.bfloat16, torch.float32)): "
+            "Accelerate alone reduces gradients and casts buffers in bfloat16"
+        )
+    if not strategy.limit_all_gathers:
+        lines.append("FullyShardedDataParallelPlugin(limit_all_gathers=False)")
+    lines += shared.no_accumulate(source, strategy.grad_sync)
+    if strategy.sharding_strategy in HYBRID and strategy.dp_shard != source.cluster.gpus_per_node:
+        lines.append(
+            f"groups of {strategy.dp_shard} ranks shard here, Accelerate shards within a node: see train_snippet.py"
+        )
+    section = strategy.to_accelerate(source.profile.block_class) | shared.fsdp_checkpointing(source)
+    return AccelerateParts(
+        values={"distributed_type": "FSDP", "fsdp_config": section},
+        in_code=tuple(lines),
+        checkpoints=True,
+        ignored_on_cpu="FSDP",
+    )
+
+
+BACKEND = ExportedBackend[Fsdp1Config](_snippet, _accelerate, None, None, None)

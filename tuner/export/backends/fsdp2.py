@@ -1,0 +1,167 @@
+"""FSDP2 in each exported file."""
+
+from typing import Any
+
+from shardtune.api_schemas.strategies import Fsdp2Config
+from shardtune.tuner.export.backends import shared
+from shardtune.tuner.export.backends.record import AccelerateParts, ConsumerParts, ExportedBackend, SnippetParts
+from shardtune.tuner.export.rendered import keywords
+from shardtune.tuner.export.source import ExportSource, torch_dtype
+from shardtune.tuner.export.templates import fill, indent
+
+_SYNC = {
+    "every": [],
+    "last": ["self.model.set_requires_gradient_sync(last)"],
+    "reduce_scatter": ["self.model.set_requires_all_reduce(last)"],
+}
+_OFFLOADED_BUFFERS = [
+    "for module in model.modules():",
+    "    for name, buffer in module.named_buffers(recurse=False):",
+    "        setattr(module, name, buffer.to(device))  # only parameters are offloaded",
+]
+
+
+def _snippet(source: ExportSource, strategy: Fsdp2Config) -> SnippetParts:
+    policy = "CPUOffloadPolicy" if strategy.cpu_offload else "OffloadPolicy"
+    return SnippetParts(
+        trainer=_trainer(source, strategy),
+        imports=(
+            "from torch.distributed.device_mesh import init_device_mesh",
+            shared.import_of("torch.distributed.fsdp", ["MixedPrecisionPolicy", policy, "fully_shard"]),
+        ),
+        constants=(shared.clipping(source),),
+        on_meta=True,
+        needs_blocks=True,
+    )
+
+
+def _trainer(source: ExportSource, strategy: Fsdp2Config) -> str:
+    recipe, replicated = source.workload.recipe, strategy.dp_replicate > 1
+    offload, count = strategy.cpu_offload, strategy.blocks_per_unit
+    units = f"[blocks[i : i + {count}] for i in range(0, len(blocks), {count})]" if count > 1 else "blocks"
+    return fill(
+        "trainer_fsdp2",
+        # With a second axis of size 1 torch would launch an all-reduce with nobody after every reduce-scatter.
+        mesh=f"({strategy.dp_replicate}, {strategy.dp_shard})" if replicated else f"({strategy.dp_shard},)",
+        mesh_names='("dp_replicate", "dp_shard")' if replicated else '("dp_shard",)',
+        reshard=strategy.to_fully_shard()["reshard_after_forward"],
+        param_dtype=torch_dtype(recipe.compute_dtype) if source.is_mixed else None,
+        reduce_dtype=torch_dtype(recipe.reduce_dtype) if source.is_mixed else None,
+        offload_policy=f"CPUOffloadPolicy(pin_memory={strategy.pin_memory})" if offload else "OffloadPolicy()",
+        prepare=indent(shared.prepare_blocks(source), 8),
+        units=units,
+        prefetch=indent(_prefetch(strategy), 8),
+        state_device='torch.device("cpu")' if offload else "device",
+        buffers=indent(_OFFLOADED_BUFFERS if offload and not source.on_cpu else [], 8),
+        sync=indent(_SYNC[strategy.grad_sync], 12),
+    )
+
+
+def _prefetch(strategy: Fsdp2Config) -> list[str]:
+    first = "heads = [unit[0] for unit in units]" if strategy.blocks_per_unit > 1 else "heads = units"
+    forward, backward = strategy.forward_prefetch, strategy.backward_prefetch
+    lines = []
+    if forward:
+        lines.append(f"    head.set_modules_to_forward_prefetch(heads[i + 1 : i + 1 + {forward}])")
+    if backward == 0:
+        # An empty list means FSDP2's default; the unit itself, already gathered, means none.
+        lines.append("    head.set_modules_to_backward_prefetch([head])")
+    elif backward > 1:
+        lines.append(f"    ahead = heads[max(0, i - {backward}) : i][::-1]")
+        lines.append("    head.set_modules_to_backward_prefetch(ahead or [head])")
+    return [first, "for i, head in enumerate(heads):", *lines] if lines else []
+
+
+def _accelerate(source: ExportSource, strategy: Fsdp2Config) -> AccelerateParts:
+    lines = []
+    if source.is_mixed:
+        lines.append(
+            "FullyShardedDataParallelPlugin(fsdp_version=2, mixed_precision_policy=MixedPrecisionPolicy("
+            "torch.bfloat16, torch.float32, torch.bfloat16)): Accelerate alone reduces gradients in bfloat16"
+        )
+    defaults = Fsdp2Config(dp_shard=strategy.dp_shard, dp_replicate=strategy.dp_replicate)
+    for name in ("forward_prefetch", "backward_prefetch", "blocks_per_unit", "grad_sync", "pin_memory"):
+        if getattr(strategy, name) != getattr(defaults, name):
+            lines.append(f"{name}={getattr(strategy, name)!r} has no word in Accelerate: see train_snippet.py")
+    if not isinstance(strategy.reshard_after_forward, bool):
+        lines.append(f"reshard_after_forward={strategy.reshard_after_forward} is true here, which Accelerate can say")
+    values: dict[str, Any] = {
+        "distributed_type": "FSDP",
+        "fsdp_config": strategy.to_accelerate(source.profile.block_class) | shared.fsdp_checkpointing(source),
+    }
+    if strategy.dp_replicate > 1:
+        values["parallelism_config"] = {
+            "parallelism_config_dp_replicate_size": strategy.dp_replicate,
+            "parallelism_config_dp_shard_size": strategy.dp_shard,
+        }
+    return AccelerateParts(values, tuple(lines), checkpoints=True, ignored_on_cpu="FSDP")
+
+
+def _training_arguments(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
+    lines = []
+    if source.is_mixed:
+        lines.append("recipe: gradients reduced in float32 were measured; Accelerate reduces them in bfloat16")
+    if strategy.dp_replicate > 1:
+        mesh = f"{strategy.dp_replicate} × {strategy.dp_shard}"
+        lines.append(
+            f"dp_replicate × dp_shard ({mesh}): set them by TrainingArguments(parallelism_config=ParallelismConfig(…)), "
+            "see the snippet"
+        )
+    done = strategy.as_accelerate_runs_it(source.accumulation)
+    return ConsumerParts(done, (*lines, *shared.ignored_on_cpu(source)))
+
+
+def _torchtitan(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
+    """No prefetch of its own, a unit per block, gradients reduced every micro batch."""
+    plain = strategy.as_accelerate_runs_it(source.accumulation)
+    done = plain.model_copy(update={"grad_sync": "every" if source.accumulation > 1 else strategy.grad_sync})
+    return ConsumerParts(
+        done=done,
+        besides=("units: torchtitan also shards the embedding, and norm with output, as units of their own",),
+        values={
+            "data_parallel_replicate_degree": strategy.dp_replicate,
+            "data_parallel_shard_degree": strategy.dp_shard,
+            "fsdp_reshard_after_forward": "never" if strategy.reshard_after_forward is False else "always",
+            "enable_cpu_offload": strategy.cpu_offload,
+        },
+    )
+
+
+def _lightning(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
+    """Its mesh has one data-parallel axis, and gradients are reduced once a step."""
+    world = source.cluster.world_size
+    changes: dict[str, Any] = {"grad_sync": "last"} if source.accumulation > 1 else {}
+    if strategy.dp_replicate > 1:
+        changes |= {"dp_replicate": 1, "dp_shard": strategy.dp_replicate * strategy.dp_shard}
+    options = {"data_parallel_size": world, "tensor_parallel_size": 1}
+    return ConsumerParts(
+        done=Fsdp2Config.model_validate({**strategy.model_dump(), **changes}),
+        besides=shared.not_on_cpu(source, "Lightning"),
+        values={
+            "class": "ModelParallelStrategy",
+            "strategy": f"ModelParallelStrategy({keywords(options)})",
+            # FSDP2's own policy casts; Lightning's plugin would cast again.
+            "casts": False,
+        },
+        code=_lightning_model(source, strategy),
+    )
+
+
+def _lightning_model(source: ExportSource, strategy: Fsdp2Config) -> str:
+    recipe, policy = source.workload.recipe, "MixedPrecisionPolicy()"
+    if source.is_mixed:
+        dtypes = torch_dtype(recipe.compute_dtype), torch_dtype(recipe.reduce_dtype)
+        policy = f"MixedPrecisionPolicy(param_dtype={dtypes[0]}, reduce_dtype={dtypes[1]})"
+    return fill(
+        "lightning_fsdp2.py",
+        blocks=source.block_list,
+        per_unit=strategy.blocks_per_unit,
+        reshard=repr(strategy.reshard_after_forward),
+        policy=policy,
+        offload=f"CPUOffloadPolicy(pin_memory={strategy.pin_memory!r})" if strategy.cpu_offload else "OffloadPolicy()",
+        forward=strategy.forward_prefetch,
+        backward=strategy.backward_prefetch,
+    )
+
+
+BACKEND = ExportedBackend[Fsdp2Config](_snippet, _accelerate, _training_arguments, _torchtitan, _lightning)

@@ -1,0 +1,78 @@
+"""Lines of the training script that several backends have."""
+
+from collections.abc import Sequence
+
+from shardtune.api_schemas.strategies.base import GradSync
+from shardtune.tuner.export.source import ExportSource
+from shardtune.tuner.export.templates import fill, indent
+
+CLIPPING = "MAX_GRAD_NORM"
+
+
+def clipping(source: ExportSource) -> str:
+    """The constant of the gradient norm."""
+    limit = source.workload.max_grad_norm
+    return f"{CLIPPING} = {limit}" if limit is not None else f'{CLIPPING} = float("inf")'
+
+
+def prepare_blocks(source: ExportSource) -> list[str]:
+    """Checkpoint and compile each repeated block."""
+    config = source.config
+    lines = ["    checkpointed(block)"] if config.activation_checkpointing != "none" else []
+    lines += ["    block.compile()"] if config.compile else []
+    return ["for block in model.get_submodule(BLOCKS):", *lines] if lines else []
+
+
+def uses_no_sync(source: ExportSource, sync: GradSync) -> bool:
+    """Reduces only after the last of several micro batches."""
+    return sync == "last" and source.accumulation > 1
+
+
+def backward(source: ExportSource, sync: GradSync) -> dict[str, str]:
+    """The loop's variable and its body, with `no_sync` where it is used."""
+    lines = ["loss = self.model(input_ids=tokens, labels=tokens).loss", "(loss / ACCUMULATION).backward()"]
+    if not uses_no_sync(source, sync):
+        return {"micro": "_", "backward": indent(lines, 12)}
+    guard = "with contextlib.nullcontext() if micro == ACCUMULATION - 1 else self.model.no_sync():"
+    return {"micro": "micro", "backward": indent([guard, *(f"    {line}" for line in lines)], 12)}
+
+
+def import_of(module: str, names: Sequence[str]) -> str:
+    """One line."""
+    return f"from {module} import {', '.join(sorted(names))}"
+
+
+def no_accumulate(source: ExportSource, sync: GradSync) -> list[str]:
+    """What a script leaves out where every micro batch is reduced."""
+    if sync != "every" or source.accumulation == 1:
+        return []
+    return ["no accelerator.accumulate: gradients were reduced after every micro batch"]
+
+
+def autocast_differs(source: ExportSource, consumer: str) -> tuple[str, ...]:
+    """Consumers whose mixed precision is autocast."""
+    if not source.is_mixed:
+        return ()
+    return (f"recipe: norms and softmax in bfloat16 were measured; {consumer}'s autocast keeps them in float32",)
+
+
+def not_on_cpu(source: ExportSource, consumer: str) -> tuple[str, ...]:
+    """Consumers that shard on GPUs only."""
+    return (f"backend: {consumer} has no {source.config.backend} on CPU ranks",) if source.on_cpu else ()
+
+
+def ignored_on_cpu(source: ExportSource) -> tuple[str, ...]:
+    """Trainer trains whole replicas there."""
+    if not source.on_cpu:
+        return ()
+    return (f"backend: on CPU ranks Trainer ignores {source.config.backend} without a word",)
+
+
+def fsdp_checkpointing(source: ExportSource) -> dict[str, bool]:
+    """Accelerate's word for it in the section of FSDP."""
+    return {"fsdp_activation_checkpointing": source.config.activation_checkpointing == "full"}
+
+
+def materialize() -> str:
+    """The helper that gives parameters on the meta device their values."""
+    return fill("materialize")

@@ -1,0 +1,97 @@
+"""DeepSpeed ZeRO in each exported file: its own JSON says nearly all."""
+
+import json
+from typing import Any
+
+from shardtune.api_schemas.strategies import ZeroConfig
+from shardtune.api_schemas.strategies.zero import NVME_PLACEHOLDER
+from shardtune.tuner.export.backends import shared
+from shardtune.tuner.export.backends.record import AccelerateParts, ConsumerParts, ExportedBackend, SnippetParts
+from shardtune.tuner.export.rendered import pretty
+from shardtune.tuner.export.source import ExportSource
+from shardtune.tuner.export.templates import fill, indent
+
+
+def _document(source: ExportSource, strategy: ZeroConfig) -> dict[str, Any]:
+    return strategy.to_deepspeed(source.workload, source.config.micro_batch, source.accumulation, NVME_PLACEHOLDER)
+
+
+def _files(source: ExportSource, strategy: ZeroConfig) -> dict[str, str]:
+    return {"ds_config.json": json.dumps(_document(source, strategy), indent=2) + "\n"}
+
+
+def _snippet(source: ExportSource, strategy: ZeroConfig) -> SnippetParts:
+    imports = ["from deepspeed.ops.adam import DeepSpeedCPUAdam"] if strategy.offload_optimizer else []
+    constants = ['DS_CONFIG = Path(__file__).with_name("ds_config.json")']
+    if source.on_cpu:
+        constants.append(
+            "deepspeed.ops.__compatible_ops__ = {}  # else it compiles collectives that training does not use"
+        )
+    if strategy.stage == 3:
+        imports += ["from deepspeed.utils import set_z3_leaf_modules"] if source.profile.moe_class else []
+        imports.append("from transformers.integrations import HfDeepSpeedConfig")
+        constants.append(
+            "SHARDED = HfDeepSpeedConfig(str(DS_CONFIG))  # while it lives, transformers builds models sharded"
+        )
+    return SnippetParts(
+        trainer=_trainer(source, strategy),
+        imports=tuple(imports),
+        modules=("deepspeed",),
+        constants=tuple(constants),
+        join=("deepspeed.init_distributed(dist_backend=dist.get_backend(), dist_init_required=False, verbose=False)",),
+        needs=" and ds_config.json",
+    )
+
+
+def _trainer(source: ExportSource, strategy: ZeroConfig) -> str:
+    prepare = shared.prepare_blocks(source)
+    if strategy.stage == 3 and source.profile.moe_class:
+        # The router picks other experts on every rank; hooks inside would gather in different orders and hang.
+        prepare.append(f'set_z3_leaf_modules(model, ["{source.profile.moe_class}"])')
+    on_host = "DeepSpeedCPUAdam(parameters, adamw_mode=True, **ADAMW)"
+    on_device = "torch.optim.AdamW(parameters, fused=True, **ADAMW)"
+    return fill(
+        "trainer_zero",
+        prepare=indent(prepare, 8),
+        optimizer=on_host if strategy.offload_optimizer is not None else on_device,
+    )
+
+
+def _accelerate(_subject: ExportSource, strategy: ZeroConfig) -> AccelerateParts:
+    return AccelerateParts(
+        values={
+            "distributed_type": "DEEPSPEED",
+            # With a file of its own, Accelerate refuses this word beside it.
+            "mixed_precision": None,
+            "deepspeed_config": {
+                "deepspeed_config_file": "ds_config.json",
+                "zero3_init_flag": strategy.stage == 3,
+            },
+        },
+        accumulates=False,
+        ignored_on_cpu="DeepSpeed",
+        launch=('cd "$here" # ds_config.json is named relative to it',),
+    )
+
+
+def _training_arguments(source: ExportSource, strategy: ZeroConfig) -> ConsumerParts:
+    return ConsumerParts(strategy, shared.ignored_on_cpu(source))
+
+
+def _lightning(source: ExportSource, strategy: ZeroConfig) -> ConsumerParts:
+    document = _document(source, strategy)
+    # Lightning refuses or overwrites what its Trainer says itself.
+    for key in ("gradient_accumulation_steps", "train_batch_size", "gradient_clipping"):
+        document.pop(key)
+    return ConsumerParts(
+        done=strategy,
+        besides=shared.not_on_cpu(source, "Lightning"),
+        values={
+            "class": "DeepSpeedStrategy",
+            "strategy": f"DeepSpeedStrategy(config={pretty(document)})",
+            "casts": source.is_mixed,
+        },
+    )
+
+
+BACKEND = ExportedBackend[ZeroConfig](_snippet, _accelerate, _training_arguments, None, _lightning, _files)

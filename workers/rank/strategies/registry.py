@@ -1,0 +1,20 @@
+"""The backends a rank can train with, by kind."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from shardtune.workers.rank.strategies.base import Setting, Trainer
+from shardtune.workers.rank.strategies.ddp import DdpTrainer
+from shardtune.workers.rank.strategies.fsdp1 import Fsdp1Trainer
+from shardtune.workers.rank.strategies.fsdp2 import Fsdp2Trainer
+from shardtune.workers.rank.strategies.zero import ZeroTrainer
+
+TRAINERS: dict[str, Callable[[nn.Module, Setting, Any], Trainer]] = {
+    "ddp": DdpTrainer,
+    "zero": ZeroTrainer,
+    "fsdp2": Fsdp2Trainer,
+    "fsdp1": Fsdp1Trainer,
+}
+"""Each takes the plain model, the setting and its own kind of strategy."""

@@ -2,7 +2,7 @@
 
 A model so narrow that only the number of operators counts is trained with two depths and two numbers of micro batches
 under each strategy; T = fixed + micro batches × per_micro + layers × per_layer + micro batches × layers × per_both.
-One JSON line per strategy, in milliseconds. The differences to a plain model are the source of `tuner.prediction.throughput.host`.
+One JSON line per strategy, in milliseconds. The differences to a plain model are the source of `launches` in `tuner.prediction.backends`.
 """
 
 import argparse

@@ -16,8 +16,8 @@ from shardtune.api_schemas.hardware import HardwareReport
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.tuner.prediction import model_shape
 from shardtune.tuner.prediction.calibration import CPU_PART_SIGMA, fit_speed
+from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import Evaluation, evaluate
-from shardtune.tuner.prediction.footprint.configs import from_configs
 
 Row = dict[str, str]
 MIB = 2.0**20

@@ -18,8 +18,8 @@ from benchmarks.predictor_figures import Scored, calibrate, leave_one_source_out
 from benchmarks.rows import Case, Skipped, hardware_aliases, read
 from shardtune.api_schemas.base import GIB
 from shardtune.tuner.prediction.calibration import PARTS
+from shardtune.tuner.prediction.candidates import from_rows
 from shardtune.tuner.prediction.footprint import peak_memory
-from shardtune.tuner.prediction.footprint.candidates import from_rows
 from shardtune.tuner.prediction.throughput import step_times
 
 DATA = Path(__file__).parent / "data"

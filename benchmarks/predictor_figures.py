@@ -12,7 +12,7 @@ from benchmarks.correlation import spearman
 from benchmarks.rows import Case
 from shardtune.api_schemas.base import GIB
 from shardtune.tuner.prediction.calibration import fit_speed
-from shardtune.tuner.prediction.footprint.candidates import ZERO
+from shardtune.tuner.prediction.candidates import ZERO
 
 CALIBRATION_SHARE, SEED, MINIMUM_GROUP = 0.2, 20, 5
 

@@ -2,7 +2,7 @@
 
 import re
 
-from shardtune.tuner.prediction.footprint import Implementation
+from shardtune.tuner.prediction.candidates import Implementation
 
 Row = dict[str, str]
 

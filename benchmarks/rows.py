@@ -10,11 +10,21 @@ from pathlib import Path
 
 from benchmarks.programs import Row, implementation
 from shardtune.tuner.prediction import catalogue
+from shardtune.tuner.prediction.candidates import (
+    DDP,
+    FSDP1,
+    FSDP2,
+    FULL,
+    NONE,
+    SELECTIVE,
+    SINGLE,
+    ZERO,
+    Dtypes,
+    Implementation,
+)
 from shardtune.tuner.prediction.catalogue import Gpu
-from shardtune.tuner.prediction.footprint import Dtypes, Implementation
-from shardtune.tuner.prediction.footprint.candidates import DDP, FSDP1, FSDP2, FULL, NONE, SELECTIVE, SINGLE, ZERO
 from shardtune.tuner.prediction.model_shape import ModelShape
-from shardtune.tuner.prediction.throughput.rates import Network, Rates, network_of, rates_of
+from shardtune.tuner.prediction.rates import Network, Rates, network_of, rates_of
 
 GIGABIT = 1e9 / 8
 

@@ -26,8 +26,9 @@ from shardtune.api_schemas.workload import Workload, gradient_accumulation
 from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction import memory_gate
 from shardtune.tuner.prediction.calibration import MemoryCalibration
-from shardtune.tuner.prediction.footprint import Dtypes, Implementation, peak_memory
-from shardtune.tuner.prediction.footprint.configs import from_configs
+from shardtune.tuner.prediction.candidates import Dtypes, Implementation
+from shardtune.tuner.prediction.configs import from_configs
+from shardtune.tuner.prediction.footprint import peak_memory
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.search.seeds import seed_configs
 from shardtune.tuner.search.space import Space, build

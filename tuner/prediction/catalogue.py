@@ -1,6 +1,6 @@
 """The GPU catalogue: what is known of each model, figure by figure with its source, and how to find it by any name.
 
-Peaks are vendors' dense figures; what is achieved of them lives in tuner.prediction.throughput.rates.
+Peaks are vendors' dense figures; what is achieved of them lives in tuner.prediction.rates.
 """
 
 import difflib

@@ -11,11 +11,12 @@ from shardtune.api_schemas.hardware import Cluster, MeasuredHardware
 from shardtune.api_schemas.workload import Workload
 from shardtune.tuner.prediction import catalogue
 from shardtune.tuner.prediction.calibration import UNCALIBRATED, MemoryCalibration, SpeedCalibration
-from shardtune.tuner.prediction.footprint import Candidates, Dtypes, Implementation, MemoryTable, peak_memory
+from shardtune.tuner.prediction.candidates import Candidates, Dtypes, Implementation
+from shardtune.tuner.prediction.footprint import MemoryTable, peak_memory
 from shardtune.tuner.prediction.model_shape import ModelShape
-from shardtune.tuner.prediction.throughput import Network, Rates, StepTable, rates_of, step_times
+from shardtune.tuner.prediction.rates import CPU_NETWORK, CPU_RATES, Network, Rates, cluster_network, rates_of
+from shardtune.tuner.prediction.throughput import StepTable, step_times
 from shardtune.tuner.prediction.throughput.measured import fallback_network, measured_network, measured_rates
-from shardtune.tuner.prediction.throughput.rates import CPU_NETWORK, CPU_RATES, cluster_network
 
 
 @dataclass(frozen=True)

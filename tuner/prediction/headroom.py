@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from shardtune.tuner.prediction.candidates import Candidates
 from shardtune.tuner.prediction.evaluation import Evaluation
-from shardtune.tuner.prediction.footprint import Candidates
 from shardtune.tuner.prediction.model_shape import ModelShape
 
 _SEQUENCES = np.unique(np.round(np.geomspace(1, 32_768, 160))) * 128.0

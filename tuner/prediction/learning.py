@@ -24,8 +24,8 @@ from shardtune.tuner.prediction.calibration import (
     fit_memory,
     fit_speed,
 )
+from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import Evaluation, evaluate
-from shardtune.tuner.prediction.footprint.configs import from_configs
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.traced_shape import TracedShape
 

@@ -11,8 +11,9 @@ from shardtune.api_schemas.trials import Rejection
 from shardtune.api_schemas.workload import Workload
 from shardtune.tuner.objective import available_gib
 from shardtune.tuner.prediction.calibration import MemoryCalibration
-from shardtune.tuner.prediction.footprint import Dtypes, Implementation, MemoryTable, peak_memory
-from shardtune.tuner.prediction.footprint.configs import from_configs
+from shardtune.tuner.prediction.candidates import Dtypes, Implementation
+from shardtune.tuner.prediction.configs import from_configs
+from shardtune.tuner.prediction.footprint import MemoryTable, peak_memory
 from shardtune.tuner.prediction.model_shape import ModelShape
 
 _DEVIATIONS = 2.33

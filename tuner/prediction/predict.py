@@ -33,9 +33,10 @@ from shardtune.tuner.prediction.calibration import (
     MemoryCalibration,
     SpeedCalibration,
 )
+from shardtune.tuner.prediction.candidates import Dtypes, Implementation
+from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import Evaluation, evaluate, machine
-from shardtune.tuner.prediction.footprint import Dtypes, Implementation, peak_memory
-from shardtune.tuner.prediction.footprint.configs import from_configs
+from shardtune.tuner.prediction.footprint import peak_memory
 from shardtune.tuner.prediction.footprint.peak import MOMENTS, SOURCES
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.throughput import StepTable
@@ -60,7 +61,7 @@ def predict(
     Raises:
         ValueError: a mesh that does not multiply up to the cluster, or a GPU the catalogue does not have.
     """
-    _check_mesh(config, cluster)
+    config.strategy.check_ranks(cluster.world_size)
     calibrations: dict[str, Any] = {"memory_calibration": memory_calibration, "speed_calibration": speed_calibration}
     calibrations["measured"] = measured
     candidates = from_configs([config], workload.sequence_length, cluster.world_size, workload.global_batch)
@@ -83,15 +84,6 @@ def predict(
         largest_micro_batch=largest,
         cheapest_change=change,
     )
-
-
-def _check_mesh(config: TrialConfig, cluster: Cluster) -> None:
-    strategy = config.strategy
-    if strategy.kind in ("fsdp1", "fsdp2") and strategy.dp_replicate * strategy.dp_shard != cluster.world_size:
-        raise ValueError(
-            f"dp_replicate × dp_shard ({strategy.dp_replicate} × {strategy.dp_shard}) must equal the cluster's "
-            f"{cluster.world_size} ranks; choose two factors of it"
-        )
 
 
 def _memory(result: Evaluation, cluster: Cluster, index: int) -> MemoryPrediction:

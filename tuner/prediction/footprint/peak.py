@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardtune.api_schemas.base import GIB
+from shardtune.tuner.prediction.backends import registry
+from shardtune.tuner.prediction.backends.states import States
+from shardtune.tuner.prediction.candidates import NONE, Array, Candidates, Dtypes, Implementation
 from shardtune.tuner.prediction.footprint.activations import block_bytes, logits_bytes
-from shardtune.tuner.prediction.footprint.candidates import FSDP1, NONE, ZERO, Array, Candidates, Dtypes, Implementation
-from shardtune.tuner.prediction.footprint.kept import States
-from shardtune.tuner.prediction.footprint.states import states
 from shardtune.tuner.prediction.model_shape import ModelShape
 
 TERMS = (
@@ -81,10 +81,11 @@ def peak_memory(
     shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, device: str = "cuda"
 ) -> MemoryTable:
     """Memory of one rank for every candidate."""
-    state, is_cuda = states(shape, c, dtypes, impl, gloo=device != "cuda"), device == "cuda"
+    is_cuda = device == "cuda"
+    state = registry.states(shape, c, dtypes, impl, gloo=not is_cuda)
     moments, working = _moments(shape, c, dtypes, impl, state)
     zero = working * 0.0
-    host = _host_bytes(shape, c, dtypes, impl, gloo=not is_cuda)
+    host = registry.host_bytes(shape, c, dtypes, impl, gloo=not is_cuda)
     always = state.parameters + state.masters + state.optimizer
     totals = [always + sum(parts) for parts in moments]
     if not is_cuda:
@@ -149,25 +150,5 @@ def _fragmentation(c: Candidates, gathered: Array, buckets: Array, working: Arra
     """
     at_loss = moment == 0
     pools = np.where(at_loss, np.maximum(gathered, 0.0) + buckets, 0.0)
-    # FSDP1 frees gathered parameters through record_stream: the next gather cannot reuse them at once.
-    pools = pools + np.where(c.backend == FSDP1, np.maximum(gathered, 0.0), 0.0)
+    pools = pools + registry.chosen(c, lambda backend: backend.frees_late) * np.maximum(gathered, 0.0)
     return np.where(at_loss, working, 0.0) + pools
-
-
-def _host_bytes(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> Array:
-    """ZeRO keeps masters, moments and gradients there, and low-precision parameters of their own; FSDP2's fp32 shards
-    are its masters."""
-    trained = shape.parameters * impl.trainable
-    is_zero = c.backend == ZERO
-    early_stages = is_zero & (c.stage < 3) & (c.offload_optimizer > 0)
-    # Stage 3 keeps its gradient partitions in one flat buffer there, beside the optimizer's.
-    gradients = d.reduce * np.where(is_zero & (c.stage == 3), 2.0, np.where(is_zero | (not gloo), 1.0, 0.0))
-    optimizer = (d.moments + d.master + gradients) * trained / c.shard * c.offload_optimizer
-    # The others have a gradient in transit and the updated weights (`param_buffer_of_bit16_for_cpu_offload_groups`), and add
-    # micro batches up there unless they do so in another dtype on the device (`accumulated_grads_in_cpu`).
-    adds_up = (c.accumulation > 1) & (d.reduce == d.compute)
-    staged = d.compute * (float(shape.largest_parameter) + trained / c.shard * (1.0 + adds_up))
-    optimizer = optimizer + np.where(early_stages, staged, 0.0)
-    parameters = np.where(is_zero, d.compute * shape.parameters / c.shard * c.offload_parameters, 0.0)
-    total: Array = optimizer * (1.0 - c.nvme_optimizer) + parameters * (1.0 - c.nvme_parameters)
-    return total

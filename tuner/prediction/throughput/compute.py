@@ -4,18 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardtune.tuner.prediction.footprint.candidates import (
-    FULL,
-    NONE,
-    SELECTIVE,
-    Array,
-    Candidates,
-    Dtypes,
-    Implementation,
-)
+from shardtune.tuner.prediction.backends.registry import micro_batch_launches
+from shardtune.tuner.prediction.candidates import FULL, NONE, SELECTIVE, Array, Candidates, Dtypes, Implementation
 from shardtune.tuner.prediction.model_shape import ModelShape
-from shardtune.tuner.prediction.throughput import host
-from shardtune.tuner.prediction.throughput.rates import Rates
+from shardtune.tuner.prediction.rates import Rates
 
 _SAVED_HOOKS = 4.0
 """Launches per operator of a checkpointed forward: non-reentrant checkpointing passes what each saves through Python, and
@@ -89,7 +81,7 @@ def compute_times(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implem
         elementwise=elementwise,
         loss=loss,
         launches=_kernels(shape, c, impl, again) * rates.launch_s,
-        machinery=host.micro_batch_launches(shape, c, dtypes, impl) * rates.launch_s,
+        machinery=micro_batch_launches(shape, c, dtypes, impl) * rates.launch_s,
         forward_share=(forward + head + attention + elementwise_forward + loss * 0.4) / total,
         serial=rates.serial,
     )

@@ -4,13 +4,13 @@ from collections import defaultdict
 from dataclasses import replace
 
 from shardtune.api_schemas.hardware import Cluster, MeasuredHardware
-from shardtune.tuner.prediction.throughput.rates import CPU_NETWORK, CPU_RATES, Network, Rates
+from shardtune.tuner.prediction.rates import CPU_NETWORK, CPU_RATES, Network, Rates
 
 _PASSES = {"all_gather": 1.0, "reduce_scatter": 1.0, "all_reduce": 2.0}
 _SUSTAINED = 0.9
 """Of a single large product's rate, over the shapes of a training step."""
 _ATTENTION = 0.55
-"""Attention kernels over large products: 0.5-0.67 on the GPUs of the catalogue (tuner.prediction.throughput.rates)."""
+"""Attention kernels over large products: 0.5-0.67 on the GPUs of the catalogue (tuner.prediction.rates)."""
 
 
 def measured_rates(measured: MeasuredHardware, device: str, in_fp32: bool) -> Rates:

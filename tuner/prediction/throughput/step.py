@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardtune.tuner.prediction.footprint.candidates import FSDP2, ZERO, Array, Candidates, Dtypes, Implementation
+from shardtune.tuner.prediction.backends import registry
+from shardtune.tuner.prediction.candidates import Array, Candidates, Dtypes, Implementation
+from shardtune.tuner.prediction.collectives import Traffic
 from shardtune.tuner.prediction.model_shape import ModelShape
-from shardtune.tuner.prediction.throughput.collectives import Traffic, traffic
+from shardtune.tuner.prediction.rates import Network, Rates
 from shardtune.tuner.prediction.throughput.compute import ComputeTimes, compute_times
-from shardtune.tuner.prediction.throughput.host import step_launches
-from shardtune.tuner.prediction.throughput.rates import Network, Rates
 
 HOST_ADAM_BYTES_PER_S = 15e9
 """Memory traffic of one rank's share of a node's CPU Adam (a node streams 100-200 GB/s for eight ranks)."""
@@ -43,7 +43,7 @@ def step_times(
 ) -> StepTable:
     """Times of every candidate."""
     compute = compute_times(shape, c, dtypes, impl, rates)
-    comm = traffic(shape, c, dtypes, impl, network)
+    comm = registry.traffic(shape, c, dtypes, impl, network)
     micro = compute.total
     forward, backward = micro * compute.forward_share, micro * (1.0 - compute.forward_share)
     communication, exposed = _communication(c, rates, comm, forward, backward)
@@ -53,7 +53,7 @@ def step_times(
     matmul, none = c.accumulation * compute.matmul, c.tokens * 0.0
     vector = dtypes.linear_bits == 32
     # On a GPU the host's work at a step is in `optimizer_host_s`.
-    hooks = step_launches(shape, c) * rates.launch_s if rates.serial else none
+    hooks = registry.step_launches(shape, c) * rates.launch_s if rates.serial else none
     waiting, floor = c.accumulation * (micro - compute.device), compute.launch_floor
     total = c.accumulation * micro + exposed + optimizer + host + hooks
     return StepTable(
@@ -84,7 +84,7 @@ def _communication(c: Candidates, rates: Rates, comm: Traffic, forward: Array, b
     """Seconds of a step if nothing hid them, and those that nothing hides: what prefetch and buckets put behind a pass
     slows that down."""
     middle = np.maximum(c.accumulation - 1.0, 0.0)
-    overlaps = np.where(c.backend == ZERO, np.where(c.double_buffer > 0, 1.0, 0.0), 1.0) * rates.overlap
+    overlaps = registry.overlaps(c) * rates.overlap
     first = comm.unhidden * 0.5
     shown_forward = np.maximum(comm.forward - forward * overlaps, first)
     shown_middle = np.maximum(comm.backward - backward * overlaps, np.minimum(first, comm.backward))
@@ -100,7 +100,7 @@ def _memory_share(compute: ComputeTimes) -> Array:
 
 def _optimizer(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, rates: Rates) -> Array:
     """AdamW over this rank's shard, gradient norm and clipping, host overhead."""
-    trained = shape.parameters * impl.trainable / np.where(c.backend == 1, 1.0, c.shard)
+    trained = shape.parameters * impl.trainable / c.shard
     # A fused kernel reads and writes parameter, gradient and moments once; foreach passes over them about three times.
     fused = 3.0 * dtypes.master + 2.0 * dtypes.moments
     traffic = fused if impl.fused_optimizer else 2.6 * fused
@@ -114,7 +114,7 @@ def _host_transfers(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Impl
     adam = c.offload_optimizer * shard * (3.0 * dtypes.master + 2.0 * dtypes.moments) / HOST_ADAM_BYTES_PER_S
     gradients = c.offload_optimizer * shard * dtypes.reduce / network.host_link
     updated = c.offload_optimizer * shard * dtypes.compute / network.host_link
-    # Parameters in host memory come up for forward and for backward of every micro batch, master-sized under FSDP2.
-    size = np.where(c.backend == FSDP2, dtypes.master, dtypes.compute)
+    # Parameters in host memory come up for forward and for backward of every micro batch.
+    size = registry.chosen(c, lambda backend: dtypes.master if backend.uploads_masters else dtypes.compute)
     parameters = c.offload_parameters * 2.0 * c.accumulation * shape.parameters / c.shard * size / network.host_link
     return adam + gradients + updated + parameters

@@ -6,14 +6,14 @@ import pytest
 from shardtune.api_schemas.models import preset
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, Strategy, TrialConfig, ZeroConfig
 from shardtune.api_schemas.workload import RECIPES, Workload
+from shardtune.tuner.prediction.backends.registry import micro_batch_launches, traffic
+from shardtune.tuner.prediction.candidates import Dtypes, Implementation
+from shardtune.tuner.prediction.collectives import Traffic
+from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import evaluate
-from shardtune.tuner.prediction.footprint import Dtypes, Implementation
-from shardtune.tuner.prediction.footprint.configs import from_configs
-from shardtune.tuner.prediction.footprint.tensors import buckets_filled, modules_above
 from shardtune.tuner.prediction.model_shape import from_config
-from shardtune.tuner.prediction.throughput.collectives import Traffic, traffic
-from shardtune.tuner.prediction.throughput.host import micro_batch_launches
-from shardtune.tuner.prediction.throughput.rates import Network
+from shardtune.tuner.prediction.rates import Network
+from shardtune.tuner.prediction.tensors import buckets_filled, modules_above
 from tests.support.tuner_cases import cpu
 
 TINY = from_config(preset("llama-tiny").config)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from shardtune.api_schemas.hardware import CollectiveTime, MeasuredHardware
+from shardtune.tuner.prediction.collectives import ring_seconds
 from shardtune.tuner.prediction.evaluation import machine
-from shardtune.tuner.prediction.throughput.collectives import ring_seconds
 from shardtune.tuner.prediction.throughput.measured import fallback_network, measured_network, measured_rates
 from tests.support.tuner_cases import cpu, gpus
 

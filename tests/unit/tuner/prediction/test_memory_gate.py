@@ -7,8 +7,9 @@ from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, Offload, Tr
 from shardtune.api_schemas.studies import Objective
 from shardtune.api_schemas.workload import Workload
 from shardtune.tuner.prediction.calibration import ESTIMATED, NOTHING_LEARNT, MemoryCalibration, fit_memory
-from shardtune.tuner.prediction.footprint import Dtypes, Implementation, peak_memory
-from shardtune.tuner.prediction.footprint.configs import from_configs
+from shardtune.tuner.prediction.candidates import Dtypes, Implementation
+from shardtune.tuner.prediction.configs import from_configs
+from shardtune.tuner.prediction.footprint import peak_memory
 from shardtune.tuner.prediction.learning import memory_of, predict_trial
 from shardtune.tuner.prediction.memory_gate import gate, near_the_edge
 from shardtune.tuner.prediction.traced_shape import of_study

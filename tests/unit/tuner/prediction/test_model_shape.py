@@ -3,8 +3,8 @@
 import pytest
 
 from shardtune.api_schemas.models import preset
-from shardtune.tuner.prediction.footprint.tensors import block_tensors, outside_tensors
 from shardtune.tuner.prediction.model_shape import from_config
+from shardtune.tuner.prediction.tensors import block_tensors, outside_tensors
 
 SMALL = {
     "num_hidden_layers": 2,

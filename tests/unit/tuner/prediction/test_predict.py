@@ -12,7 +12,7 @@ from shardtune.api_schemas.predictions import Prediction, PredictionRequest
 from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig, ZeroConfig
 from shardtune.api_schemas.workload import Workload
 from shardtune.tuner.prediction import catalogue
-from shardtune.tuner.prediction.footprint.configs import from_configs
+from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.model_shape import from_config
 from shardtune.tuner.prediction.predict import evaluate, predict, predictions
 
@@ -104,7 +104,7 @@ def test_bad_cluster_is_named_with_a_remedy(cluster: str, message: str) -> None:
 
 
 def test_mesh_that_does_not_multiply_up_is_refused() -> None:
-    with pytest.raises(ValueError, match="must equal the cluster's 8 ranks"):
+    with pytest.raises(ValueError, match=r"must equal the number of ranks \(8\)"):
         predict(SEVEN_B, WORKLOAD, CLUSTER, TrialConfig(strategy=Fsdp2Config(dp_shard=3)))
 
 

@@ -15,10 +15,10 @@ from shardtune.api_schemas.strategies import (
     ZeroConfig,
 )
 from shardtune.api_schemas.workload import RECIPES, Recipe, Workload
-from shardtune.tuner.prediction.footprint import Dtypes, Implementation, peak_memory
-from shardtune.tuner.prediction.footprint.candidates import DDP, FSDP2, ZERO, from_rows
-from shardtune.tuner.prediction.footprint.configs import from_configs
-from shardtune.tuner.prediction.footprint.states import states
+from shardtune.tuner.prediction.backends.registry import states
+from shardtune.tuner.prediction.candidates import DDP, FSDP2, ZERO, Dtypes, Implementation, from_rows
+from shardtune.tuner.prediction.configs import from_configs
+from shardtune.tuner.prediction.footprint import peak_memory
 from shardtune.tuner.prediction.model_shape import from_config
 from shardtune.tuner.prediction.predict import state_gib
 

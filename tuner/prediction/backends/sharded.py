@@ -1,4 +1,4 @@
-"""What FSDP1 and FSDP2 keep on one rank: fp32 shards; compute copies gathered per unit; the root unit stays gathered.
+"""What FSDP1 and FSDP2 keep and send: fp32 shards; compute copies gathered per unit; the root unit stays gathered.
 
 Sources: torch 2.13 `distributed/fsdp/_fully_shard` (`_fsdp_collectives.py`, `_fsdp_param_group.py`).
 """
@@ -7,21 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardtune.tuner.prediction.footprint.candidates import FSDP2, Array, Candidates, Dtypes, Implementation
-from shardtune.tuner.prediction.footprint.kept import States
+from shardtune.tuner.prediction.backends.states import States
+from shardtune.tuner.prediction.candidates import Array, Candidates, Dtypes, Implementation
+from shardtune.tuner.prediction.collectives import Traffic, ring_seconds
 from shardtune.tuner.prediction.model_shape import ModelShape
-
-
-def expert_padding(shape: ModelShape, c: Candidates) -> Array:
-    """Elements of stacked experts as FSDP2 gathers them, over those there are.
-
-    transformers 5 keeps the experts of a layer in one tensor of (experts, …), which `fully_shard` splits along the
-    experts: more ranks than experts leave ranks empty, and the gathered buffer is padded to one expert per rank.
-    """
-    if shape.experts == 1:
-        return np.ones_like(c.shard)
-    padded = np.ceil(shape.experts / c.shard) * c.shard / shape.experts
-    return np.where(c.backend == FSDP2, padded, 1.0)
+from shardtune.tuner.prediction.rates import Network
 
 
 @dataclass(frozen=True)
@@ -52,8 +42,10 @@ class _Sizes:
     """Of a reduce-scatter's input: 2 with gloo, which works on a clone."""
 
 
-def _sizes(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> _Sizes:
-    extra = (expert_padding(shape, c) - 1.0) * shape.experts * shape.mlp_matrix_parameters
+def _sizes(
+    shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool, padding: Array | float
+) -> _Sizes:
+    extra = c.tokens * 0.0 + padding
     count = float(shape.parameters) + shape.layers * extra
     trained = count * impl.trainable
     blocks = np.minimum(c.blocks_per_unit, shape.layers)
@@ -75,16 +67,28 @@ def _sizes(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gl
     )
 
 
-def fully_sharded(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> States:
-    """FSDP1 and FSDP2, moment by moment."""
-    s = _sizes(shape, c, d, impl, gloo)
+def fully_sharded(
+    shape: ModelShape,
+    c: Candidates,
+    d: Dtypes,
+    impl: Implementation,
+    gloo: bool,
+    padding: Array | float = 0.0,
+    root_waits: bool = False,
+) -> States:
+    """What is kept, moment by moment.
+
+    `padding`: elements that a block's gathered buffer has beyond its parameters. `root_waits`: the root's reduce-scatter
+    input is kept until the next micro batch reduces a unit.
+    """
+    s = _sizes(shape, c, d, impl, gloo, padding)
     return States(
         parameters=d.master * s.count / c.shard * (1.0 - c.offload_parameters),
         masters=c.tokens * 0.0,
         optimizer=d.moments * s.trained / c.shard * (1.0 - c.offload_optimizer),
         **_gradients(c, d, s),
         **_gathered(c, s),
-        **_reducing(shape, c, d, s),
+        **_reducing(shape, c, d, s, root_waits),
         unit_gradients=s.gathered * s.blocks * (shape.block_parameters * impl.trainable),
         step=s.shards * s.root / s.count * s.here
         + np.where(c.offload_optimizer > 0, 0.0, 0.0 if impl.fused_optimizer else s.shards),
@@ -130,15 +134,14 @@ def _gathered(c: Candidates, s: _Sizes) -> dict[str, Array]:
     }
 
 
-def _reducing(shape: ModelShape, c: Candidates, d: Dtypes, s: _Sizes) -> dict[str, Array]:
+def _reducing(shape: ModelShape, c: Candidates, d: Dtypes, s: _Sizes, root_waits: bool) -> dict[str, Array]:
     """Inputs of reduce-scatters: one lives until the next unit's begins; the root's gradients wait for the end."""
     # Backward begins with the last unit, which holds what is left over; of two units it alone is reduced beside another,
     # and a single one when nothing else runs any more.
     left_over = shape.layers - c.blocks_per_unit * (s.units - 1)
     reduced = s.unit_trained * np.where(s.units == 1, 0.0, np.where(s.units == 2, left_over / s.blocks, 1.0))
     head = s.root_trained if shape.tied else s.root_trained / 2
-    # `set_is_last_backward(False)` keeps the root's reduce-scatter input until the next micro batch reduces a unit.
-    waits = (c.accumulation > 1) & (c.sync_last == 0) & (c.backend == FSDP2)
+    waits = (c.accumulation > 1) & (c.sync_last == 0) & root_waits
     lingering = np.where(waits, d.reduce * s.root_trained, 0.0)
     return {
         "buckets": d.reduce * reduced * s.copies + s.gathered * head,
@@ -152,3 +155,46 @@ def _reducing(shape: ModelShape, c: Candidates, d: Dtypes, s: _Sizes) -> dict[st
             s.gathered * (s.root + s.tied * s.root_trained) + d.reduce * s.unit_trained * s.copies,
         ),
     }
+
+
+def host_bytes(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> Array:
+    """Masters, moments and gradients: FSDP's fp32 shards are its masters."""
+    state = d.moments + d.master + (0.0 if gloo else d.reduce)
+    total: Array = state * shape.parameters * impl.trainable / c.shard * c.offload_optimizer
+    return total
+
+
+def traffic(
+    shape: ModelShape,
+    c: Candidates,
+    d: Dtypes,
+    impl: Implementation,
+    network: Network,
+    padding: Array | float = 0.0,
+    keeps_unsynced: bool = False,
+) -> Traffic:
+    """`padding` as above. `keeps_unsynced`: under `no_sync`, parameters that are kept after forward stay over micro batches."""
+    zero, units = c.tokens * 0.0, np.ceil(shape.layers / c.blocks_per_unit) + 1.0
+    count = shape.parameters + padding * shape.layers
+    trained = count * impl.trainable
+    # Under autocast nothing tells FSDP to cast before it gathers.
+    size = (d.master if impl.autocast else d.compute) * count
+    gather = ring_seconds(zero + size, units, c.shard, network)
+    again = ring_seconds(zero + size, units, np.minimum(c.regather, c.shard), network)
+    scatter = ring_seconds(zero + d.reduce * trained, units, c.shard, network, "reduce_scatter")
+    across = ring_seconds(d.reduce * trained / c.shard, units, c.replicate, network, "all_reduce", c.shard)
+    # Parameters that are kept after forward are freed after backward all the same (torch 2.13, `post_backward`), except
+    # by FSDP1 under `no_sync` (`_should_free_in_backward`).
+    whole = c.regather < 2
+    once = whole & (c.sync_last > 0) & keeps_unsynced
+    forward = gather / np.where(once, np.maximum(c.accumulation, 1.0), 1.0)
+    back = np.where(whole, 0.0, again)
+    every = np.where(c.sync_last > 0, 0.0, scatter + np.where(c.sync_shard_only > 0, 0.0, across))
+    return Traffic(
+        forward=forward,
+        backward=back + every,
+        last_backward=back + scatter + across,
+        after_step=zero,
+        unhidden=(forward + scatter + across) / units,
+        network_bound=np.where(c.shard > network.gpus_per_node, 1.0, 0.0),
+    )

@@ -1,8 +1,11 @@
-"""What a backend keeps on one rank, moment by moment: the common answer of tuner.prediction.footprint.states and .zero."""
+"""What a backend keeps on one rank, moment by moment: every backend's answer.
+
+Source: ZeRO, Rajbhandari et al. (arXiv:1910.02054, sections 3.1 and 5), as each backend does it.
+"""
 
 from dataclasses import dataclass
 
-from shardtune.tuner.prediction.footprint.candidates import Array
+from shardtune.tuner.prediction.candidates import Array
 
 
 @dataclass(frozen=True)

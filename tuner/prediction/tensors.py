@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from shardtune.tuner.prediction.footprint.candidates import Array
+from shardtune.tuner.prediction.candidates import Array
 from shardtune.tuner.prediction.model_shape import ModelShape
 
 
@@ -37,6 +37,11 @@ def outside_tensors(shape: ModelShape) -> tuple[int, ...]:
     tables = [shape.embedding_parameters] * (1 if shape.tied else 2)
     positions = [shape.learned_positions * shape.hidden] if shape.learned_positions else []
     return (*tables, *positions, *[shape.hidden] * (2 if shape.biases else 1))
+
+
+def tensors_of(shape: ModelShape) -> float:
+    """Parameters of the whole model."""
+    return float(shape.layers * len(block_tensors(shape)) + len(outside_tensors(shape)))
 
 
 def elements_up_to(shape: ModelShape, threshold: Array) -> Array:

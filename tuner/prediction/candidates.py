@@ -103,7 +103,6 @@ class Candidates:
     compiled: Array
     regather: Array
     """FSDP: ranks that hold one copy between forward and backward; `shard` frees most, 1 keeps whole parameters."""
-    forward_prefetch: Array
     backward_prefetch: Array
     blocks_per_unit: Array
     sync_last: Array
@@ -163,7 +162,7 @@ def _at(values: Array, index: NDArray[np.intp]) -> Array:
 
 _DEFAULTS: dict[str, float] = {
     "backend": SINGLE, "stage": 0, "shard": 1, "replicate": 1, "sequence": 1, "micro_batch": 1, "accumulation": 1,
-    "checkpointing": NONE, "compiled": 0, "regather": 1, "forward_prefetch": 1, "backward_prefetch": 1,
+    "checkpointing": NONE, "compiled": 0, "regather": 1, "backward_prefetch": 1,
     "blocks_per_unit": 1, "sync_last": 0, "sync_shard_only": 0, "offload_optimizer": 0, "offload_parameters": 0,
     "nvme_optimizer": 0, "nvme_parameters": 0,
     "ddp_bucket": 25 * MIB, "bucket_view": 0, "reduce_bucket": 5e8, "gather_bucket": 5e8, "double_buffer": 1,

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from shardtune.tuner.prediction.footprint.candidates import Array, Candidates, Dtypes, Implementation, Mask
-from shardtune.tuner.prediction.footprint.kept import States
-from shardtune.tuner.prediction.footprint.tensors import elements_up_to
+from shardtune.tuner.prediction.backends.states import States
+from shardtune.tuner.prediction.candidates import Array, Candidates, Dtypes, Implementation, Mask
 from shardtune.tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.tensors import elements_up_to
 
 
 def _cast(c: Candidates, d: Dtypes, elements: Array) -> Array:

@@ -1,0 +1,109 @@
+"""DDP, and a plain model on one device: whole parameters, gradients all-reduced in buckets (torch 2.13 `distributed.py`)."""
+
+import numpy as np
+
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.strategies import DdpConfig, Strategy
+from shardtune.tuner.prediction.backends.lighter import on_host, over_all_ranks
+from shardtune.tuner.prediction.backends.record import Lighter, PredictedBackend, Row
+from shardtune.tuner.prediction.backends.states import States
+from shardtune.tuner.prediction.candidates import DDP, MIB, NONE, SINGLE, Array, Candidates, Dtypes, Implementation
+from shardtune.tuner.prediction.collectives import Traffic, ring_seconds
+from shardtune.tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.rates import Network
+from shardtune.tuner.prediction.tensors import tensors_of
+
+_CAST = 3.0
+"""In mixed precision: each parameter is cast by a parametrization of its own, forward and backward."""
+
+
+def _row(strategy: DdpConfig, world_size: int) -> Row:
+    return {
+        "backend": DDP,
+        "replicate": world_size,
+        "ddp_bucket": strategy.bucket_cap_mb * MIB,
+        "bucket_view": strategy.gradient_as_bucket_view,
+    }
+
+
+def _states(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, _gloo: bool) -> States:
+    """Gradients in the parameters' dtype, and once more in DDP's buckets."""
+    zero, count = c.tokens * 0.0, float(shape.parameters)
+    trained = count * impl.trainable
+    gradients = zero + d.master * trained
+    # The cast copy of each weight is saved by its matrix product; recomputation makes it again, block by block.
+    blocks = np.where(c.checkpointing == NONE, float(shape.layers), 1.0) * shape.block_parameters
+    copies = d.compute * (blocks + shape.outside_parameters) if d.compute != d.master else zero
+    is_ddp = c.backend == DDP
+    # gradient_as_bucket_view=False: Reducer allocates buckets for all gradients when it is built.
+    buckets = np.where(is_ddp & (c.bucket_view == 0), d.master * trained, 0.0)
+    grown = 0.0 if impl.optimizer_in_backward else 1.0
+    # The token table's gradient comes last, dense; a tied one's two contributions stand beside their sum.
+    cast = d.compute if d.compute != d.master else 0
+    tables = ((3.0 if shape.tied else 0.0) * d.master + cast) * shape.embedding_parameters * impl.trainable
+    early = np.where((c.accumulation > 1) | (is_ddp & (c.bucket_view > 0)), gradients, 0.0)
+    return States(
+        parameters=zero + d.master * count,
+        masters=zero,
+        optimizer=zero + d.moments * trained,
+        gradients_early=early * grown,
+        gradients_second=early * grown,
+        gradients_next=gradients * grown,
+        gradients_last=gradients * grown,
+        gradients_late=gradients * grown,
+        gathered_loss=copies,
+        gathered_backward=copies,
+        buckets=buckets,
+        buckets_loss=buckets,
+        gathered_middle=copies,
+        gathered_last=copies,
+        buckets_step=buckets,
+        buckets_first=buckets,
+        unit_gradients=zero,
+        end=zero + tables,
+        step=zero + (0.0 if impl.fused_optimizer else d.master * trained),
+    )
+
+
+def _host(_shape: ModelShape, c: Candidates, _d: Dtypes, _impl: Implementation, _gloo: bool) -> Array:
+    return c.tokens * 0.0
+
+
+def _traffic(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, network: Network) -> Traffic:
+    zero, size = c.tokens * 0.0, d.master * float(shape.parameters) * impl.trainable
+    all_reduce = ring_seconds(zero + size, np.maximum(size / c.ddp_bucket, 1.0), c.ranks, network, "all_reduce")
+    return Traffic(
+        forward=zero,
+        backward=np.where(c.sync_last > 0, 0.0, all_reduce),
+        last_backward=all_reduce,
+        after_step=zero,
+        unhidden=0.1 * all_reduce,
+        network_bound=np.where(c.ranks > network.gpus_per_node, 1.0, 0.0),
+    )
+
+
+def _launches(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) -> Array:
+    mixed = d.compute != d.master and not impl.autocast
+    return np.where(c.backend == DDP, _CAST * tensors_of(shape) * mixed, 0.0)
+
+
+def _lighter(_strategy: DdpConfig, cluster: Cluster) -> list[Lighter]:
+    return [over_all_ranks(cluster.world_size), *on_host(cluster.world_size)]
+
+
+def _shown(_cluster: Cluster) -> list[Strategy]:
+    return [DdpConfig()]
+
+
+BACKEND = PredictedBackend[DdpConfig](
+    codes=(SINGLE, DDP),
+    row=_row,
+    states=_states,
+    host=_host,
+    traffic=_traffic,
+    launches=_launches,
+    step_launches=2.0,
+    lighter=_lighter,
+    shown=_shown,
+    without_term={"static_graph": "spares the reducer a search through the graph: less than runs differ by"},
+)

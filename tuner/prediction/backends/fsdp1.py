@@ -1,0 +1,65 @@
+"""FSDP1: one flat parameter per block; gathered parameters may be kept over micro batches without reduction."""
+
+import numpy as np
+
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.strategies import Fsdp1Config, Strategy
+from shardtune.tuner.prediction.backends import sharded
+from shardtune.tuner.prediction.backends.lighter import on_host, over_all_ranks
+from shardtune.tuner.prediction.backends.record import Lighter, PredictedBackend, Row
+from shardtune.tuner.prediction.candidates import FSDP1, Array, Candidates, Dtypes, Implementation
+from shardtune.tuner.prediction.collectives import Traffic
+from shardtune.tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.rates import Network
+
+_UNIT = 155.0
+"""Launches per unit: hooks around one flat parameter, whether it is gathered or not."""
+
+
+def _row(strategy: Fsdp1Config, _world_size: int) -> Row:
+    return {
+        "backend": FSDP1,
+        "shard": strategy.dp_shard,
+        "replicate": strategy.dp_replicate,
+        "regather": 1 if strategy.keeps_parameters else strategy.dp_shard,
+        "offload_optimizer": strategy.cpu_offload,
+        "offload_parameters": strategy.cpu_offload,
+    }
+
+
+def _traffic(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, network: Network) -> Traffic:
+    return sharded.traffic(shape, c, d, impl, network, keeps_unsynced=True)
+
+
+def _launches(shape: ModelShape, c: Candidates, _d: Dtypes, _impl: Implementation) -> Array:
+    units: Array = np.ceil(shape.layers / c.blocks_per_unit) + 1.0
+    return _UNIT * units
+
+
+def _lighter(_strategy: Fsdp1Config, cluster: Cluster) -> list[Lighter]:
+    return [over_all_ranks(cluster.world_size), *on_host(cluster.world_size)]
+
+
+def _shown(_cluster: Cluster) -> list[Strategy]:
+    """None: FSDP2 stands for it."""
+    return []
+
+
+BACKEND = PredictedBackend[Fsdp1Config](
+    codes=(FSDP1,),
+    row=_row,
+    states=sharded.fully_sharded,
+    host=sharded.host_bytes,
+    traffic=_traffic,
+    launches=_launches,
+    step_launches=0.0,
+    lighter=_lighter,
+    shown=_shown,
+    without_term={
+        "fsdp1_forward_prefetch": "forward's gathers count as hidden already, and memory peaks in backward",
+        "fsdp1_backward_prefetch": "while one unit is used another is there, gathered ahead or not freed yet",
+        "limit_all_gathers": "how far the host runs ahead is not known before a run",
+        "use_orig_params": "views of the same flat parameters",
+    },
+    frees_late=True,
+)

@@ -1,0 +1,101 @@
+"""FSDP2 and HSDP: DTensors sharded along their first axis, in units of one or more blocks."""
+
+import numpy as np
+
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.strategies import Fsdp2Config, Strategy
+from shardtune.tuner.prediction.backends import sharded
+from shardtune.tuner.prediction.backends.lighter import on_host, over_all_ranks
+from shardtune.tuner.prediction.backends.record import Lighter, PredictedBackend, Row
+from shardtune.tuner.prediction.backends.states import States
+from shardtune.tuner.prediction.candidates import FSDP2, Array, Candidates, Dtypes, Implementation
+from shardtune.tuner.prediction.collectives import Traffic
+from shardtune.tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.rates import Network
+from shardtune.tuner.prediction.tensors import tensors_of
+
+_GATHER = (35.0, 2.0)
+"""Launches per gather of a unit and of each parameter in it: copies in and out, views made, registered and freed."""
+_REDUCE = (160.0, 4.0)
+"""Likewise per reduction: copies, a DTensor made of each gradient, and added to the last micro batch's."""
+_ALONE = 0.5
+"""Of both, in a group of one rank: copies without a collective."""
+
+
+def _row(strategy: Fsdp2Config, _world_size: int) -> Row:
+    reshard = strategy.reshard_after_forward
+    # One rank a shard group still frees its compute copies, unless they are kept.
+    regather = max(2, strategy.dp_shard) if reshard is True else 1 if reshard is False else reshard
+    return {
+        "backend": FSDP2,
+        "shard": strategy.dp_shard,
+        "replicate": strategy.dp_replicate,
+        "regather": regather,
+        "backward_prefetch": strategy.backward_prefetch,
+        "blocks_per_unit": strategy.blocks_per_unit,
+        "offload_optimizer": strategy.cpu_offload,
+        "offload_parameters": strategy.cpu_offload,
+    }
+
+
+def _padding(shape: ModelShape, c: Candidates) -> Array:
+    """Elements of stacked experts as FSDP2 gathers them, beyond those there are, in one block.
+
+    transformers 5 keeps the experts of a layer in one tensor of (experts, …), which `fully_shard` splits along the
+    experts: more ranks than experts leave ranks empty, and the gathered buffer is padded to one expert per rank.
+    """
+    if shape.experts == 1:
+        return np.zeros_like(c.shard)
+    padded = np.ceil(shape.experts / c.shard) * c.shard / shape.experts
+    extra: Array = (padded - 1.0) * shape.experts * shape.mlp_matrix_parameters
+    return extra
+
+
+def _states(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> States:
+    """`set_is_last_backward(False)` keeps the root's reduce-scatter input until the next micro batch reduces a unit."""
+    return sharded.fully_sharded(shape, c, d, impl, gloo, _padding(shape, c), root_waits=True)
+
+
+def _traffic(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, network: Network) -> Traffic:
+    return sharded.traffic(shape, c, d, impl, network, _padding(shape, c))
+
+
+def _launches(shape: ModelShape, c: Candidates, _d: Dtypes, _impl: Implementation) -> Array:
+    units = np.ceil(shape.layers / c.blocks_per_unit) + 1.0
+    gathers = np.where(c.regather > 1, 2.0, 1.0)
+    reductions = np.where(c.sync_last > 0, 1.0 / np.maximum(c.accumulation, 1.0), 1.0)
+    unit, tensor = gathers * np.array(_GATHER)[:, None] + reductions * np.array(_REDUCE)[:, None]
+    launches: Array = (units * unit + tensors_of(shape) * tensor) * np.where(c.shard > 1, 1.0, _ALONE)
+    return launches
+
+
+def _lighter(strategy: Fsdp2Config, cluster: Cluster) -> list[Lighter]:
+    world = cluster.world_size
+    whole = [over_all_ranks(world)] if strategy.dp_shard < world else []
+    return [*whole, *on_host(world)]
+
+
+def _shown(cluster: Cluster) -> list[Strategy]:
+    """Sharded over all ranks; on several nodes also within each."""
+    strategies: list[Strategy] = [Fsdp2Config(dp_shard=cluster.world_size)]
+    if cluster.nodes > 1 and cluster.gpus_per_node > 1:
+        strategies.append(Fsdp2Config(dp_replicate=cluster.nodes, dp_shard=cluster.gpus_per_node))
+    return strategies
+
+
+BACKEND = PredictedBackend[Fsdp2Config](
+    codes=(FSDP2,),
+    row=_row,
+    states=_states,
+    host=sharded.host_bytes,
+    traffic=_traffic,
+    launches=_launches,
+    step_launches=6.0,  # passed through DTensor's dispatch
+    lighter=_lighter,
+    shown=_shown,
+    without_term={
+        "forward_prefetch": "forward's gathers count as hidden already, and memory peaks in backward",
+        "pin_memory": "transfers are counted at the rate of page-locked memory",
+    },
+    uploads_masters=True,
+)

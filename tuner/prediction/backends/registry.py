@@ -1,0 +1,84 @@
+"""The backends the predictor knows, and their answers put together: each candidate gets its own backend's."""
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, TypeVar
+
+import numpy as np
+
+from shardtune.tuner.prediction.backends import ddp, fsdp1, fsdp2, zero
+from shardtune.tuner.prediction.backends.record import PredictedBackend
+from shardtune.tuner.prediction.backends.states import States
+from shardtune.tuner.prediction.candidates import Array, Candidates, Dtypes, Implementation, Mask
+from shardtune.tuner.prediction.collectives import Traffic
+from shardtune.tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.rates import Network
+from shardtune.tuner.prediction.tensors import tensors_of
+
+BACKENDS: dict[str, PredictedBackend[Any]] = {
+    "ddp": ddp.BACKEND,
+    "zero": zero.BACKEND,
+    "fsdp2": fsdp2.BACKEND,
+    "fsdp1": fsdp1.BACKEND,
+}
+T = TypeVar("T", States, Traffic)
+
+
+def states(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool = False) -> States:
+    """Bytes per candidate. `gloo`: CPU ranks, whose reduce-scatter works on a clone of its whole input (torch 2.13,
+    ProcessGroupGloo; measured: 4 MiB for 4 MiB)."""
+    return _merged(States, c, lambda backend: backend.states(shape, c, d, impl, gloo))
+
+
+def traffic(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, network: Network) -> Traffic:
+    """Communication of every candidate."""
+    return _merged(Traffic, c, lambda backend: backend.traffic(shape, c, d, impl, network))
+
+
+def host_bytes(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> Array:
+    """In host memory, per rank."""
+    return _chosen(c, lambda backend: backend.host(shape, c, d, impl, gloo))
+
+
+def micro_batch_launches(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) -> Array:
+    """Of one micro batch, on average over the step, in launches of an operator (`Rates.launch_s`).
+
+    On a GPU they hide behind kernels as launches do; on a CPU rank they add up. The counts are those of
+    `python -m benchmarks.host_costs` on CPU ranks (docs/measurements/predictor.md), where a model too narrow to compute
+    anything is trained under each strategy: milliseconds over those of an operator, per unit, parameter and micro batch.
+    """
+    return _chosen(c, lambda backend: backend.launches(shape, c, d, impl))
+
+
+def step_launches(shape: ModelShape, c: Candidates) -> Array:
+    """Of one optimizer step."""
+    return tensors_of(shape) * chosen(c, lambda backend: backend.step_launches)
+
+
+def chosen(c: Candidates, value: Callable[[PredictedBackend[Any]], float]) -> Array:
+    """A number of each candidate's backend."""
+    return _chosen(c, lambda backend: np.full_like(c.tokens, value(backend)))
+
+
+def overlaps(c: Candidates) -> Array:
+    """1 where communication may hide behind computation."""
+    return _chosen(c, lambda backend: backend.overlaps(c))
+
+
+def _present(c: Candidates) -> list[tuple[Mask, PredictedBackend[Any]]]:
+    masks = ((np.isin(c.backend, backend.codes), backend) for backend in BACKENDS.values())
+    return [(mask, backend) for mask, backend in masks if np.any(mask)]
+
+
+def _chosen(c: Candidates, answer: Callable[[PredictedBackend[Any]], Array]) -> Array:
+    present = _present(c)
+    found: Array = np.select([mask for mask, _ in present], [answer(backend) for _, backend in present])
+    return found
+
+
+def _merged(kind: type[T], c: Candidates, answer: Callable[[PredictedBackend[Any]], T]) -> T:
+    parts = [(mask, answer(backend)) for mask, backend in _present(c)]
+    if len(parts) == 1:
+        return parts[0][1]
+    masks = [mask for mask, _ in parts]
+    return kind(**{f.name: np.select(masks, [getattr(part, f.name) for _, part in parts]) for f in fields(kind)})

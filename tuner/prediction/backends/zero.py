@@ -1,0 +1,155 @@
+"""DeepSpeed ZeRO-1/2/3 (0.19.8): what a configuration sets, and what is sent when; what is kept is `zero_states`'."""
+
+import numpy as np
+
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.strategies import Offload, Strategy, ZeroConfig
+from shardtune.tuner.prediction.backends.lighter import OPTIMIZER_ON_HOST
+from shardtune.tuner.prediction.backends.record import Lighter, PredictedBackend, Row
+from shardtune.tuner.prediction.backends.states import States
+from shardtune.tuner.prediction.backends.zero_states import is_bf16_optimizer, stays_gathered, zero_1_2, zero_3
+from shardtune.tuner.prediction.candidates import ZERO, Array, Candidates, Dtypes, Implementation
+from shardtune.tuner.prediction.collectives import Traffic, ring_seconds
+from shardtune.tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.rates import Network
+from shardtune.tuner.prediction.tensors import buckets_filled, modules_above, tensors_of
+
+_BF16_OPTIMIZER_BUFFER = 5e8
+"""Elements that DeepSpeed's engine reduces at a time for it (`buffered_allreduce_fallback`)."""
+_TENSOR = {1: 1.5, 2: 5.0, 3: 38.0}
+"""Launches by stage, per parameter: gradient hooks; stage 3's coordinator fetches and releases every module in Python."""
+
+
+def _row(strategy: ZeroConfig, world_size: int) -> Row:
+    optimizer = strategy.offload_optimizer
+    share = 0.0 if optimizer is None else optimizer.ratio if strategy.stage == 3 else 1.0
+    return {
+        "backend": ZERO,
+        "stage": strategy.stage,
+        "shard": world_size,
+        "regather": world_size,
+        "reduce_bucket": strategy.reduce_bucket_size,
+        "gather_bucket": strategy.allgather_bucket_size,
+        "double_buffer": strategy.overlap_comm,
+        "contiguous": strategy.contiguous_gradients,
+        "prefetch_bucket": strategy.stage3_prefetch_bucket_size,
+        "persistence": strategy.stage3_param_persistence_threshold,
+        "reuse": strategy.stage3_max_reuse_distance,
+        "max_live": strategy.stage3_max_live_parameters,
+        "secondary": strategy.zero_hpz_partition_size,
+        "offload_optimizer": share,
+        "offload_parameters": strategy.offload_param is not None,
+        "nvme_optimizer": optimizer is not None and optimizer.device == "nvme",
+        "nvme_parameters": strategy.offload_param is not None and strategy.offload_param.device == "nvme",
+    }
+
+
+def _states(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> States:
+    early, late = zero_1_2(shape, c, d, impl, gloo), zero_3(shape, c, d, impl, gloo)
+    is_3 = c.stage == 3
+    return States(**{name: np.where(is_3, value, vars(early)[name]) for name, value in vars(late).items()})
+
+
+def _host(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, _gloo: bool) -> Array:
+    """Masters, moments and gradients, and low-precision parameters of their own."""
+    trained = shape.parameters * impl.trainable
+    # Stage 3 keeps its gradient partitions in one flat buffer there, beside the optimizer's.
+    gradients = d.reduce * np.where(c.stage == 3, 2.0, 1.0)
+    optimizer = (d.moments + d.master + gradients) * trained / c.shard * c.offload_optimizer
+    # The others have a gradient in transit and the updated weights (`param_buffer_of_bit16_for_cpu_offload_groups`), and add
+    # micro batches up there unless they do so in another dtype on the device (`accumulated_grads_in_cpu`).
+    adds_up = (c.accumulation > 1) & (d.reduce == d.compute)
+    staged = d.compute * (float(shape.largest_parameter) + trained / c.shard * (1.0 + adds_up))
+    optimizer = optimizer + np.where((c.stage < 3) & (c.offload_optimizer > 0), staged, 0.0)
+    parameters = d.compute * shape.parameters / c.shard * c.offload_parameters
+    total: Array = optimizer * (1.0 - c.nvme_optimizer) + parameters * (1.0 - c.nvme_parameters)
+    return total
+
+
+def _traffic(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, network: Network) -> Traffic:
+    zero, trained, is_3 = c.tokens * 0.0, shape.parameters * impl.trainable, c.stage == 3
+    units = shape.layers + 1.0
+    filled = buckets_filled(shape, c.reduce_bucket)
+    forward, again = _gathers(shape, c, d, impl, network, units)
+    scatter = ring_seconds(zero + d.reduce * trained, filled, c.shard, network, "reduce_scatter")
+    # A bucket is cast to the reduction's dtype first (`communication_data_type`). BF16_Optimizer has buffers of its own.
+    calls = np.where(is_bf16_optimizer(c, d), np.ceil(trained / _BF16_OPTIMIZER_BUFFER), filled)
+    all_reduce = ring_seconds(zero + d.reduce * trained, calls, c.shard, network, "all_reduce")
+    return Traffic(
+        forward=np.where(is_3, forward, 0.0),
+        backward=np.where(is_3, again + scatter, all_reduce * (c.stage == 2)),
+        last_backward=np.where(is_3, again + scatter, all_reduce),
+        after_step=_after_step(shape, c, d, network),
+        unhidden=np.where(is_3, (forward + scatter) / units, 0.0),
+        network_bound=np.where(c.shard > network.gpus_per_node, 1.0, 0.0),
+    )
+
+
+def _gathers(
+    shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, network: Network, units: float
+) -> tuple[Array, Array]:
+    """Seconds of stage 3's all-gathers in one micro batch: of forward and of backward."""
+    persistent, reused = stays_gathered(shape, c)
+    count = shape.parameters - persistent
+    again = count - reused
+    # Module by module, those together that the prefetch bucket reaches.
+    modules = modules_above(shape, c.persistence)
+    calls = np.clip(count / np.maximum(c.prefetch_bucket, 1.0), np.minimum(units, modules), modules)
+    size = d.master if impl.autocast else d.compute
+    group = np.where(c.secondary > 1, c.secondary, np.minimum(c.regather, c.shard))
+    forward = ring_seconds(size * count, calls, c.shard, network)
+    return forward, ring_seconds(size * again, calls * again / np.maximum(count, 1.0), group, network)
+
+
+def _after_step(shape: ModelShape, c: Candidates, d: Dtypes, network: Network) -> Array:
+    """Stages 1 and 2 gather the updated weights, stage 3 those of its persistent parameters."""
+    count = float(shape.parameters)
+    calls = np.maximum(count / c.gather_bucket, 1.0)
+    weights = ring_seconds(d.compute * count + c.tokens * 0.0, calls, c.shard, network)
+    persistent, _ = stays_gathered(shape, c)
+    small = ring_seconds(d.compute * persistent, np.ones_like(calls), c.shard, network)
+    return np.where(c.stage == 3, small, weights)
+
+
+def _launches(shape: ModelShape, c: Candidates, _d: Dtypes, _impl: Implementation) -> Array:
+    each: Array = np.select([c.stage == stage for stage in _TENSOR], list(_TENSOR.values()), 0.0)
+    return each * tensors_of(shape)
+
+
+def _overlaps(c: Candidates) -> Array:
+    return np.where(c.double_buffer > 0, 1.0, 0.0)
+
+
+def _lighter(strategy: ZeroConfig, _cluster: Cluster) -> list[Lighter]:
+    cpu, found = Offload(), list[Lighter]()
+    if strategy.offload_optimizer is None:
+        offloaded = strategy.model_copy(update={"offload_optimizer": cpu})
+        found.append(Lighter(offloaded, "optimizer on the host", 4))
+    if strategy.stage < 3:
+        found.append(Lighter(ZeroConfig(stage=3), "ZeRO-3", 2))
+    both = ZeroConfig(stage=3, offload_optimizer=cpu, offload_param=cpu)
+    return [*found, OPTIMIZER_ON_HOST, Lighter(both, "ZeRO-3 with optimizer and parameters on the host", 6)]
+
+
+def _shown(_cluster: Cluster) -> list[Strategy]:
+    return [ZeroConfig(stage=1), ZeroConfig(stage=2), ZeroConfig(stage=3)]
+
+
+BACKEND = PredictedBackend[ZeroConfig](
+    codes=(ZERO,),
+    row=_row,
+    states=_states,
+    host=_host,
+    traffic=_traffic,
+    launches=_launches,
+    step_launches=1.0,
+    lighter=_lighter,
+    shown=_shown,
+    without_term={
+        "round_robin_gradients": "the same copies in another order",
+        "sub_group_size": "how the optimizer's work is cut: its temporaries are those of one fused step",
+        "offload_optimizer_pin_memory": "transfers are counted at the rate of page-locked memory",
+        "offload_param_pin_memory": "transfers are counted at the rate of page-locked memory",
+    },
+    overlaps=_overlaps,
+)

@@ -1,0 +1,40 @@
+"""Trial configurations as `Candidates`: the fields every backend has; its own are its record's."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.tuner.prediction.backends.record import PredictedBackend, Row
+from shardtune.tuner.prediction.backends.registry import BACKENDS
+from shardtune.tuner.prediction.candidates import FULL, NONE, SELECTIVE, Candidates, from_rows
+
+_CHECKPOINTING = {"none": NONE, "selective": SELECTIVE, "full": FULL}
+
+
+def from_configs(
+    configs: Sequence[TrialConfig],
+    sequence: int,
+    world_size: int,
+    global_batch: int | None = None,
+    backends: Mapping[str, PredictedBackend[Any]] = BACKENDS,
+) -> Candidates:
+    """Candidates of trial configurations on `world_size` ranks; without a global batch, no accumulation."""
+    return from_rows(
+        [
+            _shared(config, sequence, world_size, global_batch)
+            | backends[config.backend].row(config.strategy, world_size)
+            for config in configs
+        ]
+    )
+
+
+def _shared(config: TrialConfig, sequence: int, world_size: int, global_batch: int | None) -> Row:
+    return {
+        "sequence": sequence,
+        "micro_batch": config.micro_batch,
+        "checkpointing": _CHECKPOINTING[config.activation_checkpointing],
+        "compiled": config.compile,
+        "sync_last": config.strategy.sync_policy == "last",
+        "sync_shard_only": config.strategy.sync_policy == "reduce_scatter",
+        "accumulation": max(1, (global_batch or 0) // (config.micro_batch * world_size)),
+    }

@@ -5,28 +5,9 @@ from typing import Any
 
 from shardtune.api_schemas import formatting
 from shardtune.service.wording import study_words
+from shardtune.service.wording.backend_words import backend_name
+from shardtune.service.wording.knob_words import knob_name
 
-BACKENDS = {"ddp": "DDP", "zero": "DeepSpeed ZeRO", "fsdp1": "FSDP1", "fsdp2": "FSDP2"}
-_WORDS = {
-    "dp": "DP",
-    "ddp": "DDP",
-    "mb": "MiB",
-    "cpu": "CPU",
-    "hpz": "hpZ",
-    "stage3": "stage 3",
-    "param": "parameter",
-    "sync": "sync",
-}
-_KNOBS = {
-    "backend": "backend",
-    "stage": "ZeRO stage",
-    "grad_sync": "gradient sync",
-    "bucket_cap_mb": "bucket, MiB",
-    "activation_checkpointing": "checkpointing",
-    "reshard_after_forward": "reshard after forward",
-    "dp_shard": "shard group",
-    "dp_replicate": "replicas",
-}
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 
 
@@ -115,16 +96,6 @@ def _span(length_s: float) -> str:
 def exact(moment: datetime) -> str:
     """The moment in UTC, to the second."""
     return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def backend_name(kind: str) -> str:
-    """A backend as its users call it."""
-    return BACKENDS.get(kind, kind)
-
-
-def knob_name(name: str) -> str:
-    """A knob in words; its own name stands in the configuration."""
-    return _KNOBS.get(name) or " ".join(_WORDS.get(word, word) for word in name.split("_"))
 
 
 def knob_value(name: str, value: Any) -> str:

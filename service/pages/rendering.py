@@ -12,9 +12,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.responses import HTMLResponse, Response
 
-from shardtune.service.pages import assets, figures, glossary
+from shardtune.service.pages import assets, figures
 from shardtune.service.process.context import utc_now
 from shardtune.service.process.principal import LOCAL
+from shardtune.service.wording.backend_words import BACKENDS
+from shardtune.service.wording.knob_words import knob_help
 
 CSRF_COOKIE, THEME_COOKIE = "shardtune_csrf", "shardtune_theme"
 _POLICY = (
@@ -114,11 +116,11 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= figures.FILTERS | {
-        "knob_help": glossary.knob_help,
+        "knob_help": knob_help,
         "ago": _time,
         "knob_value": _knob_value,
     }
-    environment.globals |= {"static": assets.url, "with_query": query}
+    environment.globals |= {"static": assets.url, "with_query": query, "backends": BACKENDS}
     return environment
 
 

@@ -19,10 +19,10 @@ from shardtune.service.pages.charts.plot import (
     ticks,
 )
 from shardtune.service.pages.charts.scale import Scale, for_sizes, from_zero, memory_unit, titled
-from shardtune.service.pages.figures import backend_name, memory, rate
+from shardtune.service.pages.figures import memory, rate
+from shardtune.service.wording.backend_words import backend_mark, backend_name
 from shardtune.tuner.insights import pareto
 
-SHAPES = {"ddp": "circle", "zero": "square", "fsdp2": "triangle", "fsdp1": "diamond"}
 _MOST_MARKS = 400
 """More points than this cannot be told apart, and would make the page heavy."""
 
@@ -121,9 +121,7 @@ def _mark(x: float, y: float, point: TrialPoint, link: str, is_best: bool = Fals
         title += f"; {point.failure_kind or point.state}"
     kind = f"s-{backend}" + (" answer" if is_best else "") if feasible else "infeasible"
     radius = 6 if is_best else 4
-    return Mark(
-        x, y, SHAPES.get(backend, "circle") if feasible else "cross", kind, title, f"{link}/{point.number}", radius
-    )
+    return Mark(x, y, backend_mark(backend) if feasible else "cross", kind, title, f"{link}/{point.number}", radius)
 
 
 def _left_out(shown: int, total: int) -> str:

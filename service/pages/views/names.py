@@ -6,7 +6,8 @@ from typing import Any
 
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies import StudyResult
-from shardtune.service.pages.figures import knob_name, knob_value
+from shardtune.service.pages.figures import knob_value
+from shardtune.service.wording.knob_words import knob_name
 from shardtune.tuner.search.space.flat import flatten
 
 _MOST = 3

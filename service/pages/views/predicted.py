@@ -21,8 +21,8 @@ from shardtune.service.pages.charts.plot import (
     ticks,
 )
 from shardtune.service.pages.charts.scale import for_sizes, memory_unit, titled
-from shardtune.service.pages.charts.search import SHAPES
 from shardtune.service.pages.figures import memory
+from shardtune.service.wording.backend_words import backend_mark
 
 _FEWEST = 3
 _FEWEST_TO_RANK = 5
@@ -78,7 +78,7 @@ def _plot(pairs: Sequence[tuple[TrialPoint, float, float]], link: str) -> Plot:
     for point, seen, size in pairs:
         backend = str(point.config["strategy"]["kind"])
         title = f"Trial {point.number}: predicted {memory(size)}, measured {memory(seen)}"
-        shape = SHAPES.get(backend, "circle")
+        shape = backend_mark(backend)
         marks.append(
             Mark(across(seen * units), up(size * units), shape, f"s-{backend}", title, f"{link}/{point.number}")
         )

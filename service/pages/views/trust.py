@@ -6,11 +6,11 @@ from statistics import fmean, stdev
 
 from shardtune.api_schemas.studies import Study, StudyResult
 from shardtune.db.tables.studies import RunRow
-from shardtune.service.pages.figures import backend_name
 from shardtune.service.pages.views.conditions import troubles
 from shardtune.service.pages.views.freshness import Freshness
 from shardtune.service.wording import study_words
-from shardtune.tuner.search.space.flat import Flat
+from shardtune.service.wording.backend_words import backend_name
+from shardtune.tuner.search.space.knobs import Flat
 from shardtune.tuner.search.stopping import MIN_TRIALS
 
 _NOISY = 0.1

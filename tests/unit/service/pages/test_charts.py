@@ -17,6 +17,7 @@ from shardtune.service.pages.charts.scale import LogScale, Scale, for_sizes, tic
 from shardtune.service.pages.charts.search import best_so_far, pareto_front, speed_against_memory
 from shardtune.service.pages.charts.series import step_times
 from shardtune.service.pages.charts.stacked import by_kind, stack
+from shardtune.service.wording.knob_words import knob_name
 from shardtune.tuner.prediction.predict import predictions
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -128,7 +129,7 @@ def test_the_warm_up_ends_before_the_first_window():
         (figures.count(8_030_000_000), "8.03 billion"),
         (figures.relative(START, START + timedelta(minutes=5)), "5 min ago"),
         (figures.knob_value("reduce_bucket_size", 500_000_000), "500 M"),
-        (figures.knob_name("stage3_prefetch_bucket_size"), "stage 3 prefetch bucket size"),
+        (knob_name("stage3_prefetch_bucket_size"), "stage 3 prefetch bucket size"),
     ],
 )
 def test_figures_have_units_and_sensible_digits(shown, wanted):

@@ -1,0 +1,99 @@
+"""What each knob is called and means, with the name it has in PyTorch and DeepSpeed."""
+
+from typing import NamedTuple
+
+
+class KnobWords(NamedTuple):
+    """Words for one knob."""
+
+    help: str
+    """In a sentence."""
+    name: str = ""
+    """Empty: its own name, spelt out."""
+
+
+_PINNED = "Offloaded state lies in page-locked host memory, which is copied faster"
+KNOBS: dict[str, KnobWords] = {
+    "backend": KnobWords("The library that distributes the training."),
+    "micro_batch": KnobWords("Samples one rank takes at once; gradients are accumulated up to the global batch."),
+    "activation_checkpointing": KnobWords(
+        "Which activations are recomputed in backward instead of kept: none, some (selective) or all (full).",
+        "checkpointing",
+    ),
+    "compile": KnobWords("Each repeated block is compiled (`torch.compile`)."),
+    "grad_sync": KnobWords(
+        "When gradients are reduced while accumulating: after every micro batch, or after the last (`no_sync`).",
+        "gradient sync",
+    ),
+    "bucket_cap_mb": KnobWords("DDP: MiB of gradients per all-reduce (`bucket_cap_mb`).", "bucket, MiB"),
+    "gradient_as_bucket_view": KnobWords(
+        "DDP: gradients live in the communication buckets, which saves a copy (`gradient_as_bucket_view=True`)."
+    ),
+    "static_graph": KnobWords("DDP: the graph never changes between steps (`static_graph=True`)."),
+    "stage": KnobWords("DeepSpeed ZeRO: 1 shards optimizer state, 2 gradients too, 3 parameters too.", "ZeRO stage"),
+    "reduce_bucket_size": KnobWords("DeepSpeed: elements reduced per collective."),
+    "allgather_bucket_size": KnobWords("DeepSpeed: elements gathered per collective after the step."),
+    "overlap_comm": KnobWords("DeepSpeed: gradients are reduced while backward still computes."),
+    "contiguous_gradients": KnobWords("DeepSpeed: gradients are copied into one buffer as they appear."),
+    "round_robin_gradients": KnobWords("DeepSpeed: ranks take turns in the order in which gradients are copied."),
+    "stage3_prefetch_bucket_size": KnobWords("ZeRO-3: elements of parameters gathered ahead of their use."),
+    "stage3_param_persistence_threshold": KnobWords("ZeRO-3: parameters with fewer elements are never sharded."),
+    "stage3_max_live_parameters": KnobWords("ZeRO-3: elements that may be gathered at once."),
+    "stage3_max_reuse_distance": KnobWords("ZeRO-3: what is used again within so many elements stays gathered."),
+    "sub_group_size": KnobWords("ZeRO-3: elements the optimizer updates at a time."),
+    "zero_hpz_partition_size": KnobWords("ZeRO++: ranks of the group that backward gathers from; 1 turns it off."),
+    "offload_optimizer": KnobWords("DeepSpeed: where optimizer state lives instead of the GPU."),
+    "offload_optimizer_ratio": KnobWords("ZeRO-3: share of the optimizer state that is offloaded."),
+    "offload_optimizer_pin_memory": KnobWords(f"DeepSpeed: {_PINNED}."),
+    "offload_param": KnobWords("ZeRO-3: where parameters live instead of the GPU."),
+    "offload_param_pin_memory": KnobWords(f"ZeRO-3: {_PINNED}."),
+    "dp_shard": KnobWords(
+        "Ranks over which parameters, gradients and optimizer state are sharded (second axis of the mesh).",
+        "shard group",
+    ),
+    "dp_replicate": KnobWords(
+        "Groups that each hold a whole copy (first axis of the mesh); “replicated ×2” is two of them.", "replicas"
+    ),
+    "reshard_after_forward": KnobWords(
+        "FSDP2: whether gathered parameters are freed after forward; “kept after forward” is "
+        "`reshard_after_forward=False`."
+    ),
+    "forward_prefetch": KnobWords("FSDP2: units gathered ahead in forward (`set_modules_to_forward_prefetch`)."),
+    "backward_prefetch": KnobWords("FSDP2: units gathered ahead in backward (`set_modules_to_backward_prefetch`)."),
+    "blocks_per_unit": KnobWords("FSDP2: repeated blocks that are sharded, gathered and reduced together."),
+    "cpu_offload": KnobWords("FSDP: shards, gradients and optimizer state live in host memory."),
+    "pin_memory": KnobWords(f"FSDP2: {_PINNED}."),
+    "sharding_strategy": KnobWords(
+        "FSDP1: what is sharded, and whether gathered parameters are kept from forward to backward."
+    ),
+    "fsdp1_forward_prefetch": KnobWords(
+        "FSDP1: the next unit is gathered before the current forward (`forward_prefetch=True`)."
+    ),
+    "fsdp1_backward_prefetch": KnobWords(
+        "FSDP1: when backward gathers the next unit: before the current one's gradients, after them, or not ahead."
+    ),
+    "limit_all_gathers": KnobWords("FSDP1: the host waits rather than gather more than two units ahead."),
+    "use_orig_params": KnobWords("FSDP1: the optimizer sees the model's own parameters, not flat ones."),
+}
+
+_SPELT = {
+    "dp": "DP",
+    "ddp": "DDP",
+    "mb": "MiB",
+    "cpu": "CPU",
+    "hpz": "hpZ",
+    "fsdp1": "FSDP1",
+    "stage3": "stage 3",
+    "param": "parameter",
+}
+
+
+def knob_name(name: str) -> str:
+    """A knob in words; its own name stands in the configuration."""
+    told = KNOBS[name].name if name in KNOBS else ""
+    return told or " ".join(_SPELT.get(word, word) for word in name.split("_"))
+
+
+def knob_help(name: str) -> str:
+    """A knob in a sentence; empty for one that is not there any more."""
+    return KNOBS[name].help if name in KNOBS else ""

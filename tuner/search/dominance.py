@@ -6,18 +6,15 @@ Only an order of trying, nothing is excluded: an allocator may fragment less wit
 from collections.abc import Iterable, Sequence
 
 from shardtune.api_schemas.failures import FailureKind
-from shardtune.api_schemas.search_space import KnobValue
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.tuner.history import Observation
 from shardtune.tuner.search.space import Space
-from shardtune.tuner.search.space.flat import Flat, flatten
+from shardtune.tuner.search.space.backends.registry import KNOBS
+from shardtune.tuner.search.space.flat import flatten
+from shardtune.tuner.search.space.knobs import Flat
 
-_PLACEMENT = ("backend", "stage", "sharding_strategy", "dp_shard", "offload_optimizer", "offload_param", "cpu_offload")
-_HEAVIER: dict[str, tuple[KnobValue, ...]] = {
-    "activation_checkpointing": ("full", "selective", "none"),
-    "grad_sync": ("every", "reduce_scatter", "last"),
-}
-"""Values from the lightest to the heaviest."""
+_PLACEMENT = ("backend", *(name for name, knob in KNOBS.items() if knob.places))
+_RISING = {name: knob.rising for name, knob in KNOBS.items() if knob.rising}
 _TOO_LARGE = (FailureKind.OOM, FailureKind.OVER_LIMIT)
 
 
@@ -45,6 +42,6 @@ def _at_least(own: Flat, other: Flat) -> bool:
         return False
     return all(
         values.index(own[knob]) >= values.index(other[knob])
-        for knob, values in _HEAVIER.items()
+        for knob, values in _RISING.items()
         if knob in own and knob in other
     )

@@ -3,26 +3,24 @@
 from collections.abc import Sequence
 
 from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, Strategy, TrialConfig, ZeroConfig
+from shardtune.api_schemas.search_space import KnobValue
+from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.workload import Workload
 from shardtune.tuner.history import Origin
 from shardtune.tuner.search.space import Space
+from shardtune.tuner.search.space.backends.registry import BACKENDS
+from shardtune.tuner.search.space.flat import flatten
 
 MOST_SEEDS = 4
 
 
 def documented_defaults(cluster: Cluster) -> list[TrialConfig]:
     """Each backend as its documentation starts it, at micro batch 1 and without checkpointing."""
-    strategies: list[Strategy] = [
-        DdpConfig(),
-        # DeepSpeed 0.19.8 turns overlap_comm on by default at stage 3 alone.
-        ZeroConfig(stage=2, overlap_comm=False),
-        ZeroConfig(stage=3),
-        Fsdp2Config(dp_shard=cluster.world_size),
-        # Last: it is legacy, and runs only where limits leave a seed for it.
-        Fsdp1Config(dp_shard=cluster.world_size),
-    ]
-    return [TrialConfig(strategy=strategy) for strategy in strategies]
+    return [TrialConfig(strategy=one) for backend in BACKENDS.values() for one in backend.defaults(cluster)]
+
+
+def _one_of_each(cluster: Cluster) -> list[TrialConfig]:
+    return [TrialConfig(strategy=backend.defaults(cluster)[0]) for backend in BACKENDS.values()]
 
 
 def seed_configs(
@@ -37,9 +35,7 @@ def seed_configs(
     With a baseline, one default of each backend follows. Defaults are moved into the user's limits. Challengers (of a
     retune) come right after the baseline, and take no default's place.
     """
-    defaults = documented_defaults(cluster)
-    if baseline is not None:
-        defaults = [config for config in defaults if _stage(config) != 3]
+    defaults = documented_defaults(cluster) if baseline is None else _one_of_each(cluster)
     seeds: list[tuple[TrialConfig, Origin]] = [(baseline, "baseline")] if baseline is not None else []
     keys = {space.key(config) for config, _ in seeds}
     for config in defaults:
@@ -53,5 +49,6 @@ def seed_configs(
     return [*chosen[:first], *((config, "challenger") for config in challengers), *chosen[first:]]
 
 
-def _stage(config: TrialConfig) -> int | None:
-    return config.strategy.stage if isinstance(config.strategy, ZeroConfig) else None
+def _stage(config: TrialConfig) -> KnobValue | None:
+    """Where limits move a default to another stage, the one of that stage is a default already."""
+    return flatten(config).get("stage")

@@ -27,7 +27,8 @@ from shardtune.service.pages.views.trust import Trust, trust
 from shardtune.service.studies import insights
 from shardtune.service.wording import study_words
 from shardtune.tuner.objective import available_gib
-from shardtune.tuner.search.space.flat import Flat, flatten
+from shardtune.tuner.search.space.flat import flatten
+from shardtune.tuner.search.space.knobs import Flat
 
 PAGE = 50
 _MOST_CHARTED = 2_000

@@ -3,8 +3,8 @@
 import math
 
 from shardtune.api_schemas.search_space import KnobValue
+from shardtune.tuner.search.space.backends.registry import KNOBS
 from shardtune.tuner.search.space.define_by_run import Question
-from shardtune.tuner.search.space.knobs import KNOBS
 
 _SHOWN = 12
 
@@ -38,7 +38,8 @@ def nearest(value: KnobValue | None, values: tuple[KnobValue, ...]) -> int | Non
 
 def lightest(question: Question) -> tuple[KnobValue, ...]:
     """One candidate where it is known which holds least memory, else all."""
-    least = KNOBS[question.knob].lightest if question.knob in KNOBS else None
+    knob = KNOBS.get(question.knob)
+    least = None if knob is None else knob.rising[0] if knob.rising else knob.lightest
     if least is None:
         return question.values
     if least in ("min", "max"):

@@ -1,23 +1,24 @@
 """The user's pins, lists and ranges, checked once and applied to each knob's candidates."""
 
 import difflib
+from collections.abc import Mapping
 
 from shardtune.api_schemas.search_space import BACKENDS, KnobValue, Limit, SpaceLimits
-from shardtune.tuner.search.space.knobs import KNOBS, Knob
+from shardtune.tuner.search.space.knobs import Knob
 
 
 class KnobLimits:
     """`SpaceLimits` that name only known knobs with values of the right type."""
 
-    def __init__(self, spec: SpaceLimits) -> None:
+    def __init__(self, spec: SpaceLimits, known: Mapping[str, Knob]) -> None:
         """Check every limit.
 
         Raises:
             ValueError: an unknown knob, or a value a knob cannot take.
         """
         for name, limit in spec.knobs.items():
-            _check(name, limit)
-        self._knobs = spec.knobs
+            _check(name, limit, known)
+        self._known, self._knobs = known, spec.knobs
         self.backends: tuple[str, ...] = tuple(backend for backend in BACKENDS if backend in spec.backends)
         self.allow_compile = spec.allow_compile or _named(spec.knobs.get("compile"), True)
 
@@ -29,7 +30,7 @@ class KnobLimits:
         limit = self._knobs.get(knob)
         if limit is None:
             return candidates
-        is_open = knob in KNOBS and KNOBS[knob].open
+        is_open = self.is_open(knob)
         if isinstance(limit, Limit):
             kept = tuple(value for value in candidates if _within(value, limit))
             return kept or (_ends(limit) if is_open else ())
@@ -37,6 +38,10 @@ class KnobLimits:
         if is_open:
             return tuple(sorted(named)) if all(_is_number(value) for value in named) else named
         return tuple(value for value in candidates if any(_same(value, other) for other in named))
+
+    def is_open(self, knob: str) -> bool:
+        """A user's own values replace the search's."""
+        return knob in self._known and self._known[knob].open
 
     def text(self, knob: str) -> str:
         """The limit as the user wrote it."""
@@ -76,11 +81,11 @@ def _ends(limit: Limit) -> tuple[int | float, ...]:
     return tuple(sorted(int(end) if end == int(end) else end for end in ends))
 
 
-def _check(name: str, limit: KnobValue | tuple[KnobValue, ...] | Limit) -> None:
-    knob = KNOBS.get(name)
+def _check(name: str, limit: KnobValue | tuple[KnobValue, ...] | Limit, known: Mapping[str, Knob]) -> None:
+    knob = known.get(name)
     if knob is None:
-        close = difflib.get_close_matches(name, KNOBS, n=3)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"use one of {', '.join(KNOBS)}"
+        close = difflib.get_close_matches(name, known, n=3)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"use one of {', '.join(known)}"
         raise ValueError(f"space.knobs ({name!r}) is not a knob; {hint}")
     if isinstance(limit, Limit):
         _check_range(name, knob, limit)

@@ -8,16 +8,18 @@ from shardtune.api_schemas.search_space import KnobValue, SpaceLimits
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.workload import Workload
 from shardtune.tuner.search.space import candidates
+from shardtune.tuner.search.space.backends.registry import BACKENDS, KNOBS
 from shardtune.tuner.search.space.define_by_run import Answer, DefineByRun, NoLegalValue, Question
 from shardtune.tuner.search.space.domains import Domains
-from shardtune.tuner.search.space.flat import Flat, flatten, unflatten
-from shardtune.tuner.search.space.knobs import KNOBS
+from shardtune.tuner.search.space.flat import flatten, unflatten
+from shardtune.tuner.search.space.knobs import Flat
 from shardtune.tuner.search.space.limits import KnobLimits
 
 Chooser = Callable[[str, tuple[KnobValue, ...]], KnobValue]
 """Takes a parameter's name and its candidate values, and returns one of them."""
 
 _MOST_KEYS = 10_000
+_DRAW = {kind: backend.draw for kind, backend in BACKENDS.items()}
 
 Narrow = Callable[[Question], tuple[KnobValue, ...]]
 
@@ -27,7 +29,7 @@ class Space:
 
     def __init__(self, domains: Domains, limits: KnobLimits) -> None:
         self.domains, self.limits = domains, limits
-        self._no_limits = KnobLimits(SpaceLimits(allow_compile=True))
+        self._no_limits = KnobLimits(SpaceLimits(allow_compile=True), KNOBS)
         self._keys: dict[TrialConfig, str] = {}
 
     def sample(self, chooser: Chooser) -> TrialConfig | None:
@@ -64,7 +66,7 @@ class Space:
         own, answers = flatten(config), []
 
         def answer(question: Question) -> KnobValue:
-            is_open = question.knob in KNOBS and KNOBS[question.knob].open
+            is_open = self.limits.is_open(question.knob)
             place = candidates.nearest if is_open and not exact else candidates.position
             index = place(own.get(question.knob), question.values)
             if index is None:
@@ -86,7 +88,7 @@ class Space:
         own = flatten(config)
         free = DefineByRun(self.domains, self._no_limits, lambda question: own[question.knob])
         try:
-            return unflatten(free.run())
+            return unflatten(free.run(_DRAW))
         except (ValueError, KeyError, NoLegalValue):
             # A foreign mesh that does not exist here; such a configuration is its own canonical form.
             return config
@@ -176,7 +178,7 @@ class Space:
             raise ValueError("space.knobs: the limits contradict each other on every backend; drop one of them")
 
     def _walk(self, answer: Answer) -> Flat:
-        return DefineByRun(self.domains, self.limits, answer).run()
+        return DefineByRun(self.domains, self.limits, answer).run(_DRAW)
 
     def _tables(self, narrow: Narrow | None, dead: dict[str, NoLegalValue] | None = None) -> Iterator[Flat]:
         """Depth first: repeat the walk, each time with the next combination of answers."""
@@ -224,7 +226,7 @@ def build(
     Raises:
         ValueError: no micro batch divides the global batch, an unknown knob, or limits that leave nothing.
     """
-    checked = KnobLimits(limits)
+    checked = KnobLimits(limits, KNOBS)
     domains = Domains(workload, cluster, profile, nvme=nvme and limits.allow_nvme)
     space = Space(domains, checked)
     space.check_limits()

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from shardtune.tuner.search.space.knobs import KNOBS
+from shardtune.tuner.search.space.backends.registry import KNOBS
 
 PAGE = Path(__file__).parents[4] / "docs" / "search-space.md"
 

@@ -8,6 +8,7 @@ from shardtune.api_schemas.search_space import SpaceLimits
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, TrialConfig, ZeroConfig
 from shardtune.api_schemas.workload import Workload, gradient_accumulation
 from shardtune.tuner.search.space import Space, build
+from shardtune.tuner.search.space.backends import zero
 from tests.support.tuner_cases import TINY, WORKLOAD, cpu, gpus, llama, space_of, tiny_space
 
 CLUSTERS = [cpu(1), cpu(2), cpu(4), gpus(1, 1), gpus(1, 8), gpus(2, 4)]
@@ -114,8 +115,12 @@ def test_nvme_is_searched_only_where_it_is_probed_and_allowed():
     assert "nvme" not in devices(True, False) | devices(False, True)
 
 
+def sizes_of(*args, **kwargs):
+    return space_of(*args, **kwargs).domains.sizes(zero.Sizes)
+
+
 def test_sizes_follow_the_model():
-    small, large = space_of(gpus()).domains, space_of(gpus(), profile=llama("llama-2-7b")).domains
+    small, large = sizes_of(gpus()), sizes_of(gpus(), profile=llama("llama-2-7b"))
     block = llama("llama-2-7b").largest_block
     assert block in large.reduce_bucket_size and 500_000_000 in large.reduce_bucket_size
     assert max(small.reduce_bucket_size) <= TINY.parameters + 1
@@ -123,9 +128,9 @@ def test_sizes_follow_the_model():
 
 
 def test_across_nodes_hpz_groups_stay_within_a_node():
-    assert space_of(gpus(2, 4)).domains.zero_hpz_partition_size == (1, 2, 4)
-    assert space_of(gpus(1, 8)).domains.zero_hpz_partition_size == (1, 2, 4)
-    assert space_of(gpus(1, 2)).domains.zero_hpz_partition_size == (1,)
+    assert sizes_of(gpus(2, 4)).zero_hpz_partition_size == (1, 2, 4)
+    assert sizes_of(gpus(1, 8)).zero_hpz_partition_size == (1, 2, 4)
+    assert sizes_of(gpus(1, 2)).zero_hpz_partition_size == (1,)
 
 
 def test_knobs_without_effect_do_not_tell_configurations_apart():

@@ -1,0 +1,59 @@
+"""The space of DDP."""
+
+from functools import cached_property
+
+from shardtune.api_schemas.base import DTYPE_BYTES
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.strategies import DdpConfig
+from shardtune.tuner.search.space.backends.record import SearchedBackend
+from shardtune.tuner.search.space.define_by_run import DefineByRun
+from shardtune.tuner.search.space.domains import Domains
+from shardtune.tuner.search.space.knobs import GRAD_SYNC, Knob
+
+_MIB = 1 << 20
+_DEFAULT = DdpConfig()
+
+
+class Sizes:
+    """Sizes that follow from the model."""
+
+    def __init__(self, domains: Domains) -> None:
+        self._domains = domains
+
+    @cached_property
+    def bucket_cap_mb(self) -> tuple[int, ...]:
+        """MiB of gradients in one, two or four blocks, torch's default, and the whole model."""
+        profile, size = self._domains.profile, DTYPE_BYTES[self._domains.workload.recipe.master_dtype]
+        block, whole = profile.largest_block * size, profile.parameters * size
+        whole_mib = max(_DEFAULT.bucket_cap_mb, min(4096, -(-whole // _MIB)))
+        candidates = (_DEFAULT.bucket_cap_mb, *(-(-block * k // _MIB) for k in (1, 2, 4)))
+        return tuple(sorted({mib for mib in candidates if 1 <= mib < whole_mib} | {whole_mib}))
+
+
+def _draw(drawing: DefineByRun, accumulates: bool) -> None:
+    several, sizes = drawing.domains.world > 1, drawing.domains.sizes(Sizes)
+    drawing.pick_if("bucket_cap_mb", several, sizes.bucket_cap_mb, _DEFAULT.bucket_cap_mb)
+    drawing.pick("gradient_as_bucket_view", (False, True))
+    drawing.pick_if("grad_sync", several and accumulates, ("every", "last"), _DEFAULT.grad_sync)
+    if accumulates:
+        # torch 2.13: static_graph under no_sync skips reductions, so a pin is not honoured here.
+        drawing.table["static_graph"] = False
+    else:
+        drawing.pick("static_graph", (False, True))
+
+
+def _defaults(_cluster: Cluster) -> list[DdpConfig]:
+    return [DdpConfig()]
+
+
+BACKEND = SearchedBackend(
+    config=DdpConfig,
+    knobs={
+        "grad_sync": GRAD_SYNC,
+        "bucket_cap_mb": Knob("int", maximum=4096, open=True, lightest="min"),
+        "gradient_as_bucket_view": Knob("bool", lightest=True),
+        "static_graph": Knob("bool", lightest=False),
+    },
+    draw=_draw,
+    defaults=_defaults,
+)

@@ -1,0 +1,91 @@
+"""The space of FSDP1. Its prefetch is a switch and a word where FSDP2's is a depth, so they are knobs of other names."""
+
+from typing import Any, get_args
+
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.strategies import Fsdp1Config
+from shardtune.api_schemas.strategies.fsdp1 import HYBRID, RESHARDING, ShardingStrategy, sync_policies
+from shardtune.tuner.search.space.backends.record import SearchedBackend, fields_of
+from shardtune.tuner.search.space.define_by_run import DefineByRun, NoLegalValue
+from shardtune.tuner.search.space.domains import divisors
+from shardtune.tuner.search.space.knobs import CPU_OFFLOAD, DP_REPLICATE, DP_SHARD, GRAD_SYNC, Flat, Knob
+
+_KNOB_OF = {"forward_prefetch": "fsdp1_forward_prefetch", "backward_prefetch": "fsdp1_backward_prefetch"}
+_FIELD_OF = {knob: field for field, knob in _KNOB_OF.items()}
+
+
+def _draw(drawing: DefineByRun, accumulates: bool) -> None:
+    domains, default = drawing.domains, Fsdp1Config(dp_shard=1)
+    strategy = _mesh(drawing)
+    gathers = domains.on_gpu and int(drawing.table["dp_shard"]) > 1
+    again = gathers and strategy in RESHARDING
+    drawing.pick_if("fsdp1_forward_prefetch", gathers, (False, True), default.forward_prefetch)
+    drawing.pick_if("fsdp1_backward_prefetch", again, ("BACKWARD_PRE", "BACKWARD_POST", "none"), "BACKWARD_PRE")
+    drawing.pick_if("limit_all_gathers", gathers, (True, False), default.limit_all_gathers)
+    compiled = bool(drawing.table["compile"])
+    drawing.pick("use_orig_params", (True,) if compiled else (False, True), at="compiled" if compiled else "")
+    recipe = domains.workload.recipe
+    offloads = domains.on_gpu and not (accumulates and not sync_policies(True, recipe))
+    if offloads:
+        drawing.pick("cpu_offload", (False, True))
+    else:
+        drawing.table["cpu_offload"] = False  # a pin would be illegal here
+    policies = sync_policies(bool(drawing.table["cpu_offload"]), recipe)
+    if accumulates and domains.world > 1:
+        drawing.pick("grad_sync", policies, at="" if len(policies) > 1 else policies[0])
+    else:
+        drawing.table["grad_sync"] = policies[0] if accumulates else default.grad_sync
+
+
+def _mesh(drawing: DefineByRun) -> str:
+    """Strategy and axes. NO_SHARD is left out: it is DDP, and upstream says so."""
+    world = drawing.domains.world
+    replicates = drawing.limits.restrict("dp_replicate", divisors(world))
+    hybrid = tuple(int(k) for k in replicates if 1 < int(k) < world)
+    strategies: tuple[ShardingStrategy, ...] = ()
+    if 1 in replicates:
+        # One rank shards nothing whatever the strategy.
+        strategies = ("FULL_SHARD", "SHARD_GRAD_OP") if world > 1 else ("FULL_SHARD",)
+    strategies += HYBRID if hybrid else ()
+    if not strategies:
+        raise NoLegalValue("dp_replicate", divisors(world)[:-1])
+    strategy = str(drawing.pick("sharding_strategy", strategies))
+    if strategy in HYBRID:
+        shard = int(drawing.pick("dp_shard", tuple(world // k for k in reversed(hybrid)), at="hybrid"))
+    else:
+        shard = int(drawing.pick("dp_shard", (world,), at="whole"))
+    drawing.table["dp_replicate"] = max(1, world // shard)
+    return strategy
+
+
+def _defaults(cluster: Cluster) -> list[Fsdp1Config]:
+    return [Fsdp1Config(dp_shard=cluster.world_size)]
+
+
+def _to_knobs(strategy: Fsdp1Config) -> Flat:
+    values = {_KNOB_OF.get(name, name): value for name, value in fields_of(strategy).items()}
+    return {name: "none" if value is None else value for name, value in values.items()}
+
+
+def _to_fields(own: Flat) -> dict[str, Any]:
+    return {_FIELD_OF.get(name, name): None if value == "none" else value for name, value in own.items()}
+
+
+BACKEND = SearchedBackend(
+    config=Fsdp1Config,
+    knobs={
+        "sharding_strategy": Knob("word", get_args(ShardingStrategy), places=True),
+        "dp_shard": DP_SHARD,
+        "dp_replicate": DP_REPLICATE,
+        "fsdp1_forward_prefetch": Knob("bool", open=True, lightest=False),
+        "fsdp1_backward_prefetch": Knob("word", ("BACKWARD_PRE", "BACKWARD_POST", "none"), open=True, lightest="none"),
+        "limit_all_gathers": Knob("bool", open=True, lightest=True),
+        "use_orig_params": Knob("bool", lightest=False),
+        "cpu_offload": CPU_OFFLOAD,
+        "grad_sync": GRAD_SYNC,
+    },
+    draw=_draw,
+    defaults=_defaults,
+    to_knobs=_to_knobs,
+    to_fields=_to_fields,
+)

@@ -1,0 +1,78 @@
+"""The space of FSDP2: fully sharded, replicated or both (HSDP)."""
+
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.search_space import KnobValue
+from shardtune.api_schemas.strategies import Fsdp2Config
+from shardtune.tuner.search.space.backends.record import SearchedBackend
+from shardtune.tuner.search.space.define_by_run import DefineByRun, NoLegalValue
+from shardtune.tuner.search.space.domains import Domains, divisors
+from shardtune.tuner.search.space.knobs import CPU_OFFLOAD, DP_REPLICATE, DP_SHARD, GRAD_SYNC, Knob
+
+
+def _draw(drawing: DefineByRun, accumulates: bool) -> None:
+    domains = drawing.domains
+    world = domains.world
+    replicates = drawing.limits.restrict("dp_replicate", divisors(world))
+    if not replicates:
+        raise NoLegalValue("dp_replicate", divisors(world))
+    shard = int(drawing.pick("dp_shard", tuple(world // int(k) for k in reversed(replicates))))
+    drawing.table["dp_replicate"] = max(1, world // shard)
+    groups = divisors(shard)[1:-1]
+    reshard = drawing.pick("reshard_after_forward", (True, False, *groups), at=f"{shard}" if groups else "")
+    _prefetch(drawing, shard, reshard)
+    both = shard > 1 and world // shard > 1
+    if accumulates and world > 1:
+        policies = ("every", "reduce_scatter", "last") if both else ("every", "last")
+        drawing.pick("grad_sync", policies, at="hsdp" if both else "")
+    else:
+        drawing.table["grad_sync"] = "every"
+    # On CPU ranks shards are in host memory already.
+    if drawing.pick_if("cpu_offload", domains.on_gpu, (False, True), False):
+        drawing.pick_if("pin_memory", domains.on_gpu, (True, False), True)
+
+
+def _prefetch(drawing: DefineByRun, shard: int, reshard: KnobValue) -> None:
+    """Depths count units ahead; backward gathers nothing when forward kept the parameters."""
+    default = Fsdp2Config(dp_shard=1)
+    unit = int(drawing.pick("blocks_per_unit", _blocks_per_unit(drawing.domains)))
+    gathers = drawing.domains.on_gpu and shard > 1
+    for knob, effective in (("forward_prefetch", gathers), ("backward_prefetch", gathers and reshard is not False)):
+        held = int(getattr(default, knob))
+        depths = _depths(drawing.domains, unit, held)
+        if effective and len(depths) > 1:
+            drawing.pick(knob, depths, at="" if len(depths) == 3 else f"{len(depths)}")
+        else:
+            drawing.fix(knob, held, depths)
+
+
+def _blocks_per_unit(domains: Domains) -> tuple[int, ...]:
+    """Powers of two up to the number of blocks, and to 8."""
+    return tuple(k for k in (1, 2, 4, 8) if k == 1 or k <= len(domains.profile.blocks))
+
+
+def _depths(domains: Domains, blocks_per_unit: int, default: int) -> tuple[int, ...]:
+    """0, 1 and 2 units where there are that many more units."""
+    units = -(-len(domains.profile.blocks) // blocks_per_unit)
+    return tuple(depth for depth in (0, 1, 2) if depth < units or depth == default)
+
+
+def _defaults(cluster: Cluster) -> list[Fsdp2Config]:
+    return [Fsdp2Config(dp_shard=cluster.world_size)]
+
+
+BACKEND = SearchedBackend(
+    config=Fsdp2Config,
+    knobs={
+        "dp_shard": DP_SHARD,
+        "dp_replicate": DP_REPLICATE,
+        "reshard_after_forward": Knob("group", lightest=True),
+        "forward_prefetch": Knob("int", minimum=0, maximum=8, open=True, lightest="min"),
+        "backward_prefetch": Knob("int", minimum=0, maximum=8, open=True, lightest="min"),
+        "blocks_per_unit": Knob("int", lightest="min"),
+        "cpu_offload": CPU_OFFLOAD,
+        "pin_memory": Knob("bool", open=True, lightest=False),
+        "grad_sync": GRAD_SYNC,
+    },
+    draw=_draw,
+    defaults=_defaults,
+)

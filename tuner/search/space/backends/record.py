@@ -1,0 +1,38 @@
+"""What the search must know of a backend: one record, made in the backend's own module."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.strategies import Strategy
+from shardtune.tuner.search.space.define_by_run import DefineByRun
+from shardtune.tuner.search.space.knobs import Flat, Knob
+
+S = TypeVar("S", bound=Strategy)
+
+
+def fields_of(strategy: Strategy) -> Flat:
+    """Each field is a knob of its name."""
+    return {name: getattr(strategy, name) for name in type(strategy).model_fields if name != "kind"}
+
+
+def as_fields(own: Flat) -> dict[str, Any]:
+    """Each knob is a field of its name."""
+    return dict(own)
+
+
+@dataclass(frozen=True)
+class SearchedBackend(Generic[S]):
+    """Its part of the space."""
+
+    config: type[S]
+    knobs: Mapping[str, Knob]
+    """Those beyond `knobs.COMMON`."""
+    draw: Callable[[DefineByRun, bool], None]
+    """Decides each of them, in an order in which conditions look back only. The flag: gradients are accumulated."""
+    defaults: Callable[[Cluster], list[S]]
+    """As the backend's documentation starts it; the first stands for the backend beside a user's baseline."""
+    to_knobs: Callable[[S], Flat] = fields_of
+    to_fields: Callable[[Flat], dict[str, Any]] = as_fields
+    """The other way round; knobs that are missing keep their defaults."""

@@ -1,0 +1,18 @@
+"""The backends the search knows, by kind, and all their knobs."""
+
+from typing import Any
+
+from shardtune.tuner.search.space.backends import ddp, fsdp1, fsdp2, zero
+from shardtune.tuner.search.space.backends.record import SearchedBackend
+from shardtune.tuner.search.space.knobs import COMMON, Knob
+
+BACKENDS: dict[str, SearchedBackend[Any]] = {
+    "ddp": ddp.BACKEND,
+    "zero": zero.BACKEND,
+    "fsdp2": fsdp2.BACKEND,
+    "fsdp1": fsdp1.BACKEND,
+}
+KNOBS: dict[str, Knob] = {
+    **COMMON,
+    **{name: knob for backend in BACKENDS.values() for name, knob in backend.knobs.items()},
+}

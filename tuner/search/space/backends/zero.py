@@ -1,0 +1,192 @@
+"""The space of DeepSpeed ZeRO; sizes count elements."""
+
+from functools import cached_property
+from typing import Any
+
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.strategies import Offload, ZeroConfig
+from shardtune.tuner.search.space.backends.record import SearchedBackend, fields_of
+from shardtune.tuner.search.space.define_by_run import DefineByRun
+from shardtune.tuner.search.space.domains import Domains, divisors
+from shardtune.tuner.search.space.knobs import Flat, Knob
+
+_DEFAULT = ZeroConfig(stage=3)
+
+
+class Sizes:
+    """Sizes that follow from the model and the ranks."""
+
+    def __init__(self, domains: Domains) -> None:
+        self._domains, self._profile = domains, domains.profile
+
+    def _up_to_model(self, candidates: tuple[int, ...], default: int) -> tuple[int, ...]:
+        """Even sizes up to the whole model: a larger one is the same. DeepSpeed asserts that gather buckets are even.
+
+        The documented default takes the place of the whole model where it is larger, so that it is in the space.
+        """
+        whole = self._profile.parameters
+        sizes = {size + size % 2 for size in candidates if 0 <= size < whole}
+        return tuple(sorted({*sizes, default if default >= whole else whole + whole % 2}))
+
+    @cached_property
+    def reduce_bucket_size(self) -> tuple[int, ...]:
+        """A hidden-size square, one, two and four blocks, the whole model; buckets are allocated in full, so never more."""
+        block, whole = self._profile.largest_block, self._profile.parameters
+        sizes = (self._profile.hidden_size**2, block, 2 * block, 4 * block, _DEFAULT.reduce_bucket_size)
+        return tuple(sorted({min(size, whole) + min(size, whole) % 2 for size in sizes if size}))
+
+    @cached_property
+    def allgather_bucket_size(self) -> tuple[int, ...]:
+        """One block, four blocks, everything at once."""
+        block = self._profile.largest_block
+        return self._up_to_model((block, 4 * block, _DEFAULT.allgather_bucket_size), _DEFAULT.allgather_bucket_size)
+
+    @cached_property
+    def stage3_prefetch_bucket_size(self) -> tuple[int, ...]:
+        """Nothing, a hidden-size square, one or two blocks, DeepSpeed's default."""
+        block, default = self._profile.largest_block, _DEFAULT.stage3_prefetch_bucket_size
+        return self._up_to_model((0, self._profile.hidden_size**2, block, 2 * block, default), default)
+
+    @cached_property
+    def stage3_param_persistence_threshold(self) -> tuple[int, ...]:
+        """Nothing; vectors (Hugging Face's 10 × hidden); DeepSpeed's default; up to a hidden-size square."""
+        hidden = self._profile.hidden_size
+        return tuple(sorted({0, 10 * hidden, _DEFAULT.stage3_param_persistence_threshold, hidden * hidden + 1}))
+
+    @cached_property
+    def stage3_max_live_parameters(self) -> tuple[int, ...]:
+        """Two or eight blocks, or no limit."""
+        block = self._profile.largest_block
+        return self._up_to_model((2 * block, 8 * block), _DEFAULT.stage3_max_live_parameters)
+
+    @cached_property
+    def stage3_max_reuse_distance(self) -> tuple[int, ...]:
+        """Nothing is kept; two blocks; DeepSpeed's default, which keeps a small model whole from forward to backward."""
+        return (0, 2 * self._profile.largest_block, _DEFAULT.stage3_max_reuse_distance)
+
+    @cached_property
+    def sub_group_size(self) -> tuple[int, ...]:
+        """Elements of one rank's partition: a block's share, four blocks' share, everything at once."""
+        partition = -(-self._profile.parameters // self._domains.world)
+        share = -(-self._profile.largest_block // self._domains.world)
+        smaller = {size for size in (share, 4 * share, _DEFAULT.sub_group_size) if size < partition}
+        return tuple(sorted(smaller | {max(_DEFAULT.sub_group_size, partition)}))
+
+    @cached_property
+    def zero_hpz_partition_size(self) -> tuple[int, ...]:
+        """1 (off) and groups smaller than the world; across nodes a group stays within one."""
+        if self._domains.cluster.nodes > 1:
+            return divisors(self._domains.cluster.gpus_per_node)
+        return divisors(self._domains.world)[:-1] if self._domains.world >= 4 else (1,)
+
+
+def _draw(drawing: DefineByRun, accumulates: bool) -> None:
+    stage = int(drawing.pick("stage", (1, 2, 3)))
+    domains, sizes = drawing.domains, drawing.domains.sizes(Sizes)
+    device = str(drawing.pick("offload_optimizer", _offload_devices(drawing, stage)))
+    drawing.pick("reduce_bucket_size", sizes.reduce_bucket_size)
+    # Its documented default is true at stage 3 alone. gloo reduces on the calling thread: nothing overlaps.
+    drawing.pick_if("overlap_comm", domains.on_gpu and domains.world > 1, (False, True), stage == 3)
+    # Stages 1 and 2 force it with an offloaded optimizer.
+    forced = stage < 3 and device != "none"
+    drawing.pick_if("contiguous_gradients", not forced, (True, False), True)
+    if stage < 3:
+        several = domains.world > 1
+        size = sizes.allgather_bucket_size
+        drawing.pick_if("allgather_bucket_size", several, size, _DEFAULT.allgather_bucket_size)
+        drawing.pick_if("round_robin_gradients", several, (False, True), False)
+    else:
+        _stage_3(drawing)
+    if device != "none":
+        drawing.pick_if("offload_optimizer_pin_memory", domains.on_gpu, (True, False), True)
+        _offload_ratio(drawing, stage)
+
+
+def _offload_devices(drawing: DefineByRun, stage: int) -> tuple[str, ...]:
+    return ("none", "cpu", "nvme") if stage == 3 and drawing.domains.nvme else ("none", "cpu")
+
+
+def _stage_3(drawing: DefineByRun) -> None:
+    domains, sizes = drawing.domains, drawing.domains.sizes(Sizes)
+    # `ZeroConfig.check_blocks` says why.
+    drawing.narrow_checkpointing(("none", "full"), at="stage3")
+    prefetch = drawing.pick("stage3_prefetch_bucket_size", sizes.stage3_prefetch_bucket_size)
+    drawing.pick("stage3_param_persistence_threshold", sizes.stage3_param_persistence_threshold)
+    # DeepSpeed 0.19.8 reads max_live_parameters only to cap what is prefetched.
+    live = sizes.stage3_max_live_parameters
+    drawing.pick_if("stage3_max_live_parameters", int(prefetch) > 0, live, _DEFAULT.stage3_max_live_parameters)
+    drawing.pick("stage3_max_reuse_distance", sizes.stage3_max_reuse_distance)
+    drawing.pick("sub_group_size", sizes.sub_group_size)
+    drawing.pick("zero_hpz_partition_size", sizes.zero_hpz_partition_size)
+    if drawing.pick("offload_param", _parameter_devices(drawing)) != "none":
+        drawing.pick_if("offload_param_pin_memory", domains.on_gpu, (True, False), True)
+
+
+def _parameter_devices(drawing: DefineByRun) -> tuple[str, ...]:
+    if not drawing.domains.on_gpu and "offload_param" not in drawing.limits:
+        # On CPU ranks the parameters are in host memory already; only a user who asks for it gets the code path.
+        return ("none",)
+    return ("none", "cpu", "nvme") if drawing.domains.nvme else ("none", "cpu")
+
+
+def _offload_ratio(drawing: DefineByRun, stage: int) -> None:
+    """Partial offload moves whole sub-groups, so it needs at least two of them, and another device than the host."""
+    partition = drawing.domains.profile.parameters / drawing.domains.world
+    splits = stage == 3 and partition > int(drawing.table.get("sub_group_size", partition))
+    candidates = (0.25, 0.5, 0.75, 1.0)
+    effective = splits and drawing.domains.on_gpu and drawing.table["offload_optimizer"] == "cpu"
+    if effective:
+        drawing.pick("offload_optimizer_ratio", candidates)
+    else:
+        drawing.table["offload_optimizer_ratio"] = 1.0
+
+
+def _defaults(_cluster: Cluster) -> list[ZeroConfig]:
+    """DeepSpeed 0.19.8 turns overlap_comm on by default at stage 3 alone."""
+    return [ZeroConfig(stage=2, overlap_comm=False), ZeroConfig(stage=3)]
+
+
+def _to_knobs(strategy: ZeroConfig) -> Flat:
+    table = fields_of(strategy)
+    for name, offload in (("offload_optimizer", strategy.offload_optimizer), ("offload_param", strategy.offload_param)):
+        table |= {name: offload.device if offload else "none", f"{name}_pin_memory": (offload or Offload()).pin_memory}
+    return table | {"offload_optimizer_ratio": (strategy.offload_optimizer or Offload()).ratio}
+
+
+def _to_fields(own: Flat) -> dict[str, Any]:
+    fields: dict[str, Any] = dict(own)
+    for name in ("offload_optimizer", "offload_param"):
+        device, pin = fields.pop(name, "none"), fields.pop(f"{name}_pin_memory", True)
+        ratio = fields.pop(f"{name}_ratio", 1.0)
+        fields[name] = None if device == "none" else Offload(device=device, pin_memory=pin, ratio=ratio)
+    return fields
+
+
+_DEVICES = ("none", "cpu", "nvme")
+
+BACKEND = SearchedBackend(
+    config=ZeroConfig,
+    knobs={
+        "stage": Knob("int", places=True),
+        "reduce_bucket_size": Knob("int", open=True, lightest="min"),
+        "allgather_bucket_size": Knob("int", minimum=2, step=2, open=True, lightest="min"),
+        "overlap_comm": Knob("bool", open=True, lightest=False),
+        "contiguous_gradients": Knob("bool", open=True, lightest=False),
+        "round_robin_gradients": Knob("bool", lightest=False),
+        "stage3_prefetch_bucket_size": Knob("int", minimum=0, open=True, lightest="min"),
+        "stage3_param_persistence_threshold": Knob("int", minimum=0, open=True, lightest="min"),
+        "stage3_max_live_parameters": Knob("int", minimum=0, open=True, lightest="min"),
+        "stage3_max_reuse_distance": Knob("int", minimum=0, open=True, lightest="min"),
+        "sub_group_size": Knob("int", open=True, lightest="min"),
+        "zero_hpz_partition_size": Knob("int", lightest="min"),
+        "offload_optimizer": Knob("word", _DEVICES, places=True),
+        "offload_optimizer_ratio": Knob("number", minimum=0.01, maximum=1, open=True, lightest="max"),
+        "offload_optimizer_pin_memory": Knob("bool", open=True, lightest=False),
+        "offload_param": Knob("word", _DEVICES, places=True),
+        "offload_param_pin_memory": Knob("bool", open=True, lightest=False),
+    },
+    draw=_draw,
+    defaults=_defaults,
+    to_knobs=_to_knobs,
+    to_fields=_to_fields,
+)

@@ -1,5 +1,6 @@
 """What the documentation lists is what there is."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -19,3 +20,12 @@ def test_the_pauses_between_tries_are_those_documented():
     hours = [str(seconds // 3600) for seconds in RETRY_S if seconds >= 3600]
     assert (RETRY_S[0], RETRY_S[1] // 60, RETRY_S[2] // 60) == (5, 5, 30)
     assert f"5 s, 5 min, 30 min, {', '.join(hours[:-1])} and {hours[-1]} hours" in (DOCS / "webhooks.md").read_text()
+
+
+def test_the_files_that_extending_names_are_there():
+    named = re.findall(
+        r"`((?:api_schemas|docs|service|tests|tuner|workers)/[\w./*]+)`", (DOCS / "extending.md").read_text()
+    )
+    files = {name.replace("KIND", "zero") for name in named if not re.search(r"NOUN|ROOM|NAME", name)}
+    assert len(files) > 20
+    assert [name for name in sorted(files) if not list(DOCS.parent.glob(name))] == []

@@ -44,6 +44,7 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m pytest tests/architecture/test_house.py
 
 format: setup
 	$(BIN)/ruff format .

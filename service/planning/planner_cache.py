@@ -1,4 +1,4 @@
-"""What is dear to make for planning, kept; and one asker per study, among the threads of a process and among replicas:
+"""What is dear to make for planning, kept; and a lock on asking per study, in the process and among replicas:
 sampling twice from the same history would only be thrown away.
 
 The study's version decides what counts; these locks save work, they do not protect anything.

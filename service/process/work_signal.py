@@ -50,7 +50,7 @@ class WorkSignal:
         return self._limiter
 
     def turn(self, kind: str) -> asyncio.Lock:
-        """Workers of one kind claim one after the other: they want the same studies, which have one asker each."""
+        """Workers of one kind claim one after the other: they want the same studies, in which one asks at a time."""
         return self._turns[kind]
 
     @property

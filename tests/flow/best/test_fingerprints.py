@@ -77,7 +77,7 @@ def test_pages_mark_what_is_stale_and_what_is_declared(quick_client, path):
     assert {"/": "torch", "/workers": "2.13.0 → 2.14.0"}[path] in text
 
 
-def test_two_registrations_at_once_keep_one_present_era(client):
+def test_two_registrations_at_once_keep_one_present_period(client):
     register(client, "a", FINGERPRINT)
     in_threads(lambda n: register(client, "a", FINGERPRINT.model_copy(update={"torch": f"2.{n}.0"})), range(6))
     (present,) = [holder for record in listed(client) for holder in record["holders"] if holder["until"] is None]

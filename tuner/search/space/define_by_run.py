@@ -45,7 +45,7 @@ class DefineByRun:
         """Draw every knob that has an effect; the others get the value they are held at. `draw`: by backend.
 
         Raises:
-            DeadEnd: nothing legal is left for a knob on this path.
+            NoLegalValue: nothing legal is left for a knob on this path.
         """
         backend = self.pick("backend", self.limits.backends)
         micro_batch = int(self.pick("micro_batch", self.domains.micro_batches))

@@ -14,7 +14,7 @@ _MIB = 1 << 20
 _DEFAULT = DdpConfig()
 
 
-class Sizes:
+class DdpSizes:
     """Sizes that follow from the model."""
 
     def __init__(self, domains: Domains) -> None:
@@ -31,7 +31,7 @@ class Sizes:
 
 
 def _draw(drawing: DefineByRun, accumulates: bool) -> None:
-    several, sizes = drawing.domains.world > 1, drawing.domains.sizes(Sizes)
+    several, sizes = drawing.domains.world > 1, drawing.domains.sizes(DdpSizes)
     drawing.pick_if("bucket_cap_mb", several, sizes.bucket_cap_mb, _DEFAULT.bucket_cap_mb)
     drawing.pick("gradient_as_bucket_view", (False, True))
     drawing.pick_if("grad_sync", several and accumulates, ("every", "last"), _DEFAULT.grad_sync)

@@ -13,7 +13,7 @@ from shardtune.tuner.search.space.knobs import Flat, Knob
 _DEFAULT = ZeroConfig(stage=3)
 
 
-class Sizes:
+class ZeroSizes:
     """Sizes that follow from the model and the ranks."""
 
     def __init__(self, domains: Domains) -> None:
@@ -82,7 +82,7 @@ class Sizes:
 
 def _draw(drawing: DefineByRun, accumulates: bool) -> None:
     stage = int(drawing.pick("stage", (1, 2, 3)))
-    domains, sizes = drawing.domains, drawing.domains.sizes(Sizes)
+    domains, sizes = drawing.domains, drawing.domains.sizes(ZeroSizes)
     device = str(drawing.pick("offload_optimizer", _offload_devices(drawing, stage)))
     drawing.pick("reduce_bucket_size", sizes.reduce_bucket_size)
     # Its documented default is true at stage 3 alone. gloo reduces on the calling thread: nothing overlaps.
@@ -107,7 +107,7 @@ def _offload_devices(drawing: DefineByRun, stage: int) -> tuple[str, ...]:
 
 
 def _stage_3(drawing: DefineByRun) -> None:
-    domains, sizes = drawing.domains, drawing.domains.sizes(Sizes)
+    domains, sizes = drawing.domains, drawing.domains.sizes(ZeroSizes)
     # `ZeroConfig.check_blocks` says why.
     drawing.narrow_checkpointing(("none", "full"), at="stage3")
     prefetch = drawing.pick("stage3_prefetch_bucket_size", sizes.stage3_prefetch_bucket_size)

@@ -1,6 +1,5 @@
 """Forget old events, webhook messages, ticks, log tails and answers to named requests. Never measurements, attempts or results."""
 
-import asyncio
 import logging
 from datetime import timedelta
 
@@ -8,6 +7,7 @@ from starlette.concurrency import run_in_threadpool
 
 from shardtune.db import retention
 from shardtune.service.http import idempotent_requests
+from shardtune.service.process.background import run_every
 from shardtune.service.process.context import Context
 
 log = logging.getLogger(__name__)
@@ -39,11 +39,10 @@ def forget(context: Context) -> dict[str, int]:
 
 async def keep_forgetting(context: Context) -> None:
     """Once an hour, until cancelled."""
-    while True:
-        await asyncio.sleep(_EVERY_S)
-        try:
-            forgotten = await run_in_threadpool(forget, context)
-            if any(forgotten.values()):
-                log.info("old entries forgotten", extra=forgotten)
-        except Exception:
-            log.exception("old entries could not be forgotten; trying again")
+
+    async def step() -> None:
+        forgotten = await run_in_threadpool(forget, context)
+        if any(forgotten.values()):
+            log.info("old entries forgotten", extra=forgotten)
+
+    await run_every(_EVERY_S, forgetting_old_entries=step)

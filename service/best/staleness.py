@@ -3,7 +3,6 @@
 Safe in any number of replicas: a row is written only while it is as it was read, so one of them writes it.
 """
 
-import asyncio
 import logging
 import time
 from collections.abc import Iterator, Sequence
@@ -20,6 +19,7 @@ from shardtune.db.queries import best, fingerprints, retunes
 from shardtune.db.queries.fingerprints import ServedCase
 from shardtune.db.tables.best import ServedCaseRow
 from shardtune.db.tables.fingerprints import FingerprintPeriodRow
+from shardtune.service.process.background import run_every
 from shardtune.service.process.context import Context
 from shardtune.service.recommendations.record import SERVICE, note_decision
 from shardtune.service.retuning import queue
@@ -60,17 +60,16 @@ async def keep_watching(context: Context) -> None:
     state: object = None
     between_s = min(_MOST_BETWEEN_LOOKS_S, context.settings.fingerprint_debounce_s / 10)
     looked_s = -between_s
-    while True:
-        await asyncio.sleep(context.settings.fingerprint_check_s)
-        try:
-            now = await run_in_threadpool(_state, context)
-            if now == state and time.monotonic() - looked_s < between_s:
-                continue
-            await run_in_threadpool(watch, context)
-            state, looked_s = now, time.monotonic()
-        except Exception:
-            # What is due stays due.
-            log.exception("recommendations could not be held against the workers; trying again")
+
+    async def step() -> None:
+        nonlocal state, looked_s
+        now = await run_in_threadpool(_state, context)
+        if now == state and time.monotonic() - looked_s < between_s:
+            return
+        await run_in_threadpool(watch, context)
+        state, looked_s = now, time.monotonic()
+
+    await run_every(context.settings.fingerprint_check_s, holding_recommendations_against_workers=step)
 
 
 def _state(context: Context) -> object:

@@ -5,9 +5,9 @@ same: where the peer is as fast as ever the worker is at fault, and said to be; 
 case is measured anew. The statistics are tuner.freshness.drift's. Every step may be taken by several replicas, and again after a crash.
 """
 
-import asyncio
 import logging
 from datetime import datetime
+from functools import partial
 
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
@@ -19,6 +19,7 @@ from shardtune.db.tables.canaries import CanaryRow
 from shardtune.db.tables.studies import StudyRow, WorkerRow
 from shardtune.service.canaries import reference, send
 from shardtune.service.lifecycle import transitions
+from shardtune.service.process.background import run_every
 from shardtune.service.process.context import Context
 from shardtune.service.recommendations.record import SERVICE, note_decision, notify
 from shardtune.service.retuning import queue
@@ -43,13 +44,7 @@ def watch(context: Context) -> int:
 
 async def keep_watching(context: Context) -> None:
     """Watch until cancelled."""
-    while True:
-        await asyncio.sleep(context.settings.canary_check_s)
-        try:
-            await run_in_threadpool(watch, context)
-        except Exception:
-            # What is due stays due.
-            log.exception("canaries could not be looked after; trying again")
+    await run_every(context.settings.canary_check_s, looking_after_canaries=partial(run_in_threadpool, watch, context))
 
 
 def _judge(context: Context, canary_id: str, study_id: str) -> bool:

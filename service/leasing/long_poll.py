@@ -1,7 +1,5 @@
 """Hold a worker's question for work open, in async code; a thread is taken only for each claim."""
 
-import asyncio
-import logging
 import time
 
 from anyio import to_thread
@@ -11,9 +9,8 @@ from starlette.concurrency import run_in_threadpool
 from shardtune.api_schemas.leases import Lease, LeaseRequest
 from shardtune.db.queries import studies
 from shardtune.service.leasing import choose_study
+from shardtune.service.process.background import run_every
 from shardtune.service.process.context import Context
-
-log = logging.getLogger(__name__)
 
 
 async def lease(context: Context, http: Request, request: LeaseRequest) -> Lease | None:
@@ -64,16 +61,13 @@ async def _claim(
 
 
 async def keep_looking(context: Context) -> None:
-    """Note in the work signal what changed, as long as somebody waits; until cancelled."""
-    while True:
-        await asyncio.sleep(context.settings.poll_s)
-        if not context.work_signal.waiting:
-            continue
-        try:
+    """Tell the work_signal what changed, as long as somebody waits; until cancelled."""
+
+    async def step() -> None:
+        if context.work_signal.waiting:
             context.work_signal.update(await run_in_threadpool(_versions, context))
-        except Exception:
-            # Whoever waits goes on waiting until the database is back, or their time is over.
-            log.exception("changes of studies could not be looked for; trying again")
+
+    await run_every(context.settings.poll_s, looking_for_changes_of_studies=step)
 
 
 def _versions(context: Context) -> dict[str, int]:

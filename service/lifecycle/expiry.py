@@ -1,7 +1,5 @@
 """End attempts whose worker is gone: the lease ran out, or a new session of the worker took its place."""
 
-import asyncio
-import logging
 from collections.abc import Callable
 
 from starlette.concurrency import run_in_threadpool
@@ -12,9 +10,8 @@ from shardtune.db.queries import leases, studies, trials
 from shardtune.db.tables.studies import RunRow, StudyRow
 from shardtune.service.lifecycle import advance, outcomes
 from shardtune.service.lifecycle.outcomes import JudgedEnd
+from shardtune.service.process.background import run_every
 from shardtune.service.process.context import Context
-
-log = logging.getLogger(__name__)
 
 
 def sweep(context: Context) -> int:
@@ -55,16 +52,15 @@ def close_lost(
 
 
 async def keep_sweeping(context: Context) -> None:
-    """Catch up with what a killed service left, then sweep until cancelled."""
+    """Catch up with what a killed service left, then sweep until cancelled: without it no lost run is ever retried."""
     due: Callable[[Context], object] = advance.catch_up
-    while True:
-        try:
-            await run_in_threadpool(due, context)
-            due = sweep
-        except Exception:
-            # Without this loop no lost run is ever retried: it outlives whatever a single sweep meets.
-            log.exception("expired leases could not be looked for; trying again")
-        await asyncio.sleep(context.settings.sweep_s)
+
+    async def step() -> None:
+        nonlocal due
+        await run_in_threadpool(due, context)
+        due = sweep
+
+    await run_every(context.settings.sweep_s, at_once=True, looking_for_expired_leases=step)
 
 
 def _is_expired(context: Context, run: RunRow) -> bool:

@@ -1,6 +1,5 @@
 """Read a study's events: a page, or a stream that ends when the study has ended."""
 
-import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator
@@ -11,6 +10,7 @@ from starlette.concurrency import run_in_threadpool
 
 from shardtune.api_schemas.events import Event, EventPage
 from shardtune.db.queries import events
+from shardtune.service.process.background import run_every
 from shardtune.service.process.context import Context
 from shardtune.service.studies.create_and_read import must_exist
 
@@ -72,16 +72,13 @@ async def stream(context: Context, study_id: str, after: int) -> AsyncIterator[b
 
 async def keep_polling(context: Context) -> None:
     """Look for news of all watched studies until cancelled."""
-    while True:
-        await asyncio.sleep(context.settings.poll_s)
+
+    async def step() -> None:
         watched = context.event_signal.watched()
-        if not watched:
-            continue
-        try:
+        if watched:
             context.event_signal.update(await run_in_threadpool(_heads, context, watched))
-        except Exception:
-            # Streams live on keep-alives until the database is back.
-            log.exception("news of studies could not be looked for; trying again")
+
+    await run_every(context.settings.poll_s, looking_for_news_of_studies=step)
 
 
 def _heads(context: Context, study_ids: tuple[str, ...]) -> dict[str, events.Head]:

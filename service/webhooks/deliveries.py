@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from starlette.concurrency import run_in_threadpool
 
 from shardtune.db.queries import webhooks
+from shardtune.service.process.background import run_every
 from shardtune.service.process.context import Context
 from shardtune.service.webhooks import secrets
 from shardtune.service.webhooks.sending import Message, ReceiverAnswer, send
@@ -27,14 +28,12 @@ _GONE = 410
 
 async def keep_delivering(context: Context) -> None:
     """Deliver what is due until cancelled."""
-    while True:
-        await asyncio.sleep(context.settings.poll_s * 2)
-        try:
-            while await deliver_due(context) == _BATCH:
-                pass
-        except Exception:
-            # Everything due stays due.
-            log.exception("webhooks could not be delivered; trying again")
+
+    async def step() -> None:
+        while await deliver_due(context) == _BATCH:
+            pass
+
+    await run_every(context.settings.poll_s * 2, delivering_to_webhooks=step)
 
 
 async def deliver_due(context: Context) -> int:

@@ -5,12 +5,8 @@ at each scrape and are the same at every replica.
 from datetime import datetime
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
-from sqlalchemy import ColumnElement, func, select
-from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.studies import StudyState
-from shardtune.api_schemas.trials import TrialState
-from shardtune.db.tables.studies import DeliveryRow, RunRow, StudyRow, WorkerRow
+from shardtune.db.queries.gauges import Gauges
 
 
 class Metrics:
@@ -42,32 +38,21 @@ class Metrics:
         """A lease ran out."""
         self._expired.inc()
 
-    def page(self, session: Session, now: datetime, live_since: datetime, waiting_requests: int, streams: int) -> bytes:
+    def page(self, now: datetime, found: Gauges, waiting_requests: int, streams: int) -> bytes:
         """Everything in Prometheus' text format."""
         present = CollectorRegistry()
+        oldest_s, answer_s = _age_s(found.oldest_waiting_at, now), _age_s(found.last_answer_at, now)
         _gauge(present, "lease_requests_waiting", "Lease requests held open by this process", waiting_requests)
         _gauge(present, "event_streams", "Event streams held open by this process", streams)
-        _gauge(present, "workers_live", "Workers heard of lately", _count(session, WorkerRow.seen_at >= live_since))
-        for state in (TrialState.WAITING, TrialState.RUNNING):
-            _gauge(
-                present, f"runs_{state.value}", f"Runs that are {state.value}", _count(session, RunRow.state == state)
-            )
-        oldest = session.scalars(
-            select(func.min(RunRow.created_at)).where(RunRow.state == TrialState.WAITING)
-        ).one_or_none()
-        _gauge(present, "queue_age_seconds", "Age of the oldest run that waits for a worker", _age(oldest, now))
-        newest = session.scalars(
-            select(func.max(StudyRow.finished_at)).where(StudyRow.state == StudyState.COMPLETE)
-        ).one_or_none()
-        _gauge(present, "best_config_age_seconds", "Since a study last came to its answer", _age(newest, now))
-        _gauge(
-            present,
-            "webhook_deliveries_waiting",
-            "Messages to webhooks not delivered yet",
-            _count(session, DeliveryRow.state == "waiting"),
-        )
+        _gauge(present, "workers_live", "Workers heard of lately", found.live_workers)
+        for state, count in found.runs.items():
+            _gauge(present, f"runs_{state.value}", f"Runs that are {state.value}", count)
+        _gauge(present, "queue_age_seconds", "Age of the oldest run that waits for a worker", oldest_s)
+        _gauge(present, "best_config_age_seconds", "Since a study last came to its answer", answer_s)
+        waiting = found.waiting_deliveries
+        _gauge(present, "webhook_deliveries_waiting", "Messages to webhooks not delivered yet", waiting)
         studies = Gauge("shardtune_studies", "Studies by state", ["state"], registry=present)
-        for study_state, count in session.execute(select(StudyRow.state, func.count()).group_by(StudyRow.state)):
+        for study_state, count in found.studies.items():
             studies.labels(study_state.value).set(count)
         return generate_latest(self._registry) + generate_latest(present)
 
@@ -76,10 +61,6 @@ def _gauge(registry: CollectorRegistry, name: str, what: str, value: float) -> N
     Gauge(f"shardtune_{name}", what, registry=registry).set(value)
 
 
-def _count(session: Session, where: ColumnElement[bool]) -> int:
-    return session.scalars(select(func.count()).where(where)).one()
-
-
-def _age(moment: datetime | None, now: datetime) -> float:
-    """Seconds; 0 where there is nothing."""
+def _age_s(moment: datetime | None, now: datetime) -> float:
+    """0 where there is nothing."""
     return 0.0 if moment is None else max(0.0, (now - moment).total_seconds())

@@ -8,6 +8,7 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from sqlalchemy.exc import SQLAlchemyError
 
 from shardtune.api_schemas.keys import Scope
+from shardtune.db.queries import gauges
 from shardtune.db.session import is_current
 from shardtune.service.access.auth import requires
 from shardtune.service.http.error_codes import problems
@@ -43,7 +44,6 @@ def ready(context: InOpenContext) -> JSONResponse | dict[str, str]:
 def metrics(context: InContext) -> Response:
     """Metrics for Prometheus, over all projects."""
     with context.db.read() as session:
-        page = context.metrics.page(
-            session, context.now(), live_since(context), context.work_signal.waiting, context.stream_limits.total
-        )
+        found = gauges.read(session, live_since(context))
+    page = context.metrics.page(context.now(), found, context.work_signal.waiting, context.stream_limits.total)
     return Response(page, media_type=CONTENT_TYPE_PLAIN_0_0_4)

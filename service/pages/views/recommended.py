@@ -4,14 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.best import RecommendationState, Renewed
 from shardtune.api_schemas.retunes import RetuneState
 from shardtune.api_schemas.studies import StudyResult
-from shardtune.db.queries import best, retunes
-from shardtune.db.tables.best import RecommendationRow, ServedCaseRow
+from shardtune.db.queries import best, recommended, retunes
+from shardtune.db.tables.best import ServedCaseRow, RecommendationRow
 from shardtune.db.tables.retunes import RetuneRow
 from shardtune.service.wording import retune_words
 
@@ -104,9 +103,7 @@ class Recommended:
 
 def of_studies(session: Session, study_ids: Sequence[str]) -> dict[str, Recommended]:
     """By study: its recommendation that is served, else its newest, without history."""
-    query = select(RecommendationRow).where(RecommendationRow.study_id.in_(study_ids))
-    is_serving = RecommendationRow.state == RecommendationState.SERVING
-    rows = {row.study_id: row for row in session.scalars(query.order_by(is_serving, RecommendationRow.created_at))}
+    rows = recommended.of_studies(session, study_ids)
     cases = {_case(row) for row in rows.values()}
     served, proposals = best.served_of(session, cases), best.newest_proposals(session, cases)
     again, first = retunes.newest(session, cases), _first_times(session, list(rows.values()))
@@ -118,8 +115,7 @@ def of_studies(session: Session, study_ids: Sequence[str]) -> dict[str, Recommen
 
 def of_study(session: Session, study_id: str) -> Recommended | None:
     """With its history; None while the study has recommended nothing."""
-    query = select(RecommendationRow).where(RecommendationRow.study_id == study_id)
-    row = session.scalars(query.order_by(RecommendationRow.created_at.desc()).limit(1)).one_or_none()
+    row = recommended.newest_of_study(session, study_id)
     if row is None:
         return None
     proposal = best.newest_proposal(session, *_case(row))
@@ -180,10 +176,7 @@ def _again(retune: RetuneRow) -> Again:
 
 def _first_times(session: Session, rows: Sequence[RecommendationRow]) -> dict[str, datetime]:
     ids = [row.answer.renewed.recommendation_id for row in rows if row.answer.renewed is not None]
-    if not ids:
-        return {}
-    query = select(RecommendationRow.id, RecommendationRow.created_at).where(RecommendationRow.id.in_(ids))
-    return dict(session.execute(query).all())
+    return recommended.times(session, ids)
 
 
 def _newer(row: RecommendationRow, found: RecommendationRow | None) -> Proposal | None:

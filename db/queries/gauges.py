@@ -1,0 +1,46 @@
+"""Figures of the present moment that operators watch."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import ColumnElement, func, select
+from sqlalchemy.orm import Session
+
+from shardtune.api_schemas.studies import StudyState
+from shardtune.api_schemas.trials import TrialState
+from shardtune.db.tables.studies import DeliveryRow, RunRow, StudyRow, WorkerRow
+
+
+@dataclass(frozen=True)
+class Gauges:
+    """What the database says at one moment."""
+
+    live_workers: int
+    runs: dict[TrialState, int]
+    """Waiting and running ones."""
+    oldest_waiting_at: datetime | None
+    """When the oldest run was made that waits for a worker."""
+    last_answer_at: datetime | None
+    """When a study last came to its answer."""
+    waiting_deliveries: int
+    studies: dict[StudyState, int]
+    """Only states that occur."""
+
+
+def read(session: Session, live_since: datetime) -> Gauges:
+    """All of them; a worker is live that was heard of since then."""
+    waiting = RunRow.state == TrialState.WAITING
+    complete = StudyRow.state == StudyState.COMPLETE
+    by_state = select(StudyRow.state, func.count()).group_by(StudyRow.state)
+    return Gauges(
+        live_workers=_count(session, WorkerRow.seen_at >= live_since),
+        runs={state: _count(session, RunRow.state == state) for state in (TrialState.WAITING, TrialState.RUNNING)},
+        oldest_waiting_at=session.scalars(select(func.min(RunRow.created_at)).where(waiting)).one(),
+        last_answer_at=session.scalars(select(func.max(StudyRow.finished_at)).where(complete)).one(),
+        waiting_deliveries=_count(session, DeliveryRow.state == "waiting"),
+        studies=dict(session.execute(by_state).all()),
+    )
+
+
+def _count(session: Session, where: ColumnElement[bool]) -> int:
+    return session.scalars(select(func.count()).where(where)).one()

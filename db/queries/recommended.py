@@ -1,0 +1,32 @@
+"""Queries behind the pages about what studies have recommended."""
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from shardtune.api_schemas.best import RecommendationState
+from shardtune.db.tables.best import RecommendationRow
+
+
+def of_studies(session: Session, study_ids: Sequence[str]) -> dict[str, RecommendationRow]:
+    """By study: its recommendation that is served, else its newest."""
+    query = select(RecommendationRow).where(RecommendationRow.study_id.in_(study_ids))
+    is_serving = RecommendationRow.state == RecommendationState.SERVING
+    # Of one study the last of them stays.
+    return {row.study_id: row for row in session.scalars(query.order_by(is_serving, RecommendationRow.created_at))}
+
+
+def newest_of_study(session: Session, study_id: str) -> RecommendationRow | None:
+    """What a study recommended last."""
+    query = select(RecommendationRow).where(RecommendationRow.study_id == study_id)
+    return session.scalars(query.order_by(RecommendationRow.created_at.desc()).limit(1)).one_or_none()
+
+
+def times(session: Session, recommendation_ids: Collection[str]) -> dict[str, datetime]:
+    """By id: when these were made."""
+    if not recommendation_ids:
+        return {}
+    query = select(RecommendationRow.id, RecommendationRow.created_at)
+    return dict(session.execute(query.where(RecommendationRow.id.in_(recommendation_ids))).all())

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.programs import Row, implementation
+from shardtune.api_schemas.gpus import GpuModel
 from shardtune.tuner.prediction import catalogue
 from shardtune.tuner.prediction.candidates import (
     DDP,
@@ -22,7 +23,6 @@ from shardtune.tuner.prediction.candidates import (
     Dtypes,
     Implementation,
 )
-from shardtune.tuner.prediction.catalogue import Gpu
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.rates import Network, Rates, network_of, rates_of
 
@@ -62,7 +62,7 @@ class Case:
     candidate: dict[str, float]
     dtypes: Dtypes
     implementation: Implementation
-    gpu: Gpu
+    gpu: GpuModel
     rates: Rates
     network: Network
 
@@ -219,7 +219,7 @@ def _candidate(row: Row) -> dict[str, float]:
     }
 
 
-def _with_stated_network(gpu: Gpu, row: Row) -> Gpu:
+def _with_stated_network(gpu: GpuModel, row: Row) -> GpuModel:
     """The network a row's notes state, per GPU."""
     per_node = int(row["gpus_per_node"] or 8)
     match = re.search(r"(\d+) Gb/s (?:\w+ )?(per GPU|per node|between nodes)", row["notes"])
@@ -230,7 +230,7 @@ def _with_stated_network(gpu: Gpu, row: Row) -> Gpu:
     return replace(gpu, network_bytes_per_s=speed if match[2] == "per GPU" else speed / per_node)
 
 
-def _for_precision(rates: Rates, gpu: Gpu, row: Row) -> Rates:
+def _for_precision(rates: Rates, gpu: GpuModel, row: Row) -> Rates:
     """fp32 rows: V100 has no TF32, its vector units give 15.7 TFLOP/s, of which cuBLAS reaches about 90 %."""
     if row["precision"] != "fp32":
         return rates

@@ -7,8 +7,8 @@ how well they hold on sources that were left out: docs/measurements/predictor.md
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from shardtune.api_schemas.gpus import GpuModel
 from shardtune.api_schemas.hardware import Cluster
-from shardtune.tuner.prediction.catalogue import Gpu
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ _LINK = 0.77
 _WIRE = 0.85
 
 
-def rates_of(gpu: Gpu) -> Rates:
+def rates_of(gpu: GpuModel) -> Rates:
     """The rates of a catalogued GPU.
 
     Raises:
@@ -109,7 +109,7 @@ def _power_share(name: str) -> float:
     return float(ratio**0.4)
 
 
-def network_of(gpu: Gpu, gpus_per_node: int) -> Network:
+def network_of(gpu: GpuModel, gpus_per_node: int) -> Network:
     """Typical links of a GPU's generation, unless the GPU was given others (`catalogue.on_cluster`)."""
     return Network(
         intra=gpu.peer_bytes_per_s * _LINK,
@@ -130,6 +130,6 @@ CPU_NETWORK = Network(
 """gloo on one machine, and over a slow link."""
 
 
-def cluster_network(gpu: Gpu, cluster: Cluster) -> Network:
+def cluster_network(gpu: GpuModel, cluster: Cluster) -> Network:
     """Links of a cluster."""
     return network_of(gpu, cluster.gpus_per_node)

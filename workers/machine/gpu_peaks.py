@@ -1,12 +1,13 @@
-"""Published figures of GPU models by the name NVML prints: what no query tells.
+"""Published figures of GPUs by the name NVML prints: what no query tells. The figures stand in api_schemas.gpus.
 
-Dense bf16 peaks: NVIDIA's datasheets as listed by pytorch/torchtitan `tools/utils.py`, stas00/ml-engineering
-`compute/accelerator/README.md` and cli99/llm-analysis. Left out where sources disagree (A10G) or the chip has no
-bf16 tensor cores (V100, T4). NVLink per GPU and direction: stas00/ml-engineering; only of boards where it is fixed.
+Left out where sources disagree (A10G), the table has no such board, or the chip has no bf16 tensor cores (V100, T4): a
+figure that only may be right would make a measurement look impossible, or possible.
 """
 
 import re
 from typing import NamedTuple
+
+from shardtune.api_schemas.gpus import GB, models
 
 
 class Figures(NamedTuple):
@@ -14,33 +15,45 @@ class Figures(NamedTuple):
 
     peak_bf16_flops: float | None
     nvlink_gb_per_s: float | None
+    """Per GPU and direction; only of boards where it is fixed."""
 
 
-_UNKNOWN = Figures(None, None)
+class _Board(NamedTuple):
+    pattern: str
+    """In the name that NVML prints."""
+    model: str | None
+    """In the table of models; None: no figure is to be relied on."""
+    has_fixed_link: bool = False
 
-# The first pattern found in the name wins: narrower names stand first.
-_FIGURES: tuple[tuple[str, Figures], ...] = (
-    (r"\bGB[23]00\b", Figures(2500e12, 900)),
-    (r"\bB[23]00\b", Figures(2250e12, 900)),
-    (r"\bGH200\b", Figures(989e12, 450)),
-    (r"\bH200 NVL\b", _UNKNOWN),
-    (r"\bH200\b", Figures(989e12, 450)),
-    (r"\bH100 PCIe\b", Figures(756e12, None)),
-    (r"\bH100 NVL\b", Figures(835e12, None)),
-    (r"\bH100.*HBM2e\b", _UNKNOWN),
-    (r"\bH100\b", Figures(989e12, 450)),
-    (r"\bH800\b.*PCIe\b", _UNKNOWN),
-    (r"\bH800\b", Figures(989e12, 200)),
-    (r"\bH20\b", Figures(148e12, None)),
-    (r"\bA100-SXM", Figures(312e12, 300)),
-    (r"\bA[18]00\b", Figures(312e12, None)),
-    (r"\bRTX A6000\b", Figures(154.85e12, None)),
-    (r"\bL40S\b", Figures(362e12, None)),
-    (r"\bL4\b", Figures(121e12, None)),
-    (r"\bA10\b", Figures(125e12, None)),
+
+_BOARDS = (
+    # The first pattern found in the name wins: narrower names stand first.
+    _Board(r"\bGB[23]00\b", "GB200-186GB", has_fixed_link=True),
+    _Board(r"\bB[23]00\b", "B200-SXM-180GB", has_fixed_link=True),
+    _Board(r"\bGH200\b", "GH200-96GB", has_fixed_link=True),
+    _Board(r"\bH200 NVL\b", None),
+    _Board(r"\bH200\b", "H200-SXM-141GB", has_fixed_link=True),
+    _Board(r"\bH100 PCIe\b", "H100-PCIe-80GB"),
+    _Board(r"\bH100 NVL\b", "H100-NVL-94GB"),
+    _Board(r"\bH100.*HBM2e\b", None),
+    _Board(r"\bH100\b", "H100-SXM5-80GB", has_fixed_link=True),
+    _Board(r"\bH800\b.*PCIe\b", None),
+    _Board(r"\bH800\b", "H800-SXM5-80GB", has_fixed_link=True),
+    _Board(r"\bH20\b", "H20-96GB"),
+    _Board(r"\bA100-SXM", "A100-SXM4-80GB", has_fixed_link=True),
+    _Board(r"\bA[18]00\b", "A100-PCIe-80GB"),
+    _Board(r"\bRTX A6000\b", "A6000-48GB"),
+    _Board(r"\bL40S\b", "L40S-48GB"),
+    _Board(r"\bL4\b", "L4-24GB"),
+    _Board(r"\bA10\b", "A10-24GB"),
 )
 
 
 def figures(gpu: str) -> Figures:
-    """What is known of a GPU model; nothing for unknown names."""
-    return next((found for pattern, found in _FIGURES if re.search(pattern, gpu)), _UNKNOWN)
+    """What is known of a GPU; nothing for unknown names."""
+    board = next((found for found in _BOARDS if re.search(found.pattern, gpu)), None)
+    if board is None or board.model is None:
+        return Figures(None, None)
+    model = models()[board.model]
+    link = model.link_bytes_per_s if board.has_fixed_link else None
+    return Figures(model.peak_flops, link / GB if link is not None else None)

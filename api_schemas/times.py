@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from datetime import datetime, time, timedelta
+from datetime import datetime, time
 from zoneinfo import ZoneInfo, available_timezones
 
 _WINDOW = re.compile(r"^(\d{1,2}):(\d{2})-(\d{1,2}):(\d{2})$")
@@ -49,12 +49,6 @@ def midnight(zone: str, moment: datetime) -> datetime:
     """The beginning of the day a moment is in."""
     local = moment.astimezone(ZoneInfo(zone))
     return local.replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
-
-
-def next_midnight(zone: str, moment: datetime) -> datetime:
-    """The beginning of the day after: 23 to 25 hours after its own."""
-    today = moment.astimezone(ZoneInfo(zone)).date()
-    return datetime.combine(today + timedelta(days=1), time(), tzinfo=ZoneInfo(zone))
 
 
 def _holds(start: time, end: time, clock: time) -> bool:

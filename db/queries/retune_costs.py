@@ -8,7 +8,6 @@ from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session, load_only
 
 from shardtune.api_schemas.retunes import RetuneOutcome, RetuneState
-from shardtune.api_schemas.studies import StudyState
 from shardtune.api_schemas.trials import TrialState
 from shardtune.db.queries import best
 from shardtune.db.tables.retunes import RetuneRow
@@ -102,9 +101,3 @@ def study_cost(session: Session, study_id: str) -> tuple[float, bool]:
     """GPU-seconds of a study, and whether it was a search that somebody asked for."""
     found = session.execute(select(StudyRow.gpu_seconds, StudyRow.purpose).where(StudyRow.id == study_id)).one()
     return found.gpu_seconds, found.purpose == "user"
-
-
-def background_running(session: Session) -> set[str]:
-    """Running studies of the service's own."""
-    query = select(StudyRow.id).where(StudyRow.state == StudyState.RUNNING, StudyRow.purpose != "user")
-    return set(session.scalars(query))

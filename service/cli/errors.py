@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-OK = 0
 BAD_INPUT = 2
 NOTHING_FEASIBLE = 3
 PLATFORM_FAILURE = 4

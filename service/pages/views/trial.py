@@ -9,7 +9,7 @@ from shardtune.api_schemas.failures import FailureKind
 from shardtune.api_schemas.measurements import Measurement, RankFigures
 from shardtune.api_schemas.predictions import Prediction
 from shardtune.api_schemas.studies import Study
-from shardtune.api_schemas.trials import Run, Trial, TrialState
+from shardtune.api_schemas.trials import Trial, TrialState
 from shardtune.db.queries import trials
 from shardtune.db.tables.studies import StudyRow, TrialRow
 from shardtune.service.pages.charts.plot import Plot
@@ -37,7 +37,6 @@ class TrialContext:
     config_json: str
     measured: Measurement | None
     """Of the search run."""
-    search_run: Run | None
     plots: tuple[Plot, ...]
     reference: int | None
     memory: tuple[tuple[str, float], ...]
@@ -83,7 +82,6 @@ def trial_page(session: Session, row: StudyRow, number: int) -> TrialContext | N
         knobs=flatten(trial.config),
         config_json=trial.config.model_dump_json(indent=2),
         measured=measured,
-        search_run=run,
         plots=_plots(measured, found, reference, number) if measured else (),
         reference=reference,
         memory=_memory(measured) if measured else (),

@@ -9,7 +9,7 @@ from shardtune.tuner.prediction.candidates import Array, Candidates, Dtypes, Imp
 from shardtune.tuner.prediction.collectives import Traffic
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.rates import Network, Rates
-from shardtune.tuner.prediction.throughput.compute import ComputeTimes, compute_times
+from shardtune.tuner.prediction.throughput.compute import compute_times
 
 HOST_ADAM_BYTES_PER_S = 15e9
 """Memory traffic of one rank's share of a node's CPU Adam (a node streams 100-200 GB/s for eight ranks)."""
@@ -23,10 +23,6 @@ class StepTable:
     parts: dict[str, Array]
     """Of the total: matrix products, attention, elementwise kernels and loss, host launches, the backend's hooks, exposed
     communication, and what a step costs once; they add up to it. Calibration scales them."""
-    launch_bound: Array
-    """1 where the host's launches, not the GPU, set the pace."""
-    memory_share: Array
-    """Of the compute time, in elementwise kernels and the loss."""
     communication: Array
     """If nothing hid it."""
     exposed: Array
@@ -68,8 +64,6 @@ def step_times(
             "communication": exposed,
             "step": optimizer + host,
         },
-        launch_bound=np.where(compute.launch_floor > compute.device, 1.0, 0.0),
-        memory_share=_memory_share(compute),
         communication=communication,
         exposed=exposed,
         optimizer=optimizer,
@@ -92,10 +86,6 @@ def _communication(c: Candidates, rates: Rates, comm: Traffic, forward: Array, b
     total = c.accumulation * comm.forward + middle * comm.backward + comm.last_backward + comm.after_step
     shown = c.accumulation * shown_forward + middle * shown_middle + shown_last + comm.after_step
     return total, shown + rates.contention * np.maximum(total - shown, 0.0)
-
-
-def _memory_share(compute: ComputeTimes) -> Array:
-    return (compute.elementwise + compute.loss) / np.maximum(compute.device, 1e-12)
 
 
 def _optimizer(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, rates: Rates) -> Array:

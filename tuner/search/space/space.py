@@ -53,16 +53,14 @@ class Space:
         except NoLegalValue:
             return False
 
-    def params_of(self, config: TrialConfig) -> dict[str, KnobValue]:
-        """The sampler's parameters for a configuration; a size between candidates becomes the nearest.
+    def answers_of(self, config: TrialConfig, exact: bool = False) -> list[tuple[Question, KnobValue]]:
+        """The sampler's parameters for a configuration, each with its candidates; a size between these becomes the nearest.
+
+        `exact`: sizes between candidates have no place.
 
         Raises:
             ValueError: the configuration has no place here (another backend, mesh or word).
         """
-        return {question.param: value for question, value in self.answers_of(config)}
-
-    def answers_of(self, config: TrialConfig, exact: bool = False) -> list[tuple[Question, KnobValue]]:
-        """Like `params_of`, with the candidates of each parameter. `exact`: sizes between candidates have no place."""
         own, answers = flatten(config), []
 
         def answer(question: Question) -> KnobValue:

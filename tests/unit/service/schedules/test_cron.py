@@ -115,4 +115,4 @@ def test_windows_and_days_are_those_of_their_zone():
     assert not times.is_open(night, "UTC", at("2026-01-01T21:30"))
     assert times.is_open(("00:00-24:00",), "UTC", NOON) and times.is_open((), "UTC", NOON)
     assert times.midnight("Europe/Berlin", at("2026-03-29T12:00")) == at("2026-03-28T23:00")
-    assert times.next_midnight("Europe/Berlin", at("2026-03-29T12:00")) == at("2026-03-29T22:00")
+    assert times.midnight("Europe/Berlin", at("2026-03-29T22:00")) == at("2026-03-29T22:00")

@@ -50,7 +50,7 @@ def test_every_drawn_configuration_is_legal_contained_and_its_own_canonical_form
 def test_a_configuration_is_rebuilt_from_its_parameters(cluster, seed):
     space = space_of(cluster, workload=Workload(sequence_length=64, global_batch=16))
     for config in draw(space, seed, 10):
-        params = space.params_of(config)
+        params = {question.param: value for question, value in space.answers_of(config)}
         assert space.sample(lambda name, values, params=params: params[name]) == config
 
 
@@ -194,7 +194,7 @@ def test_a_configuration_of_another_mesh_has_no_place():
     assert not space.contains(foreign)
     assert space.canonical(foreign) == foreign
     with pytest.raises(ValueError, match=r"dp_shard \(8\)"):
-        space.params_of(foreign)
+        space.answers_of(foreign)
 
 
 PINS = {

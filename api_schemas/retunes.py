@@ -20,6 +20,9 @@ class RetuneState(StrEnum):
     ENDED = "ended"
 
 
+OPEN_RETUNE_STATES = (RetuneState.QUEUED, RetuneState.RUNNING)
+
+
 class RetuneOutcome(StrEnum):
     """How a retune ended."""
 

@@ -18,6 +18,8 @@ from shardtune.api_schemas.workload import Workload
 
 FEWEST_PAIRS, MOST_PAIRS = 7, 100
 """Pairs that a verdict needs at least (all of them won), and may use at most."""
+DEFAULT_TRIALS, MOST_TRIALS = 40, 10_000
+"""Trials of a search whose budget names no number, and the most that one may name."""
 
 
 class Objective(Schema):
@@ -31,7 +33,7 @@ class Objective(Schema):
 class Budget(Schema):
     """What a study may spend: the first limit reached ends the search; promotion has its own."""
 
-    max_trials: int | None = Field(default=None, ge=1, le=10_000)
+    max_trials: int | None = Field(default=None, ge=1, le=MOST_TRIALS)
     """Exactly this many trials, unless the space is exhausted first. None: up to 40, ended early when further gain is unlikely."""
     max_gpu_seconds: float | None = Field(default=None, gt=0)
     """Seconds × ranks of all runs."""
@@ -42,6 +44,11 @@ class Budget(Schema):
     restart_check: bool = True
     """Before it becomes the answer, the winner trains on, saves a checkpoint and goes on from it in new processes (seconds,
     and disk for 16 bytes per parameter)."""
+
+    @property
+    def most_trials(self) -> int:
+        """Trials after which its search ends at the latest."""
+        return self.max_trials or DEFAULT_TRIALS
 
 
 class StudySpec(Schema):
@@ -77,6 +84,14 @@ class StudyState(StrEnum):
     COMPLETE = "complete"
     CANCELLED = "cancelled"
     FAILED = "failed"
+
+    @property
+    def is_open(self) -> bool:
+        """It has not ended: it runs, or waits to be resumed."""
+        return self in OPEN_STUDY_STATES
+
+
+OPEN_STUDY_STATES = (StudyState.RUNNING, StudyState.PAUSED)
 
 
 class StudyPhase(StrEnum):

@@ -9,7 +9,7 @@ from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.models import ModelSpec
 from shardtune.api_schemas.search_space import SpaceLimits
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies import MOST_PAIRS, Budget, Objective, StudySpec
+from shardtune.api_schemas.studies import MOST_PAIRS, MOST_TRIALS, Budget, Objective, StudySpec
 from shardtune.api_schemas.workload import Workload
 
 
@@ -20,7 +20,7 @@ class Extension(Schema):
     goes on.
     """
 
-    add_trials: int | None = Field(default=None, ge=1, le=10_000)
+    add_trials: int | None = Field(default=None, ge=1, le=MOST_TRIALS)
     add_gpu_seconds: float | None = Field(default=None, gt=0, le=1e12)
     """Seconds × ranks of all runs; for a study that has such a limit."""
     add_wall_seconds: float | None = Field(default=None, gt=0, le=1e12)

@@ -27,6 +27,13 @@ class TrialState(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
 
+    @property
+    def is_open(self) -> bool:
+        """It has not ended; a run that failed for the platform's fault waits again."""
+        return self in OPEN_TRIAL_STATES
+
+
+OPEN_TRIAL_STATES = (TrialState.WAITING, TrialState.RUNNING)
 
 ALLOWED_MOVES: dict[TrialState, frozenset[TrialState]] = {
     TrialState.WAITING: frozenset({TrialState.RUNNING, TrialState.CANCELLED}),

@@ -6,10 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.studies import StudyState
 from shardtune.db.tables.studies import EventRow, StudyRow
-
-_UNFINISHED = (StudyState.RUNNING, StudyState.PAUSED)
 
 
 @dataclass(frozen=True)
@@ -34,4 +31,4 @@ def after(session: Session, study_id: str, number: int, limit: int) -> Sequence[
 def heads(session: Session, study_ids: Collection[str]) -> dict[str, Head]:
     """How far the events of these studies go; one query for all of them."""
     query = select(StudyRow.id, StudyRow.last_event, StudyRow.state).where(StudyRow.id.in_(study_ids))
-    return {study_id: Head(last, state not in _UNFINISHED) for study_id, last, state in session.execute(query)}
+    return {study_id: Head(last, not state.is_open) for study_id, last, state in session.execute(query)}

@@ -7,7 +7,7 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.studies import StudyState
-from shardtune.api_schemas.trials import TrialState
+from shardtune.api_schemas.trials import OPEN_TRIAL_STATES, TrialState
 from shardtune.db.tables.studies import DeliveryRow, RunRow, StudyRow, WorkerRow
 
 
@@ -17,7 +17,7 @@ class Gauges:
 
     live_workers: int
     runs: dict[TrialState, int]
-    """Waiting and running ones."""
+    """That have not ended."""
     oldest_waiting_at: datetime | None
     """When the oldest run was made that waits for a worker."""
     last_answer_at: datetime | None
@@ -34,7 +34,7 @@ def read(session: Session, live_since: datetime) -> Gauges:
     by_state = select(StudyRow.state, func.count()).group_by(StudyRow.state)
     return Gauges(
         live_workers=_count(session, WorkerRow.seen_at >= live_since),
-        runs={state: _count(session, RunRow.state == state) for state in (TrialState.WAITING, TrialState.RUNNING)},
+        runs={state: _count(session, RunRow.state == state) for state in OPEN_TRIAL_STATES},
         oldest_waiting_at=session.scalars(select(func.min(RunRow.created_at)).where(waiting)).one(),
         last_answer_at=session.scalars(select(func.max(StudyRow.finished_at)).where(complete)).one(),
         waiting_deliveries=_count(session, DeliveryRow.state == "waiting"),

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import CursorResult, and_, func, select, update
 from sqlalchemy.orm import Session, aliased, joinedload
 
-from shardtune.api_schemas.trials import TrialState
+from shardtune.api_schemas.trials import OPEN_TRIAL_STATES, TrialState
 from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow, TrialRow, WorkerRow
 
 
@@ -67,16 +67,15 @@ def next_waiting(session: Session, study_id: str) -> RunRow | None:
 def open_runs(session: Session, study_id: str) -> Sequence[RunRow]:
     """Runs of a study that wait or run."""
     return session.scalars(
-        select(RunRow)
-        .where(RunRow.study_id == study_id, RunRow.state.in_([TrialState.WAITING, TrialState.RUNNING]))
-        .order_by(RunRow.position)
+        select(RunRow).where(RunRow.study_id == study_id, RunRow.state.in_(OPEN_TRIAL_STATES)).order_by(RunRow.position)
     ).all()
 
 
 def open_states(session: Session, study_ids: Sequence[str]) -> dict[str, set[TrialState]]:
     """Which of waiting and running runs each of these studies has; those without either are left out."""
-    open_ones = [TrialState.WAITING, TrialState.RUNNING]
-    query = select(RunRow.study_id, RunRow.state).where(RunRow.study_id.in_(study_ids), RunRow.state.in_(open_ones))
+    query = select(RunRow.study_id, RunRow.state).where(
+        RunRow.study_id.in_(study_ids), RunRow.state.in_(OPEN_TRIAL_STATES)
+    )
     found: dict[str, set[TrialState]] = {}
     for study_id, state in session.execute(query.distinct()):
         found.setdefault(study_id, set()).add(state)

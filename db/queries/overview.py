@@ -153,7 +153,7 @@ def pulse(session: Session, study_id: str) -> tuple[str, bool] | None:
     runs = session.execute(query.where(RunRow.study_id == study_id, RunRow.state == TrialState.RUNNING)).all()
     moves = [f"{run}.{attempt}.{progress.canonical_json() if progress else ''}" for run, attempt, progress in runs]
     digest = hashlib.sha256("|".join(sorted(moves)).encode()).hexdigest()[:16]
-    return f"{study.version}-{study.state.value}-{digest}", study.state not in (StudyState.RUNNING, StudyState.PAUSED)
+    return f"{study.version}-{study.state.value}-{digest}", not study.state.is_open
 
 
 def _of(project_id: str | None) -> list[ColumnElement[bool]]:

@@ -10,12 +10,11 @@ from sqlalchemy import JSON, CursorResult, and_, func, or_, select, tuple_, type
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.retunes import Cause, RetuneOutcome, RetuneState
+from shardtune.api_schemas.retunes import OPEN_RETUNE_STATES, Cause, RetuneOutcome, RetuneState
 from shardtune.db.tables.best import ServedCaseRow
 from shardtune.db.tables.retunes import RetuneRow, ScheduleRow
 from shardtune.db.tables.studies import StudyRow
 
-UNFINISHED = (RetuneState.QUEUED, RetuneState.RUNNING)
 _MOST_RACES = 8
 
 
@@ -43,7 +42,7 @@ def lock(session: Session, retune_id: str) -> RetuneRow:
 def unfinished(session: Session, project_id: str, case_key: str) -> RetuneRow | None:
     """The queued or running retune of a case, held until the transaction ends."""
     query = select(RetuneRow).where(
-        RetuneRow.project_id == project_id, RetuneRow.case_key == case_key, RetuneRow.state.in_(UNFINISHED)
+        RetuneRow.project_id == project_id, RetuneRow.case_key == case_key, RetuneRow.state.in_(OPEN_RETUNE_STATES)
     )
     query = query.with_for_update(key_share=True).execution_options(populate_existing=True)
     return session.scalars(query).one_or_none()

@@ -6,8 +6,7 @@ from datetime import datetime
 from sqlalchemy import CursorResult, func, select, tuple_, update
 from sqlalchemy.orm import Session, joinedload
 
-from shardtune.api_schemas.retunes import RetuneState
-from shardtune.db.queries.retunes import UNFINISHED
+from shardtune.api_schemas.retunes import OPEN_RETUNE_STATES, RetuneState
 from shardtune.db.tables.best import ServedCaseRow
 from shardtune.db.tables.retunes import RetuneRow, ScheduleRow, ScheduleTickRow
 
@@ -106,7 +105,7 @@ def with_queued_ticks(session: Session) -> Sequence[str]:
 
 def is_busy(session: Session, schedule_id: str) -> bool:
     """Whether retunes it asked for are unfinished."""
-    query = select(RetuneRow.id).where(RetuneRow.schedule_id == schedule_id, RetuneRow.state.in_(UNFINISHED))
+    query = select(RetuneRow.id).where(RetuneRow.schedule_id == schedule_id, RetuneRow.state.in_(OPEN_RETUNE_STATES))
     return session.scalars(query.limit(1)).first() is not None
 
 

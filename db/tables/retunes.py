@@ -6,11 +6,11 @@ from typing import Any
 from sqlalchemy import JSON, ForeignKey, Index, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from shardtune.api_schemas.retunes import RetuneOutcome, RetuneState
+from shardtune.api_schemas.retunes import OPEN_RETUNE_STATES, RetuneOutcome, RetuneState
 from shardtune.db.tables.base import Row
-from shardtune.db.tables.types import words
+from shardtune.db.tables.types import among, words
 
-_UNFINISHED = text("state IN ('queued', 'running')")
+_OPEN = among("state", OPEN_RETUNE_STATES)
 _ACTIVE = text("next_tick_at IS NOT NULL")
 
 
@@ -100,8 +100,8 @@ class RetuneRow(Row):
             "project_id",
             "case_key",
             unique=True,
-            sqlite_where=_UNFINISHED,
-            postgresql_where=_UNFINISHED,
+            sqlite_where=_OPEN,
+            postgresql_where=_OPEN,
         ),
         Index("ix_retunes_due", "state", "not_before"),
         Index("ix_retunes_project", "project_id", "created_at", "id"),

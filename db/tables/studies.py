@@ -14,15 +14,15 @@ from shardtune.api_schemas.models import ModelProfile
 from shardtune.api_schemas.predictions import TrialPrediction
 from shardtune.api_schemas.restart import RestartMeasurement
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies import Contender, StudyPhase, StudyResult, StudySpec, StudyState
+from shardtune.api_schemas.studies import OPEN_STUDY_STATES, Contender, StudyPhase, StudyResult, StudySpec, StudyState
 from shardtune.api_schemas.system_studies import SystemStudy
 from shardtune.api_schemas.trials import Rejection, TrialState
 from shardtune.db.tables.access import ProjectRow
 from shardtune.db.tables.base import Row
-from shardtune.db.tables.types import Stored
+from shardtune.db.tables.types import Stored, among
 
 _RUNNING = text("state = 'running'")
-_UNFINISHED = text("state IN ('running', 'paused')")
+_OPEN = among("state", OPEN_STUDY_STATES)
 
 
 class FingerprintRow(Row):
@@ -110,8 +110,8 @@ class StudyRow(Row):
             "project_id",
             "resolve_key",
             unique=True,
-            sqlite_where=_UNFINISHED,
-            postgresql_where=_UNFINISHED,
+            sqlite_where=_OPEN,
+            postgresql_where=_OPEN,
         ),
     )
 

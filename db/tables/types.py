@@ -1,10 +1,11 @@
 """Column types that behave the same on SQLite and Postgres."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from sqlalchemy import JSON, DateTime, Dialect, Enum
+from sqlalchemy import JSON, DateTime, Dialect, Enum, TextClause, text
 from sqlalchemy.types import TypeDecorator
 
 from shardtune.api_schemas.base import Schema
@@ -53,6 +54,11 @@ class Stored(TypeDecorator[S]):
     def coerce_compared_value(self, op: Any, value: Any) -> Any:
         """Compare as this type."""
         return self
+
+
+def among(column: str, states: Sequence[StrEnum]) -> TextClause:
+    """The condition of an index: the column has one of these words."""
+    return text(f"{column} IN ({', '.join(repr(state.value) for state in states)})")
 
 
 def words(kind: type[StrEnum]) -> Enum:

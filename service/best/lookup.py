@@ -127,7 +127,7 @@ def _running(context: Context, project_id: str, case: Case) -> Resolved | None:
                 "study_failed",
                 f"study {last.id} of this case failed: {last.reason}; remove the cause and create a study yourself",
             )
-        if last.state in create_and_read.UNFINISHED or last.state is StudyState.COMPLETE:
+        if last.state.is_open or last.state is StudyState.COMPLETE:
             return Resolved(study=create_and_read.read_models(session, [last])[0])
     return None
 

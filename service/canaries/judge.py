@@ -29,8 +29,6 @@ from shardtune.tuner.freshness import drift
 
 log = logging.getLogger(__name__)
 
-_UNFINISHED = (StudyState.RUNNING, StudyState.PAUSED)
-
 
 def watch(context: Context) -> int:
     """Judge the canaries that have run, and begin those that are due; returns how many were judged or begun."""
@@ -56,7 +54,7 @@ def _judge(context: Context, canary_id: str, study_id: str) -> bool:
         assert found is not None
         row = best.lock(session, found.project_id, found.case_key)
         canary = canaries.lock(session, canary_id)
-        if study.state in _UNFINISHED and not _give_up(context, session, canary, study, now):
+        if study.state.is_open and not _give_up(context, session, canary, study, now):
             return False
         if row is None or row.serving_id != canary.recommendation_id:
             _end(canary, "unmeasured", "what is served was changed meanwhile", now)

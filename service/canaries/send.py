@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from shardtune.api_schemas.retunes import OPEN_RETUNE_STATES
 from shardtune.api_schemas.schedules import Trigger
 from shardtune.api_schemas.studies import Budget
 from shardtune.api_schemas.system_studies import SystemStudy
@@ -115,7 +116,7 @@ def _worker(context: Context, session: Session, row: ServedCaseRow, moment: date
         return "its last canary has not ended"
     if _number(moment) < _number(row.serving.created_at) or any(canary.tick >= _number(moment) for canary in known):
         return "it was measured since"
-    if retunes.page(session, retunes.RetuneFilter(row.project_id, row.case_key, states=retunes.UNFINISHED), None, 1):
+    if retunes.page(session, retunes.RetuneFilter(row.project_id, row.case_key, states=OPEN_RETUNE_STATES), None, 1):
         return "a retune of it is unfinished"
     found = able(context, session, row, row.serving)
     if not found:

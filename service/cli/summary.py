@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shardtune.api_schemas.studies import Contender, Promotion, Study, StudyResult, StudyState, Verdict
+from shardtune.api_schemas.studies import Contender, Promotion, Study, StudyResult, Verdict
 from shardtune.service.wording import study_words
 
 
@@ -62,7 +62,7 @@ def as_text(
     rows.append(("trials", _counts(study)))
     rows += why_not
     rows += [("note", note) for note in result.notes]
-    if study.state in (StudyState.RUNNING, StudyState.PAUSED):
+    if study.state.is_open:
         rows.append(("note", f"the study is being extended ({study.state.value}); this is its answer so far"))
     if exports:
         rows.append(("files", ", ".join(exports)))

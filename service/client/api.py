@@ -32,7 +32,6 @@ _STUDIES = TypeAdapter(list[Study])
 _WORKERS = TypeAdapter(list[Worker])
 _SCHEDULES = TypeAdapter(list[Schedule])
 _RETUNES = TypeAdapter(list[Retune])
-_UNFINISHED = (StudyState.RUNNING, StudyState.PAUSED)
 _EVENTS = 1000
 """Read at once."""
 
@@ -153,7 +152,7 @@ class ServiceClient:
                 if page.events or page.is_last:
                     after, study = page.next_after, self.study(study_id)
                     seen(study)
-                    if study.state not in _UNFINISHED:
+                    if not study.state.is_open:
                         return study
                 away_since_s = None
             except ServiceUnreachable:

@@ -10,9 +10,6 @@ from shardtune.api_schemas.trials import ALLOWED_MOVES, TrialState
 from shardtune.db.queries import leases
 from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow
 
-_OPEN = (TrialState.WAITING, TrialState.RUNNING)
-_UNFINISHED = (StudyState.RUNNING, StudyState.PAUSED)
-
 
 class IllegalMove(AssertionError):
     """A bug of ours: the state machine has no such arrow."""
@@ -28,7 +25,7 @@ def trial(row: TrialRow, to: TrialState, now: datetime, failure: Failure | None 
     """Move a trial; an end is stamped, and the reason stored with it."""
     check(row.state, to)
     row.state = to
-    row.finished_at = None if to in _OPEN else now
+    row.finished_at = None if to.is_open else now
     row.failure = failure
 
 
@@ -36,26 +33,26 @@ def run(row: RunRow, to: TrialState, now: datetime) -> None:
     """Move a run that no worker holds (or that is taken away from its worker)."""
     check(row.state, to)
     row.state = to
-    row.finished_at = None if to in _OPEN else now
+    row.finished_at = None if to.is_open else now
 
 
 def pause_study(study: StudyRow, paused: bool) -> None:
     """Stop giving out runs of a study, or go on. What runs already may finish, and counts."""
-    assert study.state in _UNFINISHED, study.state.value
+    assert study.state.is_open, study.state.value
     study.state = StudyState.PAUSED if paused else StudyState.RUNNING
     study.version += 1
 
 
 def end_study(session: Session, study: StudyRow, state: StudyState, reason: str | None, now: datetime) -> None:
     """End a study for good. What is still open in it is cancelled: workers hear of it with their next heartbeat."""
-    assert study.state in _UNFINISHED, f"{study.state.value} → {state.value}"
+    assert study.state.is_open, f"{study.state.value} → {state.value}"
     for row in leases.open_runs(session, study.id):
         if row.state is TrialState.RUNNING:
             attempt = leases.attempt_of(session, row.id, row.attempt)
             assert attempt is not None
             attempt.end, attempt.finished_at = TrialState.CANCELLED.value, now
         run(row, TrialState.CANCELLED, now)
-        if row.trial is not None and row.trial.state in _OPEN:
+        if row.trial is not None and row.trial.state.is_open:
             trial(row.trial, TrialState.CANCELLED, now)
     study.state, study.phase, study.finished_at = state, StudyPhase.DONE, now
     study.reason = reason or study.reason
@@ -64,6 +61,6 @@ def end_study(session: Session, study: StudyRow, state: StudyState, reason: str 
 
 def reopen_study(study: StudyRow) -> None:
     """Let an ended study run again, in the phase that the caller has set."""
-    assert study.state not in _UNFINISHED and study.phase is not StudyPhase.DONE, study.state.value
+    assert not study.state.is_open and study.phase is not StudyPhase.DONE, study.state.value
     study.state, study.finished_at = StudyState.RUNNING, None
     study.version += 1

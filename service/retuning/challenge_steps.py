@@ -33,7 +33,6 @@ log = logging.getLogger(__name__)
 
 _PATIENCE = timedelta(days=1)
 """A retune waits this long for a worker of its fingerprint that has gone away."""
-_UNFINISHED = (StudyState.RUNNING, StudyState.PAUSED)
 
 
 def start(context: Context, retune: RetuneRow) -> str:
@@ -81,7 +80,7 @@ def advance(context: Context, retune: RetuneRow) -> None:
         if row.state is not RetuneState.RUNNING or row.search_study_id != retune.search_study_id:
             return
         step = _Step(context, session, row, old, held)
-        if held[-1].state in _UNFINISHED:
+        if held[-1].state.is_open:
             step.watch()
         elif len(held) == 1:
             step.judge_challenge()

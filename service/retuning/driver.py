@@ -13,7 +13,6 @@ from shardtune.service.process.context import Context
 from shardtune.service.retuning import admission, worth
 from shardtune.service.retuning.queue import CLAIM, MOST_TRIES, Start, begin
 from shardtune.service.retuning.records import stop
-from shardtune.service.studies.create_and_read import UNFINISHED
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +83,7 @@ def _why_idle(context: Context, session: Session, row: RetuneRow) -> str | None:
     study_id = row.search_study_id or row.challenge_study_id
     assert study_id is not None
     study = studies.get(session, study_id)
-    if study is None or study.state not in UNFINISHED:
+    if study is None or not study.state.is_open:
         return None
     run = retune_budget.likely_run(session, study_id, study.cluster.world_size)
     short = [account for account in retune_budget.accounts(context, session, row.project_id) if account.left < run]

@@ -75,7 +75,7 @@ def _held(session: Session, retune_id: str) -> RetuneRow:
 def _stop(context: Context, session: Session, row: RetuneRow, outcome: RetuneOutcome, why: str) -> None:
     for study_id in (row.challenge_study_id, row.search_study_id):
         study = studies.lock(session, study_id) if study_id is not None else None
-        if study is not None and study.state in (StudyState.RUNNING, StudyState.PAUSED):
+        if study is not None and study.state.is_open:
             transitions.end_study(session, study, StudyState.CANCELLED, why, context.now())
     finish(context, session, row, outcome, why)
 

@@ -12,7 +12,7 @@ from shardtune.service.http.idempotent_requests import ALWAYS, Once
 from shardtune.service.lifecycle import advance, transitions
 from shardtune.service.process.context import Context
 from shardtune.service.studies import create_and_read as rules
-from shardtune.service.studies.create_and_read import UNFINISHED, must_exist, read_models
+from shardtune.service.studies.create_and_read import must_exist, read_models
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ def cancel(context: Context, study_id: str, once: Once = ALWAYS, if_match: str |
         must_exist(context, session, study_id)
         row = studies.lock(session, study_id)
         etags.check(if_match, read_models(session, [row])[0])
-        if row.state in UNFINISHED:
+        if row.state.is_open:
             transitions.end_study(session, row, StudyState.CANCELLED, "cancelled by its user", context.now())
             log.info("study cancelled", extra={"study": study_id})
         elif row.state is not StudyState.CANCELLED:
@@ -53,7 +53,7 @@ def pause(context: Context, study_id: str, paused: bool, once: Once = ALWAYS, if
             quotas.admit_study(session, found.project_id, context.now())
         row = studies.lock(session, study_id)
         etags.check(if_match, read_models(session, [row])[0])
-        if row.state not in UNFINISHED:
+        if not row.state.is_open:
             raise Conflict("study_ended", f"study {study_id} is {row.state.value}; create a new one")
         transitions.pause_study(row, paused)
         session.flush()

@@ -28,8 +28,6 @@ from shardtune.tuner.verdict import ranking
 
 log = logging.getLogger(__name__)
 
-UNFINISHED = (StudyState.RUNNING, StudyState.PAUSED)
-
 
 def create(
     context: Context,
@@ -192,7 +190,7 @@ def _contender(session: Session, row: StudyRow, which: str) -> Contender:
 def _result(row: StudyRow) -> StudyResult:
     if row.result is None:
         reason = f": {row.reason}" if row.reason else ""
-        wait = "; wait until it is complete" if row.state in UNFINISHED else ""
+        wait = "; wait until it is complete" if row.state.is_open else ""
         raise Conflict("study_unfinished", f"study {row.id} is {row.state.value} ({row.phase.value}){reason}{wait}")
     return row.result
 

@@ -100,7 +100,7 @@ def _grow(session: Session, row: StudyRow, more: Extension, now: datetime) -> No
     is_searching = row.phase in (StudyPhase.PROFILE, StudyPhase.SEARCH)
     trials = len(seen.history)
     if is_searching and row.spec.budget.max_trials is None:
-        trials = max(trials, stopping.DEFAULT_MAX_TRIALS)
+        trials = max(trials, row.spec.budget.most_trials)
     try:
         budget = stopping.extended(row.spec.budget, more, trials, *spent)
     except ValueError as error:

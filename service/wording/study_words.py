@@ -8,15 +8,12 @@ from shardtune.api_schemas.studies import FEWEST_PAIRS, Study, StudyPhase
 from shardtune.api_schemas.trials import Rejection, Run, Trial, TrialState
 from shardtune.tuner.verdict import promotion
 
-_TERMINAL = {TrialState.COMPLETE, TrialState.INFEASIBLE, TrialState.PRUNED, TrialState.FAILED, TrialState.CANCELLED}
 _MOST_REASONS = 5
-DEFAULT_TRIALS = 40
-"""Upper limit of the search when the budget names none; it usually ends earlier."""
 
 
 def is_done(trial: Trial) -> bool:
     """The trial has ended, however."""
-    return trial.state in _TERMINAL
+    return not trial.state.is_open
 
 
 def duration(seconds: float) -> str:
@@ -132,7 +129,7 @@ def most_confirm_runs(study: Study) -> int:
 
 
 def _most_candidates(study: Study) -> int:
-    return (study.spec.budget.max_trials or DEFAULT_TRIALS) - 1
+    return study.spec.budget.most_trials - 1
 
 
 def fresh_runs(study: Study, trials: Sequence[Trial]) -> list[tuple[Trial, Run]]:
@@ -178,7 +175,7 @@ def remaining(study: Study, finished: int, confirmed: int, earlier: int, elapsed
     budget = study.spec.budget
     search_s = 0.0
     if study.phase is StudyPhase.SEARCH:
-        search_s = max(0, (budget.max_trials or DEFAULT_TRIALS) - finished) * per_run
+        search_s = max(0, budget.most_trials - finished) * per_run
         if budget.max_wall_seconds is not None:
             search_s = min(search_s, max(0.0, budget.max_wall_seconds - elapsed_s))
     # Clear winners take the fewest pairs there can be, and most that are none are seen to be none by then.

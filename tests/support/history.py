@@ -10,7 +10,6 @@ from shardtune.api_schemas.trials import TrialState
 from shardtune.db.session import Database
 from shardtune.db.tables.studies import AttemptRow, EventRow, RunRow, StudyRow, TrialRow
 
-_OPEN = (TrialState.WAITING, TrialState.RUNNING)
 _TOLERANCE = 1e-6
 
 
@@ -86,8 +85,8 @@ def _sums(studies: list[StudyRow], runs: list[RunRow], attempts: list[AttemptRow
 def _ends(studies: list[StudyRow], trials: list[TrialRow], runs: list[RunRow]) -> list[str]:
     over = {study.id for study in studies if study.finished_at is not None}
     found = [f"{study.id} is {study.state.value} without an end" for study in studies if study.id not in over]
-    found += [f"trial {row.number} of {row.study_id} is {row.state.value}" for row in trials if row.state in _OPEN]
-    return found + [f"{row.id} is {row.state.value}" for row in runs if row.state in _OPEN]
+    found += [f"trial {row.number} of {row.study_id} is {row.state.value}" for row in trials if row.state.is_open]
+    return found + [f"{row.id} is {row.state.value}" for row in runs if row.state.is_open]
 
 
 def _answers(attempts: list[AttemptRow], applied: Counter[tuple[str, int]]) -> list[str]:

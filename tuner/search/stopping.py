@@ -3,20 +3,17 @@ budget grows when a study is extended."""
 
 from collections.abc import Iterable, Sequence
 
-from shardtune.api_schemas.studies import MOST_PAIRS, Budget
+from shardtune.api_schemas.studies import MOST_PAIRS, MOST_TRIALS, Budget
 from shardtune.api_schemas.study_changes import Extension
 from shardtune.api_schemas.trials import TrialState
 from shardtune.tuner.history import Observation
 
-DEFAULT_MAX_TRIALS = 40
 MIN_TRIALS = 12
 PATIENCE = 8
 MIN_GAIN = 0.01
 
 EXHAUSTED = "every configuration that may fit has been tried"
 """Why a search ended that more trials or time would not take further."""
-_MOST_TRIALS = 10_000
-"""As `Budget.max_trials` allows."""
 
 _FINISHED = (TrialState.COMPLETE, TrialState.INFEASIBLE, TrialState.PRUNED)
 
@@ -25,7 +22,7 @@ def end_of_search(
     history: Sequence[Observation], budget: Budget, gpu_seconds: float, wall_seconds: float
 ) -> str | None:
     """Why no further trial should start, None while one should. Running trials count towards the number of trials."""
-    most = budget.max_trials or DEFAULT_MAX_TRIALS
+    most = budget.most_trials
     if len(history) >= most:
         return f"all {most} trials of the budget are used"
     if budget.max_gpu_seconds is not None and gpu_seconds >= budget.max_gpu_seconds:
@@ -68,7 +65,7 @@ def extended(budget: Budget, more: Extension, trials: int, gpu_seconds: float, w
     values = budget.model_dump()
     if more.add_trials is not None:
         values["max_trials"] = max(budget.max_trials or 0, trials) + more.add_trials
-        _at_most("add_trials", more.add_trials, values["max_trials"], _MOST_TRIALS)
+        _at_most("add_trials", more.add_trials, values["max_trials"], MOST_TRIALS)
     if more.add_pairs is not None:
         values["max_pairs"] = budget.max_pairs + more.add_pairs
         _at_most("add_pairs", more.add_pairs, values["max_pairs"], MOST_PAIRS)

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from shardtune.api_schemas.studies import Study, StudyState
 from shardtune.api_schemas.study_changes import CloneRequest, Extension
+from shardtune.api_schemas.trials import TrialState
 from shardtune.service.cli import study_file, summary
 from shardtune.service.cli.commands.tune import say, without_result
 from shardtune.service.cli.connection import running, study_named
@@ -232,7 +233,7 @@ def _print(study: Study, as_json: bool) -> None:
 
 
 def _line(study: Study) -> str:
-    done = sum(count for state, count in study.trials.items() if state not in ("waiting", "running"))
+    done = sum(count for state, count in study.trials.items() if not TrialState(state).is_open)
     state = f"{study.state.value} ({study.phase.value})" if study.state is StudyState.RUNNING else study.state.value
     return f"{study.study_id}  {state:<17}  {study.spec.model.name}  {done} trials  {study.created_at:%Y-%m-%d %H:%M}"
 

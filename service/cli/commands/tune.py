@@ -26,7 +26,6 @@ from shardtune.service.client import ServiceClient, ServiceRefused, ServiceUnrea
 from shardtune.service.wording import study_words
 
 _POLL_S = 0.5
-_UNFINISHED = (StudyState.RUNNING, StudyState.PAUSED)
 
 
 @dataclass(frozen=True)
@@ -161,7 +160,7 @@ def _cluster_words(cluster: Cluster) -> str:
 
 
 def _last_unfinished(client: ServiceClient, state_dir: Path) -> Study:
-    unfinished = [study for study in client.studies() if study.state in _UNFINISHED]
+    unfinished = [study for study in client.studies() if study.state.is_open]
     if not unfinished:
         raise InputError(
             f"--resume: no unfinished study in --state-dir ({state_dir}); start one with `shardtune tune FILE`"
@@ -177,7 +176,7 @@ def _watch(client: ServiceClient, worker: LocalWorker, study_id: str) -> Study:
         while True:
             study, trials, rejections = _look(client, study_id)
             view.show(study, trials, rejections, time.monotonic() - started)
-            if study.state not in _UNFINISHED:
+            if not study.state.is_open:
                 return study
             if (news := worker.news()) is not None:
                 view.say(news)

@@ -8,7 +8,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from shardtune.api_schemas.best import DecisionRequest
 from shardtune.api_schemas.keys import Scope
-from shardtune.api_schemas.studies import Study, StudyState
+from shardtune.api_schemas.studies import MOST_TRIALS, Study, StudyState
 from shardtune.api_schemas.study_changes import Extension
 from shardtune.api_schemas.trials import TrialState
 from shardtune.db.listing import Page
@@ -125,7 +125,7 @@ def rerun(context: InContext, study_id: str) -> Response:
 
 
 @router.post("/{study_id}/extend", dependencies=[Checked, WRITES])
-def extend(context: InContext, study_id: str, add_trials: Annotated[int, Form(ge=1, le=10_000)]) -> Response:
+def extend(context: InContext, study_id: str, add_trials: Annotated[int, Form(ge=1, le=MOST_TRIALS)]) -> Response:
     """More trials for the study."""
     extension.extend(context, study_id, Extension(add_trials=add_trials))
     return see_other(f"/studies/{study_id}")

@@ -6,7 +6,8 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.studies import Contender, Study, StudyState
+from shardtune.api_schemas.studies import OPEN_STUDY_STATES, Contender, Study, StudyState
+from shardtune.api_schemas.trials import OPEN_TRIAL_STATES, TrialState
 from shardtune.db.listing import Page
 from shardtune.db.queries import overview, studies, workers
 from shardtune.db.tables.studies import StudyRow, WorkerRow
@@ -71,9 +72,7 @@ def home(session: Session, project_id: str | None, text: str, device: str | None
     everyone = workers.everyone(session)
     ids, total = overview.best_ids(session, project_id, text, device, page)
     answered = read_models(session, overview.by_ids(session, ids))
-    active, _ = overview.studies(
-        session, project_id, "", (StudyState.RUNNING, StudyState.PAUSED), Page("age", descending=True, limit=6)
-    )
+    active, _ = overview.studies(session, project_id, "", OPEN_STUDY_STATES, Page("age", descending=True, limit=6))
     served = of_studies(session, ids)
     rows = tuple(_best_row(study, everyone, served.get(study.study_id)) for study in answered)
     return Home(
@@ -123,7 +122,9 @@ def _running_row(study: Study, why: Purpose, fresh: tuple[int, int], now: dateti
 
 def finished(study: Study) -> int:
     """Trials that have come to their own end; what was cancelled with the study has not."""
-    return sum(count for state, count in study.trials.items() if state not in ("waiting", "running", "cancelled"))
+    return sum(
+        count for state, count in study.trials.items() if state not in (*OPEN_TRIAL_STATES, TrialState.CANCELLED)
+    )
 
 
 def _doing(study: Study, fresh: tuple[int, int], now: datetime) -> str:

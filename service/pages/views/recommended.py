@@ -10,7 +10,7 @@ from shardtune.api_schemas.best import RecommendationState, Renewed
 from shardtune.api_schemas.retunes import RetuneState
 from shardtune.api_schemas.studies import StudyResult
 from shardtune.db.queries import best, recommended, retunes
-from shardtune.db.tables.best import ServedCaseRow, RecommendationRow
+from shardtune.db.tables.best import RecommendationRow, ServedCaseRow
 from shardtune.db.tables.retunes import RetuneRow
 from shardtune.service.wording import retune_words
 

@@ -167,14 +167,13 @@ def _progress(session: Session, row: StudyRow, study: Study, now: datetime) -> S
     done = best.finished(study)
     end = study.finished_at or now
     elapsed = (end - study.created_at).total_seconds()
-    budget = study.spec.budget.max_trials
     running = study.state is StudyState.RUNNING
     return StudyProgress(
         done=done,
         cancelled=study.trials.get(TrialState.CANCELLED, 0),
         # A search that ended by itself had no use for the rest of its budget.
-        total=done if study.state is StudyState.COMPLETE else max(budget or study_words.DEFAULT_TRIALS, done),
-        is_open_ended=budget is None,
+        total=done if study.state is StudyState.COMPLETE else max(study.spec.budget.most_trials, done),
+        is_open_ended=study.spec.budget.max_trials is None,
         confirmed=confirmed,
         confirmations=study_words.most_confirm_runs(study),
         activity=_activity(session, study, confirmed) if running else "",

@@ -113,7 +113,7 @@ def verdict(study: Study, outcome: str = "") -> tuple[str, str]:
     if result is None:
         return _unfinished(study)
     tone, sentence = _answer(result)
-    if study.state in (StudyState.RUNNING, StudyState.PAUSED):
+    if study.state.is_open:
         return "busy", f"Being extended; so far: {sentence}"
     return tone, sentence
 

@@ -1,6 +1,6 @@
 """Published figures of GPUs by the name NVML prints: what no query tells. The figures stand in api_schemas.gpus.
 
-Left out where sources disagree (A10G), the table has no such board, or the chip has no bf16 tensor cores (V100, T4): a
+Left out where sources disagree (A10G), the table has no such card, or the chip has no bf16 tensor cores (V100, T4): a
 figure that only may be right would make a measurement look impossible, or possible.
 """
 
@@ -15,10 +15,10 @@ class Figures(NamedTuple):
 
     peak_bf16_flops: float | None
     nvlink_gb_per_s: float | None
-    """Per GPU and direction; only of boards where it is fixed."""
+    """Per GPU and direction; only of cards where it is fixed."""
 
 
-class _Board(NamedTuple):
+class _Card(NamedTuple):
     pattern: str
     """In the name that NVML prints."""
     model: str | None
@@ -26,34 +26,34 @@ class _Board(NamedTuple):
     has_fixed_link: bool = False
 
 
-_BOARDS = (
+_CARDS = (
     # The first pattern found in the name wins: narrower names stand first.
-    _Board(r"\bGB[23]00\b", "GB200-186GB", has_fixed_link=True),
-    _Board(r"\bB[23]00\b", "B200-SXM-180GB", has_fixed_link=True),
-    _Board(r"\bGH200\b", "GH200-96GB", has_fixed_link=True),
-    _Board(r"\bH200 NVL\b", None),
-    _Board(r"\bH200\b", "H200-SXM-141GB", has_fixed_link=True),
-    _Board(r"\bH100 PCIe\b", "H100-PCIe-80GB"),
-    _Board(r"\bH100 NVL\b", "H100-NVL-94GB"),
-    _Board(r"\bH100.*HBM2e\b", None),
-    _Board(r"\bH100\b", "H100-SXM5-80GB", has_fixed_link=True),
-    _Board(r"\bH800\b.*PCIe\b", None),
-    _Board(r"\bH800\b", "H800-SXM5-80GB", has_fixed_link=True),
-    _Board(r"\bH20\b", "H20-96GB"),
-    _Board(r"\bA100-SXM", "A100-SXM4-80GB", has_fixed_link=True),
-    _Board(r"\bA[18]00\b", "A100-PCIe-80GB"),
-    _Board(r"\bRTX A6000\b", "A6000-48GB"),
-    _Board(r"\bL40S\b", "L40S-48GB"),
-    _Board(r"\bL4\b", "L4-24GB"),
-    _Board(r"\bA10\b", "A10-24GB"),
+    _Card(r"\bGB[23]00\b", "GB200-186GB", has_fixed_link=True),
+    _Card(r"\bB[23]00\b", "B200-SXM-180GB", has_fixed_link=True),
+    _Card(r"\bGH200\b", "GH200-96GB", has_fixed_link=True),
+    _Card(r"\bH200 NVL\b", None),
+    _Card(r"\bH200\b", "H200-SXM-141GB", has_fixed_link=True),
+    _Card(r"\bH100 PCIe\b", "H100-PCIe-80GB"),
+    _Card(r"\bH100 NVL\b", "H100-NVL-94GB"),
+    _Card(r"\bH100.*HBM2e\b", None),
+    _Card(r"\bH100\b", "H100-SXM5-80GB", has_fixed_link=True),
+    _Card(r"\bH800\b.*PCIe\b", None),
+    _Card(r"\bH800\b", "H800-SXM5-80GB", has_fixed_link=True),
+    _Card(r"\bH20\b", "H20-96GB"),
+    _Card(r"\bA100-SXM", "A100-SXM4-80GB", has_fixed_link=True),
+    _Card(r"\bA[18]00\b", "A100-PCIe-80GB"),
+    _Card(r"\bRTX A6000\b", "A6000-48GB"),
+    _Card(r"\bL40S\b", "L40S-48GB"),
+    _Card(r"\bL4\b", "L4-24GB"),
+    _Card(r"\bA10\b", "A10-24GB"),
 )
 
 
 def figures(gpu: str) -> Figures:
     """What is known of a GPU; nothing for unknown names."""
-    board = next((found for found in _BOARDS if re.search(found.pattern, gpu)), None)
-    if board is None or board.model is None:
+    card = next((found for found in _CARDS if re.search(found.pattern, gpu)), None)
+    if card is None or card.model is None:
         return Figures(None, None)
-    model = models()[board.model]
-    link = model.link_bytes_per_s if board.has_fixed_link else None
+    model = models()[card.model]
+    link = model.link_bytes_per_s if card.has_fixed_link else None
     return Figures(model.peak_flops, link / GB if link is not None else None)

@@ -37,6 +37,14 @@ def study(**changes: Any) -> dict[str, Any]:
     return base | changes
 
 
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody had a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
 def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
     """Poll until the condition gives something true; fails after so many seconds."""
     end = time.monotonic() + seconds
@@ -67,9 +75,7 @@ class Stack:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._processes: list[subprocess.Popen[bytes]] = []
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = probe.getsockname()[1]
+        self._port = free_port()
         self.http = httpx.Client(base_url=f"http://127.0.0.1:{self._port}", timeout=30, trust_env=False)
 
     def start_service(self, **settings: str) -> subprocess.Popen[bytes]:

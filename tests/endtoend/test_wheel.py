@@ -1,0 +1,133 @@
+"""Installed as people install: a wheel in an environment of its own, used from a training repository with packages named like our parts."""
+
+import json
+import os
+import shutil
+import signal
+import site
+import subprocess
+import sys
+import venv
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from shardtune.service.cli.parent_death import dies_with_parent
+from tests.support.real_parts import free_port, until
+from tests.support.tiny_trials import tiny_task
+
+pytestmark = [pytest.mark.ranks, pytest.mark.timeout(300)]
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ("api_schemas", "db", "tuner", "workers", "service")
+SCRIPT = """
+import api_schemas, db, service, tuner, workers
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from shardtune import adapter
+
+assert all(part.OWN for part in (api_schemas, db, service, tuner, workers)), "the repository's own packages"
+trial = adapter.trial()
+dist.init_process_group("gloo")
+model = torch.nn.Linear(8, 1)
+trial.prepare(model)
+model = DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+while True:
+    loss = model(torch.ones(trial.micro_batch, 8)).square().mean()
+    loss.backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+    trial.report(loss.detach(), norm)
+"""
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The `bin` folder of an environment that has the wheel, and what it needs from this one."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    for name in (*SOURCES, "shardtune"):
+        shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=ignored)
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, source)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    subprocess.run([*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", str(folder), str(source)], check=True)
+    (wheel,) = folder.glob("shardtune-*.whl")
+    shutil.rmtree(source)
+    venv.create(folder / "environment", with_pip=False)
+    python = folder / "environment" / "bin" / "python"
+    (own,) = (folder / "environment").glob("lib/python*/site-packages")
+    # A path file's lines are added as they are; the path files there, this checkout's among them, are not read.
+    libraries = [path for path in sys.path if path.endswith("site-packages") and Path(path).is_dir()]
+    (own / "libraries.pth").write_text("\n".join({*libraries, *site.getsitepackages()}))
+    subprocess.run([*pip, "--python", str(python), "install", "--no-deps", str(wheel)], check=True)
+    return python.parent
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A training repository whose packages have the names of our parts."""
+    for name in SOURCES:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("OWN = True\n")
+    (tmp_path / "train.py").write_text(SCRIPT)
+    return tmp_path
+
+
+def run(command: list[str], folder: Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200, **options)
+
+
+def test_a_wheel_holds_one_package_and_all_its_files(programs: Path, repository: Path) -> None:
+    code = "import shardtune.db.session as s; print(s.__file__)"
+    where = run([str(programs / "python"), "-c", code], repository, check=True).stdout.strip()
+    assert where.startswith(str(programs.parent))
+    installed = Path(where).parents[1]
+    there = {str(path.relative_to(installed)) for path in installed.rglob("*") if path.suffix not in (".pyc", "")}
+    tracked = subprocess.run(["git", "ls-files", *SOURCES], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert {name for name in tracked.split() if (ROOT / name).is_file()} <= there
+    assert {path.name for path in installed.parent.iterdir()} & set(SOURCES) == set()
+
+
+def test_it_serves_its_pages(programs: Path, repository: Path) -> None:
+    port = free_port()
+    command = [str(programs / "shardtune"), "serve", "--port", str(port)]
+    with (repository / "service.log").open("w") as log:
+        service = subprocess.Popen(dies_with_parent(command), cwd=repository, stdout=log, stderr=log)
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as http:
+            until(lambda: answers(http), 60, "the service answers")
+            page = http.get("/")
+            assert page.status_code == 200 and "app.css" in page.text
+            assert http.get("/v1/studies").json()["studies"] == []
+    finally:
+        service.terminate()
+        assert service.wait(30) in (0, -signal.SIGTERM)
+
+
+def answers(http: httpx.Client) -> bool:
+    try:
+        return http.get("/readyz").is_success
+    except httpx.TransportError:
+        return False
+
+
+def test_it_runs_a_trial_and_a_script_of_the_repository(programs: Path, repository: Path) -> None:
+    task: dict[str, Any] = json.loads(tiny_task({"kind": "ddp"}).model_dump_json())
+    (repository / "trial.json").write_text(json.dumps(task))
+    (repository / "script.json").write_text(json.dumps(task | {"model": {"script": "train"}}))
+    command = [str(programs / "shardtune"), "run-trial", "trial.json", "--json"]
+    done = run(command, repository)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["tokens_per_s_per_gpu"] > 0
+    command = [str(programs / "python"), "-m", "shardtune.workers", "run-trial", "script.json", "--json"]
+    done = run([*command, "--allow-script", f"train={repository / 'train.py'}"], repository)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["tokens_per_s_per_gpu"] > 0

@@ -1,36 +1,18 @@
 """Best configurations: exact, nearest with every difference, files, resolving, and what people decide."""
 
+from tests.support.scenarios import ASK, WORKLOAD, best, decide, in_threads, tune
 import json
 
 import pytest
 
-from tests.flow.leasing.test_concurrency import in_threads
 from tests.support.simulated_worker import CLUSTER, FINGERPRINT, SPEC, SimulatedWorker, measurement, speed_of
 
-WORKLOAD = SPEC["workload"]
-ASK = {"model": "llama-tiny", "cluster": CLUSTER.model_dump_json(), "workload": json.dumps(WORKLOAD)}
 
 
-def tune(client, speed=1.0, fingerprint=FINGERPRINT, **changes):
-    """A finished study, on a machine of this speed."""
-
-    def behave(_lease, task):
-        return measurement(speed * speed_of(task.config))
-
-    worker = SimulatedWorker(client, behave=behave, fingerprint=fingerprint).register()
-    study = client.post("/v1/studies", json=SPEC | changes).json()
-    worker.work()
-    return study["study_id"]
 
 
-def best(client, **params):
-    answer = client.get("/v1/best", params=params or ASK)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
 
 
-def decide(client, key, action, **body):
-    return client.post(f"/v1/best:{action}", params={"case_key": key}, json=body)
 
 
 def test_exact_answer_by_case_and_by_key(client):

@@ -1,11 +1,10 @@
 """A change of the machines: marked, announced once after the debounce, and measured again once, in any number of replicas."""
 
+from tests.support.scenarios import best, in_threads, tune
 import pytest
 
 from shardtune.api_schemas.hardware import FIRST_FIELDS
 from shardtune.service.best import staleness
-from tests.flow.best.test_best import best, tune
-from tests.flow.leasing.test_concurrency import in_threads
 from tests.support.simulated_worker import FINGERPRINT, SPEC, SimulatedWorker
 
 NEW = FINGERPRINT.model_copy(update={"driver": "560.1", "torch": "2.14.0"})

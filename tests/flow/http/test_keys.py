@@ -1,5 +1,6 @@
 """API keys: who may do what, from the OpenAPI document itself; what a key sees; that its secret is nowhere."""
 
+from tests.support.scenarios import bearer, make_key
 import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import text
@@ -12,11 +13,6 @@ from tests.support.simulated_worker import CLUSTER, SPEC, SimulatedWorker
 OPEN_ROUTES = {"/healthz", "/readyz"}
 
 
-def make_key(client, *scopes, project=None, **headers):
-    body = {"name": "+".join(scopes), "scopes": scopes, "project_id": project}
-    answer = client.post("/v1/keys", json=body, headers=headers)
-    assert answer.status_code == 201, answer.text
-    return answer.json()
 
 
 @pytest.fixture
@@ -32,8 +28,6 @@ def quick_admin(quick_client):
     return quick_client
 
 
-def bearer(created):
-    return {"authorization": f"Bearer {created['secret']}"}
 
 
 def operations(client):

@@ -1,5 +1,6 @@
 """Many workers asking at once, from threads, on both databases."""
 
+from tests.support.scenarios import THREE_BACKENDS, create, in_threads
 import threading
 import time
 
@@ -11,27 +12,11 @@ from shardtune.service.leasing import choose_study
 from shardtune.service.planning.planner_cache import PlannerCache
 from shardtune.service.process.context import Context
 from shardtune.service.settings import Settings
-from tests.flow.studies.test_study import THREE_BACKENDS, create
 from tests.support.simulated_worker import CLUSTER, PROFILE, SPEC, SimulatedWorker, measurement
 
 SPEC_24 = SPEC | {"budget": {"max_trials": 24}, "cluster": CLUSTER.model_dump()}
 
 
-def in_threads(work, arguments):
-    errors = []
-
-    def guarded(argument):
-        try:
-            work(argument)
-        except Exception as error:  # noqa: BLE001 (a thread's error is the test's)
-            errors.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(argument,)) for argument in arguments]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
 
 
 def open_study(client, count):

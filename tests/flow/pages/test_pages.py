@@ -1,5 +1,6 @@
 """The pages over the real service in process: they answer, refuse, and say what to do."""
 
+from tests.support.page_reader import HTML, page, token
 import re
 
 import pytest
@@ -8,21 +9,10 @@ from fastapi.testclient import TestClient
 from shardtune.api_schemas.failures import Failure, FailureKind
 from tests.support.simulated_worker import SPEC, SimulatedWorker, failure, measurement, speed_of
 
-HTML = {"accept": "text/html"}
 
 
-def page(client: TestClient, path: str, status: int = 200) -> str:
-    answer = client.get(path, headers=HTML)
-    assert answer.status_code == status, answer.text
-    assert "default-src 'none'" in answer.headers["content-security-policy"]
-    assert not re.search(r"style=|<style|<script>|onclick=|https?://(?!127.0.0.1)", answer.text)
-    return answer.text
 
 
-def token(client: TestClient) -> str:
-    found = re.search(r'name="csrf" value="([^"]+)"', page(client, "/new"))
-    assert found
-    return found[1]
 
 
 def behave(lease, task):

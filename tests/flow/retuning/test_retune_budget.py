@@ -1,5 +1,7 @@
 """What retuning may spend: a daily budget that 50 stale recommendations keep to, windows, worth, and users' studies first."""
 
+from tests.support.retuning_lab import CHANGED, ask
+from tests.support.scenarios import best, tune
 from collections import defaultdict
 
 import pytest
@@ -18,9 +20,6 @@ from shardtune.service.best import staleness
 from shardtune.service.process.context import Context
 from shardtune.service.retuning import challenge_steps, driver, queue
 from shardtune.service.settings import Settings
-from tests.flow.best.test_best import best, tune
-from tests.flow.retuning.test_challenges import CHANGED
-from tests.flow.retuning.test_retunes import ask
 from tests.support.local_client import local_client
 from tests.support.simulated_worker import SPEC, SimulatedWorker
 

@@ -1,5 +1,8 @@
 """Retunes: at most one of a case at a time, asked for by many, started once, and read by their users."""
 
+from tests.support.page_reader import token
+from tests.support.retuning_lab import ask
+from tests.support.scenarios import best, in_threads, tune
 from datetime import timedelta
 
 import pytest
@@ -8,19 +11,9 @@ from shardtune.api_schemas.retunes import Gain, RetuneOutcome, RetuneState
 from shardtune.db.queries import retunes as rows
 from shardtune.service.http.errors import Invalid
 from shardtune.service.retuning import challenge_steps, driver, queue, records
-from tests.flow.best.test_best import best, tune
-from tests.flow.leasing.test_concurrency import in_threads
-from tests.flow.pages.test_pages import token
 from tests.support.simulated_worker import SimulatedWorker
 
 
-def ask(context, key, cause="fingerprint", wait_s=0.0, **more):
-    with context.db.write() as session:
-        due = context.now() + timedelta(seconds=wait_s)
-        asked = queue.request(
-            session, project_id="default", case_key=key, cause=cause, not_before=due, now=context.now(), **more
-        )
-        return asked.id
 
 
 @pytest.fixture

@@ -1,12 +1,12 @@
 """Schedules for drift: canaries at times of their own."""
 
+from tests.support.fleet import DAY_S, Fleet
+from tests.support.retuning_lab import CHANGED
+from tests.support.scenarios import best
+from tests.support.schedule_calls import act, make, read, retunes
 from shardtune.service.canaries import judge, send
 from shardtune.service.process.context import Context
 from shardtune.service.schedules import ticks
-from tests.flow.best.test_best import best
-from tests.flow.canaries.test_canaries import DAY_S, Fleet
-from tests.flow.retuning.test_challenges import CHANGED
-from tests.flow.schedules.test_schedules import act, make, read, retunes
 
 
 def canary_tick(fleet, schedule):

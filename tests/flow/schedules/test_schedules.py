@@ -1,5 +1,7 @@
 """Schedules over HTTP: made, read, changed, paused, run, deleted; who may; what they ask for."""
 
+from tests.support.scenarios import bearer, best, make_key, tune
+from tests.support.schedule_calls import NIGHTLY, act, make, read, retunes
 import pytest
 
 from shardtune.api_schemas.retunes import RetuneOutcome
@@ -7,30 +9,15 @@ from shardtune.db.queries import retunes as rows
 from shardtune.service.retuning import queue
 from shardtune.service.retuning.records import finish
 from shardtune.service.schedules import ticks
-from tests.flow.best.test_best import best, tune
-from tests.flow.http.test_keys import bearer, make_key
-
-NIGHTLY = {"name": "nightly", "trigger": "cron", "cron": "30 2 * * *", "timezone": "Europe/Berlin"}
 
 
-def make(client, **changes):
-    answer = client.post("/v1/schedules", json=NIGHTLY | changes)
-    assert answer.status_code == 201, answer.text
-    return answer.json()
 
 
-def act(client, schedule, action):
-    answer = client.post(f"/v1/schedules/{schedule['schedule_id']}:{action}")
-    assert answer.status_code == 200, answer.text
-    return answer.json()
 
 
-def read(client, schedule):
-    return client.get(f"/v1/schedules/{schedule['schedule_id']}").json()
 
 
-def retunes(client, **params):
-    return client.get("/v1/retunes", params=params).json()["retunes"]
+
 
 
 def test_a_schedule_is_made_changed_and_deleted(client):

@@ -1,5 +1,6 @@
 """A thousand ticks, four replicas on one Postgres, both days the clocks change, a day of downtime: each tick once."""
 
+from tests.support.scenarios import best, tune
 import threading
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -18,7 +19,6 @@ from shardtune.service.process.context import Context
 from shardtune.service.retuning import records
 from shardtune.service.schedules import manage, ticks
 from shardtune.service.settings import Settings
-from tests.flow.best.test_best import best, tune
 from tests.support.local_client import local_client
 from tests.support.still_clock import Clock
 

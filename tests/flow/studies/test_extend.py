@@ -1,9 +1,9 @@
 """More budget for a study: it goes on from its trials, and its verdict is renewed. And another study from its spec."""
 
+from tests.support.page_reader import page, token
+from tests.support.scenarios import THREE_BACKENDS, bearer, create, make_key
 import pytest
 
-from tests.flow.http.test_keys import bearer, make_key
-from tests.flow.studies.test_study import THREE_BACKENDS, create
 from tests.support import history
 from tests.support.simulated_worker import CLUSTER, FINGERPRINT, SPEC, SimulatedWorker, measurement, speed_of
 
@@ -237,8 +237,6 @@ def test_clone_can_drop_the_baseline_and_needs_to_see_the_study(quick_client):
 
 
 def test_page_extends_a_study(quick_client):
-    from tests.flow.pages.test_pages import page, token
-
     worker, study_id = finished(quick_client)
     assert "Search on" in page(quick_client, f"/studies/{study_id}")
     sent = {"csrf": token(quick_client), "add_trials": "2"}

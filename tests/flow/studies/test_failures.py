@@ -1,5 +1,6 @@
 """What bad ends do to a study: recorded with their reason, retried where the platform is at fault, never fatal."""
 
+from tests.support.scenarios import run_study
 import pytest
 
 from shardtune.api_schemas.failures import FailureKind
@@ -8,14 +9,6 @@ from shardtune.tuner.verdict import promotion
 from tests.support.simulated_worker import CLUSTER, PROFILE, SPEC, SimulatedWorker, failure, measurement, speed_of, well
 
 
-def run_study(client, behave, cluster=CLUSTER, **changes):
-    worker = SimulatedWorker(client, behave=behave, cluster=cluster).register()
-    answer = client.post("/v1/studies", json=SPEC | changes)
-    assert answer.status_code == 201, answer.text
-    study_id = answer.json()["study_id"]
-    worker.work()
-    study = client.get(f"/v1/studies/{study_id}").json()
-    return study, client.get(f"/v1/studies/{study_id}/trials").json()["trials"]
 
 
 def only(number, outcome):

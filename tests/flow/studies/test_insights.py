@@ -1,7 +1,7 @@
 """Pareto front and importance of knobs: over REST and on the study's page."""
 
-from tests.flow.pages.test_pages import page
-from tests.flow.studies.test_study import create
+from tests.support.page_reader import page
+from tests.support.scenarios import create
 from tests.support.simulated_worker import SimulatedWorker, measurement
 
 SPACE = {"backends": ["ddp", "zero", "fsdp2"]}

@@ -1,15 +1,11 @@
 """A whole study, driven over HTTP by a simulated worker."""
 
+from tests.support.scenarios import THREE_BACKENDS, create
 from tests.support.simulated_worker import SPEC, SimulatedWorker, measurement, speed_of
 
 # What these tests count rests on two near candidates, which eight trials of this space have.
-THREE_BACKENDS = {"space": {"backends": ["ddp", "zero", "fsdp2"]}}
 
 
-def create(client, **changes):
-    answer = client.post("/v1/studies", json=SPEC | changes)
-    assert answer.status_code == 201, answer.text
-    return answer.json()["study_id"]
 
 
 def test_study_ends_confirmed_when_the_challenger_is_faster(client):

@@ -1,0 +1,35 @@
+"""Who imports whom among tests and benchmarks: what several need lies in tests/support."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted([*ROOT.glob("tests/**/*.py"), *ROOT.glob("benchmarks/**/*.py")])
+SUPPORT = "tests.support"
+
+
+def imported(path: Path) -> set[str]:
+    """Modules of tests/ and benchmarks/ that a file imports, anywhere in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return {name for name in found if name.split(".")[0] in ("tests", "benchmarks")}
+
+
+def allowed(importer: str, name: str) -> bool:
+    if name == "tests" or name == SUPPORT or name.startswith(f"{SUPPORT}."):
+        return True
+    if name.split(".")[0] == "benchmarks":
+        return importer.startswith(("benchmarks/", "tests/benchmarks/"))
+    return False
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_only_support_is_shared(path: Path) -> None:
+    importer = str(path.relative_to(ROOT))
+    assert {name for name in imported(path) if not allowed(importer, name)} == set()

@@ -89,7 +89,7 @@ def create_app(
         title="Shardtune",
         version=_version(),
         summary="Finds the fastest measured training configuration for a model on a cluster.",
-        lifespan=_lifespan(context, migrate),
+        lifespan=_lifespan(migrate),
         responses={500: {"model": Problem}},
         dependencies=[READABLE, NAMED],
         telemetry={**config(settings), "tracer_provider": tracer_provider},
@@ -105,11 +105,12 @@ def create_app(
     return app
 
 
-def _lifespan(context: Context, migrate: bool) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
-    """What happens at start and stop."""
+def _lifespan(migrate: bool) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    """What happens at start and stop, with the context that the application has then."""
 
     @asynccontextmanager
-    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        context: Context = app.state.context
         await run_in_threadpool(prepare_database, context.db, context.settings.database_url, migrate)
         await run_in_threadpool(record.adopt_earlier, context)
         tasks = [asyncio.create_task(loop(context)) for loop in _LOOPS]

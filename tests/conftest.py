@@ -6,12 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, text
-from sqlalchemy.pool import NullPool
 
 from shardtune.db.session import Database, upgrade
 from tests.support.needs import missing
-from tests.support.postgres_server import PostgresServer
+from tests.support.postgres_server import PostgresServer, administer, copy_of
 
 _NUMBERS = itertools.count()
 
@@ -25,16 +23,10 @@ def postgres_server() -> Iterator[str]:
         yield server.url
 
 
-def _administer(server: str, statement: str) -> None:
-    engine = create_engine(server.format(name="postgres"), poolclass=NullPool, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.execute(text(statement))
-
-
 @pytest.fixture(scope="session")
 def postgres_template(postgres_server: str) -> str:
     """A migrated database to copy."""
-    _administer(postgres_server, "CREATE DATABASE migrated")
+    administer(postgres_server, "CREATE DATABASE migrated")
     upgrade(postgres_server.format(name="migrated"))
     return "migrated"
 
@@ -51,7 +43,7 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def empty_postgres_url(postgres_server: str) -> str:
     """A Postgres database without tables."""
     name = f"empty_{next(_NUMBERS)}"
-    _administer(postgres_server, f"CREATE DATABASE {name}")
+    administer(postgres_server, f"CREATE DATABASE {name}")
     return postgres_server.format(name=name)
 
 
@@ -64,9 +56,21 @@ def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def sqlite_url(tmp_path: Path, sqlite_template: Path) -> str:
+def sqlite_start(sqlite_template: Path) -> Path:
+    """The file that a test's database is a copy of."""
+    return sqlite_template
+
+
+@pytest.fixture
+def postgres_start(postgres_template: str) -> str:
+    """The database that a test's own is a copy of."""
+    return postgres_template
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path, sqlite_start: Path) -> str:
     """A migrated SQLite database."""
-    shutil.copy(sqlite_template, tmp_path / "shardtune.sqlite3")
+    shutil.copy(sqlite_start, tmp_path / "shardtune.sqlite3")
     return f"sqlite:///{tmp_path}/shardtune.sqlite3"
 
 
@@ -75,10 +79,8 @@ def database_url(request: pytest.FixtureRequest) -> str:
     """A migrated database of each kind."""
     if request.param == "sqlite":
         return request.getfixturevalue("sqlite_url")
-    server, template = request.getfixturevalue("postgres_server"), request.getfixturevalue("postgres_template")
-    name = f"test_{next(_NUMBERS)}"
-    _administer(server, f"CREATE DATABASE {name} TEMPLATE {template}")
-    return server.format(name=name)
+    server, start = request.getfixturevalue("postgres_server"), request.getfixturevalue("postgres_start")
+    return copy_of(server, start, f"test_{next(_NUMBERS)}")
 
 
 @pytest.fixture

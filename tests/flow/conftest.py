@@ -1,8 +1,11 @@
 """The real service over HTTP, in process, with a clock the test turns."""
 
+import functools
 import json
+import shutil
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,12 +21,65 @@ from shardtune.service.cli.processes import listening_socket
 from shardtune.service.process.context import Context
 from shardtune.service.settings import Settings
 from tests.support.local_client import local_client
+from tests.support.postgres_server import administer, copy_of
+from tests.support.scenarios import tune
 from tests.support.still_clock import Clock
 
 
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
+
+
+def answer(url: str, worker: str) -> None:
+    """One study, from its creation to its answer."""
+    context = Context(Database(url), Settings(database_url=url, sweep_s=3600, fingerprint_check_s=3600), Clock())
+    with local_client(create_app(context=context, migrate=False)) as client:
+        tune(client, worker=worker)
+
+
+@pytest.fixture(scope="session")
+def answered_sqlite(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A database with an answered study, made once for each worker that measured it."""
+    folder = tmp_path_factory.mktemp("answered")
+
+    @functools.cache
+    def measured_by(worker: str = "sim") -> Path:
+        path = folder / f"{worker}.sqlite3"
+        shutil.copy(sqlite_template, path)
+        answer(f"sqlite:///{path}", worker)
+        return path
+
+    return measured_by
+
+
+@pytest.fixture(scope="session")
+def answered_postgres(postgres_server: str, postgres_template: str) -> Callable[[str], str]:
+    """The same on Postgres."""
+
+    @functools.cache
+    def measured_by(worker: str = "sim") -> str:
+        name = f"answered_by_{worker.replace('-', '_')}"
+        answer(copy_of(postgres_server, postgres_template, name), worker)
+        # A loop of the service that was just looking may hold a connection for a moment after its end.
+        administer(postgres_server, f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
+        return name
+
+    return measured_by
+
+
+@pytest.fixture
+def sqlite_start(request: pytest.FixtureRequest, sqlite_template: Path) -> Path:
+    """Where the test is marked `answered`, a database with that study in it."""
+    marked = request.node.get_closest_marker("answered")
+    return request.getfixturevalue("answered_sqlite")(**marked.kwargs) if marked else sqlite_template
+
+
+@pytest.fixture
+def postgres_start(request: pytest.FixtureRequest, postgres_template: str) -> str:
+    """The same on Postgres."""
+    marked = request.node.get_closest_marker("answered")
+    return request.getfixturevalue("answered_postgres")(**marked.kwargs) if marked else postgres_template
 
 
 @pytest.fixture(scope="session")

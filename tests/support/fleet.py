@@ -1,27 +1,27 @@
 """Workers of one fingerprint, each with a speed of its own, and their canaries."""
 
-from tests.support.retuning_lab import CHANGED, Lab
-from tests.support.scenarios import best, in_threads
-import pytest
 from sqlalchemy import select
+
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.db.tables.canaries import CanaryRow
 from shardtune.service.canaries import judge, send
-from tests.support.simulated_worker import CLUSTER, FINGERPRINT, SPEC, SimulatedWorker, measurement, speed_of
+from tests.support.retuning_lab import Lab
+from tests.support.scenarios import best
+from tests.support.simulated_worker import FINGERPRINT, SimulatedWorker, measurement, speed_of
 
 DAY_S = 86_400
 
 
 class Fleet(Lab):
-    """Workers of one fingerprint, each with a speed of its own."""
+    """Workers of one fingerprint, each with a speed of its own; the first has measured what is served.
+
+    For tests marked `answered(worker="sim-0")`.
+    """
 
     def __init__(self, client, clock, count=2):
         super().__init__(client)
         self.clock, self.slow = clock, dict.fromkeys((f"sim-{i}" for i in range(count)), 1.0)
         self.join(FINGERPRINT)
-        spec = SPEC | {"cluster": CLUSTER.model_dump()}
-        client.post("/v1/studies", json=spec).raise_for_status()
-        self.workers[0].work()
 
     def join(self, fingerprint):
         self.workers = [

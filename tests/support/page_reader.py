@@ -1,10 +1,8 @@
 """Pages as a browser without scripts gets them."""
 
 import re
-import pytest
+
 from fastapi.testclient import TestClient
-from shardtune.api_schemas.failures import Failure, FailureKind
-from tests.support.simulated_worker import SPEC, SimulatedWorker, failure, measurement, speed_of
 
 HTML = {"accept": "text/html"}
 

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 import psycopg
+from sqlalchemy import create_engine, text
+from sqlalchemy.pool import NullPool
 
 _START_S = 120.0
 
@@ -101,3 +103,16 @@ class PostgresServer:
 
     def _log(self) -> BinaryIO:
         return (self._folder / "server.log").open("ab")
+
+
+def administer(server: str, statement: str) -> None:
+    """Run a statement that concerns whole databases; `server` is a server's `url`."""
+    engine = create_engine(server.format(name="postgres"), poolclass=NullPool, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text(statement))
+
+
+def copy_of(server: str, database: str, name: str) -> str:
+    """Copy a database that nobody is connected to; the copy's URL."""
+    administer(server, f"CREATE DATABASE {name} TEMPLATE {database}")
+    return server.format(name=name)

@@ -1,22 +1,17 @@
 """One machine whose software and speeds a test changes, and retunes of what it has tuned."""
 
-from tests.support.page_reader import token
-from tests.support.scenarios import best, decide, in_threads, tune
 import json
-import pytest
+from datetime import timedelta
+
 from sqlalchemy import select
+
 from shardtune.api_schemas.events import BEST_EVENTS
 from shardtune.api_schemas.failures import FailureKind
-from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.db.queries import retunes as rows
 from shardtune.db.tables.studies import DeliveryRow, WebhookRow
 from shardtune.service.retuning import challenge_steps, queue
+from tests.support.scenarios import best
 from tests.support.simulated_worker import FINGERPRINT, SPEC, SimulatedWorker, failure, measurement, speed_of
-from datetime import timedelta
-from shardtune.api_schemas.retunes import Gain, RetuneOutcome, RetuneState
-from shardtune.service.http.errors import Invalid
-from shardtune.service.retuning import challenge_steps, driver, queue, records
-from tests.support.simulated_worker import SimulatedWorker
 
 CHANGED = FINGERPRINT.model_copy(update={"kernel": "6.2"})
 

@@ -1,27 +1,16 @@
 """What flow tests begin with: a tuned study, what is served, keys, and many threads at once."""
 
 import json
-import pytest
-from tests.support.simulated_worker import CLUSTER, FINGERPRINT, SPEC, SimulatedWorker, measurement, speed_of
-from tests.support.simulated_worker import SPEC, SimulatedWorker, measurement, speed_of
-from shardtune.api_schemas.failures import FailureKind
-from shardtune.api_schemas.studies import FEWEST_PAIRS
-from shardtune.tuner.verdict import promotion
-from tests.support.simulated_worker import CLUSTER, PROFILE, SPEC, SimulatedWorker, failure, measurement, speed_of, well
-from fastapi.testclient import TestClient
-from sqlalchemy import text
-from shardtune.api_schemas.keys import Scope
-from shardtune.service.process.context import Context
-from tests.support.local_client import local_client
-from tests.support.simulated_worker import CLUSTER, SPEC, SimulatedWorker
 import threading
-import time
-from shardtune.api_schemas.leases import LeaseRequest
-from shardtune.db.session import Database
-from shardtune.service.leasing import choose_study
-from shardtune.service.planning.planner_cache import PlannerCache
-from shardtune.service.settings import Settings
-from tests.support.simulated_worker import CLUSTER, PROFILE, SPEC, SimulatedWorker, measurement
+
+from tests.support.simulated_worker import (
+    CLUSTER,
+    FINGERPRINT,
+    SPEC,
+    SimulatedWorker,
+    measurement,
+    speed_of,
+)
 
 WORKLOAD = SPEC["workload"]
 
@@ -30,15 +19,15 @@ ASK = {"model": "llama-tiny", "cluster": CLUSTER.model_dump_json(), "workload": 
 THREE_BACKENDS = {"space": {"backends": ["ddp", "zero", "fsdp2"]}}
 
 
-def tune(client, speed=1.0, fingerprint=FINGERPRINT, **changes):
-    """A finished study, on a machine of this speed."""
+def tune(client, speed=1.0, fingerprint=FINGERPRINT, worker="sim", **changes):
+    """The id of a finished study, measured on a machine of this speed. Tests marked `answered` begin with one."""
 
     def behave(_lease, task):
         return measurement(speed * speed_of(task.config))
 
-    worker = SimulatedWorker(client, behave=behave, fingerprint=fingerprint).register()
+    machine = SimulatedWorker(client, name=worker, behave=behave, fingerprint=fingerprint).register()
     study = client.post("/v1/studies", json=SPEC | changes).json()
-    worker.work()
+    machine.work()
     return study["study_id"]
 
 

@@ -1,16 +1,5 @@
 """Schedules as a client makes, changes and reads them."""
 
-from tests.support.scenarios import bearer, best, make_key, tune
-import pytest
-from shardtune.api_schemas.retunes import RetuneOutcome
-from shardtune.db.queries import retunes as rows
-from shardtune.service.retuning import queue
-from shardtune.service.retuning.records import finish
-from shardtune.service.schedules import ticks
-
-
-
-
 NIGHTLY = {"name": "nightly", "trigger": "cron", "cron": "30 2 * * *", "timezone": "Europe/Berlin"}
 
 

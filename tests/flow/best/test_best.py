@@ -1,18 +1,11 @@
 """Best configurations: exact, nearest with every difference, files, resolving, and what people decide."""
 
-from tests.support.scenarios import ASK, WORKLOAD, best, decide, in_threads, tune
 import json
 
 import pytest
 
-from tests.support.simulated_worker import CLUSTER, FINGERPRINT, SPEC, SimulatedWorker, measurement, speed_of
-
-
-
-
-
-
-
+from tests.support.scenarios import ASK, WORKLOAD, best, decide, in_threads, tune
+from tests.support.simulated_worker import CLUSTER, FINGERPRINT, SPEC, SimulatedWorker
 
 
 def test_exact_answer_by_case_and_by_key(client):
@@ -27,8 +20,8 @@ def test_exact_answer_by_case_and_by_key(client):
     assert best(client, **other_seed)["match"] == "exact"
 
 
+@pytest.mark.answered
 def test_nearest_answer_names_every_difference_and_lowers_the_confidence(quick_client):
-    tune(quick_client)
     near = best(quick_client, **ASK | {"workload": json.dumps(WORKLOAD | {"global_batch": 16})})
     assert near["match"] == "nearest"
     assert near["differences"] == [{"field": "workload.global_batch", "wanted": 16, "found": 8}]
@@ -40,8 +33,8 @@ def test_nearest_answer_names_every_difference_and_lowers_the_confidence(quick_c
     assert quick_client.get("/v1/best", params=ASK | {"model": "gpt2"}).status_code == 404
 
 
+@pytest.mark.answered
 def test_files_by_format_and_by_accept(quick_client):
-    tune(quick_client)
     by_name = quick_client.get("/v1/best", params=ASK | {"format": "launch.sh"})
     by_accept = quick_client.get("/v1/best", params=ASK, headers={"accept": "text/x-shellscript"})
     assert by_name.text == by_accept.text and by_name.text.startswith("#!")
@@ -51,8 +44,8 @@ def test_files_by_format_and_by_accept(quick_client):
     assert (refused.status_code, refused.json()["code"]) == (406, "not_acceptable")
 
 
+@pytest.mark.answered
 def test_unchanged_answer_is_not_sent_again_however_old(quick_client, clock):
-    tune(quick_client)
     tag = quick_client.get("/v1/best", params=ASK).headers["etag"]
     clock.turn(3600)
     again = quick_client.get("/v1/best", params=ASK, headers={"If-None-Match": tag})
@@ -72,8 +65,8 @@ def test_faster_answer_takes_over_and_slower_one_does_not(client):
     assert sorted(states) == ["retired", "retired", "serving"]
 
 
+@pytest.mark.answered
 def test_other_software_is_another_case(quick_client):
-    tune(quick_client)
     newer = FINGERPRINT.model_copy(update={"torch": "2.14.0"})
     old = best(quick_client)
     tune(quick_client, speed=0.5, fingerprint=newer)
@@ -123,8 +116,8 @@ def test_operator_demands_approval_in_every_project(open_service, sqlite_url, mo
     assert best(client)["study_id"] == proposal["study_id"]
 
 
+@pytest.mark.answered
 def test_decision_about_something_else_than_was_seen_is_refused(client):
-    tune(client)
     key = best(client)["case_key"]
 
     def tags():

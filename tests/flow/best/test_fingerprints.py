@@ -1,9 +1,9 @@
 """Fingerprints as users read them: who had which when, what changed, what depends on it."""
 
-from tests.support.scenarios import best, in_threads, tune
 import pytest
 
 from shardtune.service.best import staleness
+from tests.support.scenarios import best, in_threads, tune
 from tests.support.simulated_worker import FINGERPRINT, SimulatedWorker
 
 NEWER = FINGERPRINT.model_copy(update={"torch": "2.14.0", "driver": "560", "overridden": ("torch",)})

@@ -1,10 +1,10 @@
 """A change of the machines: marked, announced once after the debounce, and measured again once, in any number of replicas."""
 
-from tests.support.scenarios import best, in_threads, tune
 import pytest
 
 from shardtune.api_schemas.hardware import FIRST_FIELDS
 from shardtune.service.best import staleness
+from tests.support.scenarios import best, in_threads, tune
 from tests.support.simulated_worker import FINGERPRINT, SPEC, SimulatedWorker
 
 NEW = FINGERPRINT.model_copy(update={"driver": "560.1", "torch": "2.14.0"})
@@ -18,8 +18,7 @@ def context(client):
 
 @pytest.fixture
 def case(client):
-    """A served recommendation, measured by worker `sim`."""
-    tune(client)
+    """The key of what is served, where a test is marked `answered`."""
     return best(client)["case_key"]
 
 
@@ -45,6 +44,7 @@ def told(client, key):
     return [entry for entry in decisions if entry["action"] in ("stale", "fresh")]
 
 
+@pytest.mark.answered
 def test_a_change_is_seen_at_once_and_causes_one_retune_after_the_debounce(client, context, clock, case):
     worker = bring(client)
     in_threads(lambda _: staleness.watch(context), range(4))
@@ -62,6 +62,7 @@ def test_a_change_is_seen_at_once_and_causes_one_retune_after_the_debounce(clien
     assert len(retunes(client)) == len(told(client, case)) == 1
 
 
+@pytest.mark.answered
 def test_a_change_that_rolls_over_five_workers_is_one_event(client, context, clock, case):
     fleet = [bring(client, f"node-{n}", FINGERPRINT) for n in range(5)]
     bring(client, "sim", FINGERPRINT)
@@ -75,6 +76,7 @@ def test_a_change_that_rolls_over_five_workers_is_one_event(client, context, clo
     assert len(retunes(client)) == len(told(client, case)) == 1
 
 
+@pytest.mark.answered
 def test_a_worker_that_comes_back_as_it_was_within_the_debounce_causes_nothing(client, context, clock, case):
     worker = bring(client)
     keep_alive(context, clock, DEBOUNCE_S - 60, worker)
@@ -83,6 +85,7 @@ def test_a_worker_that_comes_back_as_it_was_within_the_debounce_causes_nothing(c
     assert (best(client)["freshness"], retunes(client), told(client, case)) == ("fresh", [], [])
 
 
+@pytest.mark.answered
 def test_a_change_taken_back_later_withdraws_the_retune_that_waits(client, context, clock, case):
     worker = bring(client)
     keep_alive(context, clock, DEBOUNCE_S + 60, worker)
@@ -94,6 +97,7 @@ def test_a_change_taken_back_later_withdraws_the_retune_that_waits(client, conte
     assert best(client)["freshness"] == "fresh"
 
 
+@pytest.mark.answered
 def test_a_silent_worker_holds_its_fingerprint_for_a_while_and_nobody_alive_says_nothing(client, context, clock, case):
     other = bring(client, "other")
     keep_alive(context, clock, GONE_S - 60, other)
@@ -105,6 +109,7 @@ def test_a_silent_worker_holds_its_fingerprint_for_a_while_and_nobody_alive_says
     assert retunes(client) == []
 
 
+@pytest.mark.answered
 def test_an_answer_on_the_new_fingerprint_spares_the_old_one_its_retune(client, context, clock, case):
     tune(client, fingerprint=NEW)
     worker = bring(client)
@@ -117,6 +122,7 @@ def test_an_answer_on_the_new_fingerprint_spares_the_old_one_its_retune(client, 
     assert [retune["case_key"] for retune in retunes(client)] == [newest]
 
 
+@pytest.mark.answered
 def test_a_patch_of_the_kernel_lowers_the_confidence_and_no_more(client, context, clock, case):
     worker = bring(client, fingerprint=FINGERPRINT.model_copy(update={"kernel": "6.1-22"}))
     keep_alive(context, clock, 2 * DEBOUNCE_S, worker)

@@ -1,20 +1,15 @@
 """Canaries: one worker a period runs what is served; who is slow alone is at fault, and a slow case is measured anew."""
 
-from tests.support.fleet import DAY_S, Fleet
-from tests.support.retuning_lab import CHANGED, Lab
-from tests.support.scenarios import best, in_threads
 import pytest
 from sqlalchemy import select
 
-from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.db.tables.canaries import CanaryRow
-from shardtune.service.canaries import judge, send
-from tests.support.simulated_worker import CLUSTER, FINGERPRINT, SPEC, SimulatedWorker, measurement, speed_of
+from tests.support.fleet import DAY_S, Fleet
+from tests.support.retuning_lab import CHANGED
+from tests.support.scenarios import best, in_threads
 
 
-
-
-
+@pytest.mark.answered(worker="sim-0")
 def test_a_canary_a_day_goes_from_worker_to_worker_and_costs_one_run(client, clock):
     fleet = Fleet(client, clock)
     assert fleet.day() == [("watch", "sim-0", "normal")]
@@ -31,6 +26,7 @@ def test_a_canary_a_day_goes_from_worker_to_worker_and_costs_one_run(client, clo
     assert fleet.runs() == [1.0, 1.0, 1.0] and client.get("/v1/retunes").json()["retunes"] == []
 
 
+@pytest.mark.answered(worker="sim-0")
 def test_a_study_of_the_services_own_is_not_extended_but_its_clone_may_be(client, clock):
     fleet = Fleet(client, clock)
     fleet.day()
@@ -44,6 +40,7 @@ def test_a_study_of_the_services_own_is_not_extended_but_its_clone_may_be(client
     client.post(f"/v1/studies/{clone['study_id']}:extend", json={"add_trials": 2}).raise_for_status()
 
 
+@pytest.mark.answered(worker="sim-0")
 def test_drift_on_every_worker_is_a_regression_and_asks_for_a_retune(client, clock):
     fleet = Fleet(client, clock)
     key, study_id = best(client)["case_key"], best(client)["study_id"]
@@ -58,6 +55,7 @@ def test_drift_on_every_worker_is_a_regression_and_asks_for_a_retune(client, clo
     assert fleet.day()[2:] == [], "while the retune waits, no more canaries"
 
 
+@pytest.mark.answered(worker="sim-0")
 def test_drift_on_one_worker_is_that_workers_fault(client, clock):
     fleet = Fleet(client, clock)
     fleet.slow["sim-0"] = 0.8
@@ -69,6 +67,7 @@ def test_drift_on_one_worker_is_that_workers_fault(client, clock):
     assert fleet.day()[-1] == ("watch", "sim-0", "normal") and fleet.conditions()["sim-0"] is None
 
 
+@pytest.mark.answered(worker="sim-0")
 def test_a_single_worker_has_no_peer_and_drift_is_the_cases(quick_client, clock):
     fleet = Fleet(quick_client, clock, count=1)
     fleet.slow["sim-0"] = 0.8
@@ -76,6 +75,7 @@ def test_a_single_worker_has_no_peer_and_drift_is_the_cases(quick_client, clock)
     assert fleet.runs() == [5.0], "before it is believed it is run five times"
 
 
+@pytest.mark.answered(worker="sim-0")
 def test_what_a_cheap_retune_kept_goes_by_what_was_normal_before(client, clock):
     fleet = Fleet(client, clock)
     fleet.far_ahead()
@@ -85,6 +85,7 @@ def test_what_a_cheap_retune_kept_goes_by_what_was_normal_before(client, clock):
     assert fleet.day() == [("watch", "sim-0", "drift"), ("peer", "sim-1", "drift")]
 
 
+@pytest.mark.answered(worker="sim-0")
 def test_a_decline_cannot_hide_in_retunes_that_follow_each_other(quick_client, clock):
     fleet = Fleet(quick_client, clock, count=1)
     fleet.far_ahead()
@@ -95,6 +96,7 @@ def test_a_decline_cannot_hide_in_retunes_that_follow_each_other(quick_client, c
     assert verdicts == ["normal", "normal", "drift"]
 
 
+@pytest.mark.answered(worker="sim-0")
 def test_after_drift_the_retune_and_its_first_canary_make_what_is_normal(client, clock):
     fleet = Fleet(client, clock)
     fleet.far_ahead()
@@ -108,6 +110,7 @@ def test_after_drift_the_retune_and_its_first_canary_make_what_is_normal(client,
     assert [verdict for _, _, verdict in fleet.day()[4:]] == ["drift", "drift"]
 
 
+@pytest.mark.answered(worker="sim-0")
 def test_after_a_change_of_the_fingerprint_what_is_normal_is_made_anew(quick_client, clock):
     fleet = Fleet(quick_client, clock)
     fleet.far_ahead()
@@ -121,6 +124,7 @@ def test_after_a_change_of_the_fingerprint_what_is_normal_is_made_anew(quick_cli
     assert [verdict for _, _, verdict in fleet.day()[2:]] == ["drift", "drift"]
 
 
+@pytest.mark.answered(worker="sim-0")
 def test_a_worker_that_is_gone_ends_its_canary(quick_client, clock):
     fleet = Fleet(quick_client, clock)
     clock.turn(DAY_S)
@@ -132,6 +136,7 @@ def test_a_worker_that_is_gone_ends_its_canary(quick_client, clock):
     assert fleet.day()[0] == ("watch", "sim-0", "unmeasured")
 
 
+@pytest.mark.answered(worker="sim-0")
 def test_of_replicas_that_send_a_canary_at_once_one_does(client, clock):
     fleet = Fleet(client, clock)
     clock.turn(DAY_S)

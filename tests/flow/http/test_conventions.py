@@ -1,12 +1,12 @@
 """What holds for every route: repeatable POSTs, entity tags, pages, error codes."""
 
-from tests.support.scenarios import in_threads
 import ast
 from pathlib import Path
 
 import pytest
 
 from shardtune.service.http.error_codes import CODES
+from tests.support.scenarios import in_threads
 from tests.support.simulated_worker import CLUSTER, SPEC, SimulatedWorker
 
 CREATE = SPEC | {"cluster": CLUSTER.model_dump()}

@@ -1,6 +1,5 @@
 """API keys: who may do what, from the OpenAPI document itself; what a key sees; that its secret is nowhere."""
 
-from tests.support.scenarios import bearer, make_key
 import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import text
@@ -8,11 +7,10 @@ from sqlalchemy import text
 from shardtune.api_schemas.keys import Scope
 from shardtune.service.process.context import Context
 from tests.support.local_client import local_client
+from tests.support.scenarios import bearer, make_key
 from tests.support.simulated_worker import CLUSTER, SPEC, SimulatedWorker
 
 OPEN_ROUTES = {"/healthz", "/readyz"}
-
-
 
 
 @pytest.fixture
@@ -26,8 +24,6 @@ def admin(client):
 def quick_admin(quick_client):
     quick_client.headers["authorization"] = f"Bearer {make_key(quick_client, 'admin')['secret']}"
     return quick_client
-
-
 
 
 def operations(client):

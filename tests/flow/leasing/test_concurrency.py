@@ -1,7 +1,5 @@
 """Many workers asking at once, from threads, on both databases."""
 
-from tests.support.scenarios import THREE_BACKENDS, create, in_threads
-import threading
 import time
 
 import pytest
@@ -12,11 +10,10 @@ from shardtune.service.leasing import choose_study
 from shardtune.service.planning.planner_cache import PlannerCache
 from shardtune.service.process.context import Context
 from shardtune.service.settings import Settings
+from tests.support.scenarios import THREE_BACKENDS, create, in_threads
 from tests.support.simulated_worker import CLUSTER, PROFILE, SPEC, SimulatedWorker, measurement
 
 SPEC_24 = SPEC | {"budget": {"max_trials": 24}, "cluster": CLUSTER.model_dump()}
-
-
 
 
 def open_study(client, count):

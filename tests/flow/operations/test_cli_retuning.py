@@ -1,9 +1,9 @@
 """`shardtune schedules`, `retunes` and `fingerprints` against the real service on a socket."""
 
-from tests.support.retuning_lab import CHANGED
-from tests.support.scenarios import best, tune
 import pytest
 
+from tests.support.retuning_lab import CHANGED
+from tests.support.scenarios import best, tune
 from tests.support.simulated_worker import FINGERPRINT
 
 NIGHTLY = ("--name", "nightly", "--cron", "30 2 * * *", "--timezone", "Europe/Berlin")

@@ -1,12 +1,12 @@
 """Webhooks on the settings page, and what the workers page says of a machine."""
 
-from tests.support.page_reader import HTML, page, token
 import re
 from datetime import UTC, datetime, timedelta
 
 from shardtune.api_schemas.conditions import Conditions
 from shardtune.api_schemas.failures import Failure, FailureKind
 from shardtune.service.pages.figures import relative
+from tests.support.page_reader import HTML, page, token
 from tests.support.simulated_worker import SPEC, SimulatedWorker, measurement
 
 

@@ -1,11 +1,11 @@
 """The pages say what a study, a retune and a failure came to: a sentence per state, the same on every page."""
 
-from tests.support.page_reader import page
-from tests.support.retuning_lab import CHANGED, Lab
-from tests.support.scenarios import best, run_study
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.db.tables.studies import DeliveryRow, WebhookRow
 from shardtune.service.pages.views import names
+from tests.support.page_reader import page
+from tests.support.retuning_lab import CHANGED, Lab
+from tests.support.scenarios import best, run_study
 from tests.support.simulated_worker import CLUSTER, SPEC, SimulatedWorker, measurement, speed_of
 
 

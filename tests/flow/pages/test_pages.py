@@ -1,18 +1,13 @@
 """The pages over the real service in process: they answer, refuse, and say what to do."""
 
-from tests.support.page_reader import HTML, page, token
 import re
 
 import pytest
 from fastapi.testclient import TestClient
 
 from shardtune.api_schemas.failures import Failure, FailureKind
+from tests.support.page_reader import HTML, page, token
 from tests.support.simulated_worker import SPEC, SimulatedWorker, failure, measurement, speed_of
-
-
-
-
-
 
 
 def behave(lease, task):

@@ -1,19 +1,12 @@
 """Retunes from the request to the outcome: the incumbent is challenged first, and only a moved ranking is searched."""
 
+import pytest
+
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.service.retuning import challenge_steps
 from tests.support.retuning_lab import CHANGED, Lab
 from tests.support.scenarios import best, decide, in_threads
-import json
-
-import pytest
-from sqlalchemy import select
-
-from shardtune.api_schemas.events import BEST_EVENTS
-from shardtune.api_schemas.failures import FailureKind
-from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.db.queries import retunes as rows
-from shardtune.db.tables.studies import DeliveryRow, WebhookRow
-from shardtune.service.retuning import challenge_steps, queue
-from tests.support.simulated_worker import FINGERPRINT, SPEC, SimulatedWorker, failure, measurement, speed_of
+from tests.support.simulated_worker import SimulatedWorker, speed_of
 
 TWO_BACKENDS = {"space": {"backends": ["ddp", "fsdp2"]}}
 
@@ -40,11 +33,9 @@ def decisions(client, key):
     return [entry["action"] for entry in found]
 
 
-
-
+@pytest.mark.answered
 def test_nothing_changed_is_kept_at_a_third_of_the_runs_and_fresh_on_the_new_fingerprint(client):
     lab = Lab(client)
-    lab.tune()
     full = sum(lab.study(best(client)["study_id"])["trials"].values())
     full += client.get(f"/v1/studies/{best(client)['study_id']}/best").json()["promotion"]["runs"]
     before, lab.fingerprint = best(client), CHANGED
@@ -103,9 +94,9 @@ def test_without_consent_the_faster_one_waits_and_the_incumbent_is_fresh(client,
     assert best(client)["best"]["config"]["strategy"]["kind"] == "ddp"
 
 
+@pytest.mark.answered
 def test_an_incumbent_that_no_longer_runs_is_searched_for_anew(client):
     lab = Lab(client)
-    lab.tune()
     before, lab.fingerprint, lab.broken = best(client), CHANGED, {"fsdp2"}
     assert before["best"]["config"]["strategy"]["kind"] == "fsdp2"
     found, _ = lab.retune()
@@ -114,9 +105,9 @@ def test_an_incumbent_that_no_longer_runs_is_searched_for_anew(client):
     assert best(client)["best"]["config"]["strategy"]["kind"] != "fsdp2"
 
 
+@pytest.mark.answered
 def test_what_could_not_be_shown_stays_stale_with_the_reason(quick_client):
     lab = Lab(quick_client)
-    lab.tune()
     before, lab.fingerprint = best(quick_client), CHANGED
     lab.speed = Noisy(before["best"]["config"])
     found, _ = lab.retune()
@@ -126,9 +117,9 @@ def test_what_could_not_be_shown_stays_stale_with_the_reason(quick_client):
     assert decisions(quick_client, before["case_key"])[0] == "inconclusive"
 
 
+@pytest.mark.answered
 def test_a_retune_without_a_change_renews_the_case_under_its_own_key(quick_client, clock):
     lab = Lab(quick_client)
-    lab.tune()
     before = best(quick_client)
     clock.turn(60)
     first, _ = lab.retune("manual")
@@ -140,9 +131,9 @@ def test_a_retune_without_a_change_renews_the_case_under_its_own_key(quick_clien
     assert decide(quick_client, after["case_key"], "rollback").json()["study_id"] == first["challenge_study_id"]
 
 
+@pytest.mark.answered
 def test_a_retune_whose_fingerprint_is_gone_begins_again_on_the_one_there_is(quick_client):
     lab = Lab(quick_client)
-    lab.tune()
     lab.fingerprint = CHANGED
     SimulatedWorker(quick_client, fingerprint=CHANGED).register()
     first = lab.ask()
@@ -160,9 +151,9 @@ def test_a_retune_whose_fingerprint_is_gone_begins_again_on_the_one_there_is(qui
     assert again["outcome"] == "kept" and best(quick_client)["fingerprint"]["kernel"] == "6.3"
 
 
+@pytest.mark.answered
 def test_replicas_and_repeated_steps_make_one_challenge_and_one_outcome(client):
     lab = Lab(client)
-    lab.tune()
     lab.fingerprint = CHANGED
     SimulatedWorker(client, fingerprint=CHANGED).register()
     retune_id = lab.ask()

@@ -1,7 +1,5 @@
 """What retuning may spend: a daily budget that 50 stale recommendations keep to, windows, worth, and users' studies first."""
 
-from tests.support.retuning_lab import CHANGED, ask
-from tests.support.scenarios import best, tune
 from collections import defaultdict
 
 import pytest
@@ -21,8 +19,11 @@ from shardtune.service.process.context import Context
 from shardtune.service.retuning import challenge_steps, driver, queue
 from shardtune.service.settings import Settings
 from tests.support.local_client import local_client
+from tests.support.retuning_lab import CHANGED, ask
+from tests.support.scenarios import best
 from tests.support.simulated_worker import SPEC, SimulatedWorker
 
+pytestmark = pytest.mark.answered
 A_DAY = 200.0
 QUIET = {"sweep_s": 3600, "fingerprint_check_s": 3600, "canary_check_s": 3600, "retune_every_s": 3600}
 """The test takes the steps of the loops itself."""
@@ -34,7 +35,6 @@ def service(database_url, clock):
     settings = Settings(database_url=database_url, **QUIET, retune_gpu_seconds_per_day=A_DAY)
     context = Context(Database(database_url), settings, clock)
     with local_client(create_app(context=context)) as client:
-        tune(client)
         clock.turn(86_400)
         yield client, context, SimulatedWorker(client).register()
 
@@ -205,7 +205,6 @@ def test_where_configured_a_retunes_run_gives_its_worker_up_at_once(database_url
     settings = Settings(database_url=database_url, **QUIET, retune_yields="at_once")
     context = Context(Database(database_url), settings, clock)
     with local_client(create_app(context=context)) as client:
-        tune(client)
         worker = SimulatedWorker(client).register()
         ask(context, best(client)["case_key"])
         queue.start_due(context, challenge_steps.start)

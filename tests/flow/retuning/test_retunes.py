@@ -1,8 +1,5 @@
 """Retunes: at most one of a case at a time, asked for by many, started once, and read by their users."""
 
-from tests.support.page_reader import token
-from tests.support.retuning_lab import ask
-from tests.support.scenarios import best, in_threads, tune
 from datetime import timedelta
 
 import pytest
@@ -11,18 +8,20 @@ from shardtune.api_schemas.retunes import Gain, RetuneOutcome, RetuneState
 from shardtune.db.queries import retunes as rows
 from shardtune.service.http.errors import Invalid
 from shardtune.service.retuning import challenge_steps, driver, queue, records
+from tests.support.page_reader import token
+from tests.support.retuning_lab import ask
+from tests.support.scenarios import best, in_threads, tune
 from tests.support.simulated_worker import SimulatedWorker
-
-
 
 
 @pytest.fixture
 def case(client):
-    """A served recommendation: its context, its key and the study that found it."""
-    study_id = tune(client)
-    return client.app.state.context, best(client)["case_key"], study_id
+    """A served recommendation, where a test is marked `answered`: its context, its key and the study that found it."""
+    served = best(client)
+    return client.app.state.context, served["case_key"], served["study_id"]
 
 
+@pytest.mark.answered
 def test_many_causes_make_one_retune_of_a_case(client, case):
     context, key, _ = case
     first = ask(context, key, wait_s=60, changed_fields=("driver",))
@@ -33,6 +32,7 @@ def test_many_causes_make_one_retune_of_a_case(client, case):
     assert found["not_before"] == (context.now() + timedelta(seconds=120)).isoformat().replace("+00:00", "Z")
 
 
+@pytest.mark.answered
 def test_a_due_retune_starts_once_and_its_case_is_free_when_it_has_ended(client, case, clock):
     context, key, study_id = case
     retune_id = ask(context, key, wait_s=60)
@@ -53,6 +53,7 @@ def test_a_due_retune_starts_once_and_its_case_is_free_when_it_has_ended(client,
     assert ask(context, key) != retune_id
 
 
+@pytest.mark.answered
 def test_a_retune_nobody_can_run_waits_and_says_so(client, case, clock):
     context, key, study_id = case
     retune_id = ask(context, key)
@@ -67,6 +68,7 @@ def test_a_retune_nobody_can_run_waits_and_says_so(client, case, clock):
     assert queue.start_due(context, lambda *_: study_id) == 1
 
 
+@pytest.mark.answered
 def test_the_most_used_recommendation_goes_first(client, case):
     context, key, study_id = case
     tune(client, workload={"sequence_length": 32, "global_batch": 8})
@@ -84,6 +86,7 @@ def test_the_most_used_recommendation_goes_first(client, case):
     assert waiting["reason"] == "waits for 1 running retunes: one at a time for each live worker"
 
 
+@pytest.mark.answered
 def test_starting_that_breaks_again_and_again_fails_the_retune(client, case, clock):
     context, key, _ = case
     retune_id = ask(context, key)
@@ -108,6 +111,7 @@ def cancel(client, retune_id, **headers):
     return client.post(f"/v1/retunes/{retune_id}:cancel", headers=headers)
 
 
+@pytest.mark.answered
 def test_a_queued_retune_is_cancelled_and_stays_so(client, case):
     context, key, study_id = case
     retune_id = ask(context, key)
@@ -122,6 +126,7 @@ def test_a_queued_retune_is_cancelled_and_stays_so(client, case):
     assert ask(context, key) != retune_id, "the case may be measured again"
 
 
+@pytest.mark.answered
 def test_a_running_retune_is_cancelled_with_its_study_and_takes_its_run_from_the_worker(client, case):
     context, key, _ = case
     before = best(client)
@@ -137,6 +142,7 @@ def test_a_running_retune_is_cancelled_with_its_study_and_takes_its_run_from_the
     assert best(client)["recommendation_id"] == before["recommendation_id"]
 
 
+@pytest.mark.answered
 def test_what_has_ended_or_is_just_being_started_cannot_be_cancelled(client, case):
     context, key, study_id = case
     retune_id = ask(context, key)
@@ -154,8 +160,8 @@ def test_what_has_ended_or_is_just_being_started_cannot_be_cancelled(client, cas
     assert cancel(client, "retune-none").json()["code"] == "unknown_retune"
 
 
+@pytest.mark.answered
 def test_the_page_cancels_a_retune(quick_client, context):
-    tune(quick_client)
     retune_id = ask(context, best(quick_client)["case_key"])
     shown = quick_client.get("/schedules", headers={"accept": "text/html"}).text
     assert f"/schedules/retunes/{retune_id}/cancel" in shown

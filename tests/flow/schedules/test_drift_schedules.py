@@ -1,12 +1,14 @@
 """Schedules for drift: canaries at times of their own."""
 
+import pytest
+
+from shardtune.service.canaries import judge, send
+from shardtune.service.process.context import Context
+from shardtune.service.schedules import ticks
 from tests.support.fleet import DAY_S, Fleet
 from tests.support.retuning_lab import CHANGED
 from tests.support.scenarios import best
 from tests.support.schedule_calls import act, make, read, retunes
-from shardtune.service.canaries import judge, send
-from shardtune.service.process.context import Context
-from shardtune.service.schedules import ticks
 
 
 def canary_tick(fleet, schedule):
@@ -22,6 +24,7 @@ def canary_tick(fleet, schedule):
     return tick["state"], tick["cases"], tick["reason"]
 
 
+@pytest.mark.answered(worker="sim-0")
 def test_a_drift_schedule_sends_canaries_at_its_times_and_has_what_is_slow_retuned(client, clock):
     fleet = Fleet(client, clock)
     drift = make(client, trigger="drift", cron="0 0 * * *")
@@ -34,6 +37,7 @@ def test_a_drift_schedule_sends_canaries_at_its_times_and_has_what_is_slow_retun
     assert state == "skipped" and "have not ended" in reason
 
 
+@pytest.mark.answered(worker="sim-0")
 def test_a_drift_schedule_says_why_it_sends_no_canary(quick_client, clock):
     fleet = Fleet(quick_client, clock)
     drift = make(quick_client, trigger="drift", cron="0 0 * * *")
@@ -44,6 +48,7 @@ def test_a_drift_schedule_says_why_it_sends_no_canary(quick_client, clock):
     )
 
 
+@pytest.mark.answered(worker="sim-0")
 def test_the_setting_is_for_cases_without_a_drift_schedule_that_has_times(client, clock):
     fleet = Fleet(client, clock)
     context, key = fleet.context, best(client)["case_key"]

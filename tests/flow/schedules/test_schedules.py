@@ -1,7 +1,5 @@
 """Schedules over HTTP: made, read, changed, paused, run, deleted; who may; what they ask for."""
 
-from tests.support.scenarios import bearer, best, make_key, tune
-from tests.support.schedule_calls import NIGHTLY, act, make, read, retunes
 import pytest
 
 from shardtune.api_schemas.retunes import RetuneOutcome
@@ -9,15 +7,8 @@ from shardtune.db.queries import retunes as rows
 from shardtune.service.retuning import queue
 from shardtune.service.retuning.records import finish
 from shardtune.service.schedules import ticks
-
-
-
-
-
-
-
-
-
+from tests.support.scenarios import bearer, best, make_key, tune
+from tests.support.schedule_calls import NIGHTLY, act, make, read, retunes
 
 
 def test_a_schedule_is_made_changed_and_deleted(client):

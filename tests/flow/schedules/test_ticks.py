@@ -1,6 +1,5 @@
 """A thousand ticks, four replicas on one Postgres, both days the clocks change, a day of downtime: each tick once."""
 
-from tests.support.scenarios import best, tune
 import threading
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -20,6 +19,7 @@ from shardtune.service.retuning import records
 from shardtune.service.schedules import manage, ticks
 from shardtune.service.settings import Settings
 from tests.support.local_client import local_client
+from tests.support.scenarios import best, tune
 from tests.support.still_clock import Clock
 
 BERLIN = ZoneInfo("Europe/Berlin")

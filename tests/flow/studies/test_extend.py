@@ -1,10 +1,10 @@
 """More budget for a study: it goes on from its trials, and its verdict is renewed. And another study from its spec."""
 
-from tests.support.page_reader import page, token
-from tests.support.scenarios import THREE_BACKENDS, bearer, create, make_key
 import pytest
 
 from tests.support import history
+from tests.support.page_reader import page, token
+from tests.support.scenarios import THREE_BACKENDS, bearer, create, make_key
 from tests.support.simulated_worker import CLUSTER, FINGERPRINT, SPEC, SimulatedWorker, measurement, speed_of
 
 

@@ -1,14 +1,12 @@
 """What bad ends do to a study: recorded with their reason, retried where the platform is at fault, never fatal."""
 
-from tests.support.scenarios import run_study
 import pytest
 
 from shardtune.api_schemas.failures import FailureKind
 from shardtune.api_schemas.studies import FEWEST_PAIRS
 from shardtune.tuner.verdict import promotion
+from tests.support.scenarios import run_study
 from tests.support.simulated_worker import CLUSTER, PROFILE, SPEC, SimulatedWorker, failure, measurement, speed_of, well
-
-
 
 
 def only(number, outcome):

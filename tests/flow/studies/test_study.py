@@ -1,11 +1,9 @@
 """A whole study, driven over HTTP by a simulated worker."""
 
 from tests.support.scenarios import THREE_BACKENDS, create
-from tests.support.simulated_worker import SPEC, SimulatedWorker, measurement, speed_of
+from tests.support.simulated_worker import SimulatedWorker, measurement, speed_of
 
 # What these tests count rests on two near candidates, which eight trials of this space have.
-
-
 
 
 def test_study_ends_confirmed_when_the_challenger_is_faster(client):

@@ -2,28 +2,34 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
-# Tests of one process each; the others start ranks, browsers and services, and want both cores.
-ALONGSIDE := tests/architecture tests/flow tests/unit
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
-.PHONY: setup tune test screenshots soak test-long check format clean
+.PHONY: setup tune test durations screenshots soak test-long check check-style check-types check-imports format clean
 
 setup: .venv/.ready
 
 .venv/.ready: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch setuptools wheel
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[service,worker,dev]'
+	$(PIP) torch setuptools wheel
+	$(PIP) --no-build-isolation -e '.[service,worker,dev]'
 	# Its configuration parser is a test's; what else it needs (datasets, tensorboard) is not.
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps torchtitan
+	$(PIP) --no-deps torchtitan
 	touch $@
 
 tune: setup
 	$(BIN)/shardtune tune examples/llama-tiny.json
 
+# Two modules at a time, the slowest and the quickest first (tests/support/two_at_a_time.py); torch in the tests' own
+# processes leaves the cores to the ranks.
 test: setup
 	./tests/setup-machine.sh
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ALONGSIDE) $(PYTEST_ARGS)
-	$(BIN)/python -m pytest $(foreach folder,$(ALONGSIDE),--ignore=$(folder)) $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+# The tests once more, for docs/measurements/test-run.md and the order of the next run.
+durations:
+	mkdir -p build
+	$(MAKE) test PYTEST_ARGS=--junitxml=build/tests.xml
+	$(BIN)/python -m tests.support.durations build/tests.xml
 
 screenshots: setup
 	./tests/setup-machine.sh
@@ -40,11 +46,18 @@ test-long: soak
 		tests/endtoend/test_live_retune.py tests/endtoend/test_fingerprint_change.py $(PYTEST_ARGS)
 
 check: setup
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=target check-types check-imports check-style
+
+check-types:
 	$(BIN)/mypy
+
+check-imports:
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m pytest tests/architecture/test_house.py
+
+check-style:
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
 
 format: setup
 	$(BIN)/ruff format .

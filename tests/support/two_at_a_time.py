@@ -1,0 +1,47 @@
+"""Which test modules run when: one of pytest-xdist's workers begins with the slowest, the others with the quickest.
+
+A module stays on one worker, so that what its tests share (a warm host, a browser, a study) is made once. At the slow
+end are training ranks, browsers and whole services, which take both cores by turns and wait in between; beside them run
+modules of one process. Where the two ends meet, modules are neither long nor short, so nobody waits long for the other.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
+
+SECONDS = Path(__file__).with_name("durations.json")
+"""Of each module, as `make durations` measured last. Nothing but the order depends on it."""
+
+
+class FromBothEnds(LoadScopeScheduling):
+    """Gives whole modules out: the first worker gets the next one, the others the last one."""
+
+    def __init__(self, config: pytest.Config, log: Any) -> None:
+        super().__init__(config, log)
+        # Else those with the most tests come first.
+        config.option.loadscopereorder = False
+
+    def _split_scope(self, nodeid: str) -> str:
+        return nodeid.partition("::")[0]
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        if node is not self.nodes[0]:
+            self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
+        super()._assign_work_unit(node)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FromBothEnds:
+    return FromBothEnds(config, log)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Slowest modules first, before them those that were never measured."""
+    if hasattr(config, "workerinput"):
+        known: dict[str, float] = json.loads(SECONDS.read_text())
+        items.sort(key=lambda item: -known.get(item.nodeid.partition("::")[0], float("inf")))

@@ -28,15 +28,15 @@ _TAKES_CRON = (Trigger.CRON, Trigger.DRIFT)
 class Cases(Schema):
     """Which recommendations of the project; without any field, all of them."""
 
-    study_keys: tuple[str, ...] = Field(default=(), max_length=500)
+    case_keys: tuple[str, ...] = Field(default=(), max_length=500)
     """Exactly these."""
     model: str | None = Field(default=None, min_length=1, max_length=200)
     """Those for this model, by its name or its `model_type`."""
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
-        if self.study_keys and self.model is not None:
-            raise ValueError(f"model ({self.model}) cannot be given beside study_keys; leave one of them out")
+        if self.case_keys and self.model is not None:
+            raise ValueError(f"model ({self.model}) cannot be given beside case_keys; leave one of them out")
         return self
 
 

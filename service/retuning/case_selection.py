@@ -35,8 +35,8 @@ def selected(context: Context, session: Session, project_id: str, cases: Cases) 
 
 def covers(session: Session, row: ServedCaseRow, cases: Cases) -> bool:
     """Whether a selection is about a case."""
-    if cases.study_keys:
-        named = (best.served(session, row.project_id, key) for key in cases.study_keys)
+    if cases.case_keys:
+        named = (best.served(session, row.project_id, key) for key in cases.case_keys)
         return any(
             other is not None and other.case_key_without_fingerprint == row.case_key_without_fingerprint
             for other in named

@@ -176,11 +176,11 @@ def _check_cron(context: Context, spec: ScheduleSpec) -> None:
 
 
 def _check_cases(session: Session, project_id: str, spec: ScheduleSpec) -> None:
-    for key in spec.cases.study_keys:
+    for key in spec.cases.case_keys:
         row = best.served(session, project_id, key)
         if row is None or row.serving is None:
-            message = f"study_keys ({key}) has no recommendation in project {project_id}; GET /v1/recommendations"
-            raise invalid("cases.study_keys", key, message)
+            message = f"case_keys ({key}) has no recommendation in project {project_id}; GET /v1/recommendations"
+            raise invalid("cases.case_keys", key, message)
 
 
 def _tick(row: ScheduleTickRow) -> Tick:

@@ -23,7 +23,7 @@ RETIRED = {
     r"askers?|Askers?": "PlannerCache, ask_lock",
     r"crown(ing|ed|s)?": "winner",
     r"eras?|[a-z_]+_eras?": "fingerprint period",
-    r"study_key": "case_key (study_id names a study)",
+    r"study_keys?": "case_key (study_id names a study)",
     r"shape_key": "case_key_without_fingerprint",
     r"match_round": "promotion_round",
     r"BestRow": "ServedCaseRow",

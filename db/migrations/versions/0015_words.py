@@ -42,9 +42,11 @@ def upgrade() -> None:
     )
     op.create_index("ix_decisions_case", "decisions", ["project_id", "case_key", "id"])
     constraints("fingerprint_periods", "fingerprint_eras")
+    named_cases("study_keys", "case_keys")
 
 
 def downgrade() -> None:
+    named_cases("case_keys", "study_keys")
     constraints("fingerprint_periods", "fingerprint_eras", back=True)
     op.drop_index("ix_decisions_case", "decisions")
     op.drop_index("ix_best_without_fingerprint", "best_configs")
@@ -90,3 +92,14 @@ def constraints(new: str, old: str, back: bool = False) -> None:
     for name in ("pk_{}", "fk_{}_worker_id", "fk_{}_fingerprint_key", "fk_{}_predecessor_key"):
         before, after = (name.format(new), name.format(old)) if back else (name.format(old), name.format(new))
         op.execute(f"ALTER TABLE {new} RENAME CONSTRAINT {before} TO {after}")
+
+
+def named_cases(before: str, after: str) -> None:
+    """The field inside the stored specs of schedules."""
+    schedules = sa.table("schedules", sa.column("id", sa.String), sa.column("spec", sa.JSON))
+    connection = op.get_bind()
+    for row in connection.execute(sa.select(schedules.c.id, schedules.c.spec)).all():
+        cases = row.spec.get("cases", {})
+        if before in cases:
+            cases[after] = cases.pop(before)
+            connection.execute(schedules.update().where(schedules.c.id == row.id).values(spec=row.spec))

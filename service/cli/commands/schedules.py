@@ -59,7 +59,7 @@ def create(
         "trigger": trigger,
         "cron": cron,
         "timezone": timezone,
-        "cases": {"study_keys": case_key or [], "model": model},
+        "cases": {"case_keys": case_key or [], "model": model},
         "overlap": overlap,
         "misfire_grace_s": misfire_grace_s,
         "catch_up": catch_up,

@@ -117,7 +117,7 @@ def spec_of(form: ScheduleForm) -> ScheduleSpec:
         # A field that its trigger does not use is left as it was typed, and out of the schedule.
         "cron": form.cron.strip() or None if form.trigger in ("cron", "drift") else None,
         "timezone": form.timezone.strip() or "UTC",
-        "cases": {"study_keys": [named] if kind == "key" else [], "model": named if kind == "model" else None},
+        "cases": {"case_keys": [named] if kind == "key" else [], "model": named if kind == "model" else None},
         "windows": [part.strip() for part in form.windows.split(",") if part.strip()],
         "overlap": form.overlap,
         "catch_up": form.catch_up,
@@ -195,10 +195,10 @@ def _ticks(schedule: Schedule, newest: Sequence[Retune]) -> tuple[Ticked, ...]:
 
 
 def _cases(schedule: Schedule) -> str:
-    if schedule.cases.study_keys:
-        count = len(schedule.cases.study_keys)
+    if schedule.cases.case_keys:
+        count = len(schedule.cases.case_keys)
         return f"{count} recommendation{'s' if count != 1 else ''}: " + ", ".join(
-            key[:12] for key in schedule.cases.study_keys[:3]
+            key[:12] for key in schedule.cases.case_keys[:3]
         )
     return (
         f"every recommendation for {schedule.cases.model}"

@@ -61,7 +61,7 @@ def test_the_setting_is_for_cases_without_a_drift_schedule_that_has_times(client
     assert periods() == [[], [("default", key, DAY_S)]]
     make(client, trigger="drift", cron=None)
     assert periods() == [[], [("default", key, DAY_S)]]
-    drift = make(client, trigger="drift", cases={"study_keys": [key]})
+    drift = make(client, trigger="drift", cases={"case_keys": [key]})
     assert periods() == [[("default", key, None)]] * 2
     act(client, drift, "pause")
     assert periods() == [[], []]

@@ -42,7 +42,7 @@ def test_the_same_request_makes_one_schedule(quick_client):
         ({"timezone": "Berlin"}, "timezone", "did you mean Europe/Berlin"),
         ({"windows": ["night"]}, "windows", "22:00-06:00"),
         ({"trigger": "manual"}, "cron", "leave it out"),
-        ({"cases": {"study_keys": ["0" * 32]}}, "cases.study_keys", "GET /v1/recommendations"),
+        ({"cases": {"case_keys": ["0" * 32]}}, "cases.case_keys", "GET /v1/recommendations"),
     ],
 )
 def test_wrong_schedules_are_refused(quick_client, changes, field, remedy):
@@ -57,7 +57,7 @@ def test_a_tick_asks_for_the_cases_it_selects(client, clock):
     tune(client)
     key = best(client)["case_key"]
     tune(client, workload={"sequence_length": 32, "global_batch": 8})
-    every, one, none = make(client), make(client, cases={"study_keys": [key]}), make(client, cases={"model": "gpt2"})
+    every, one, none = make(client), make(client, cases={"case_keys": [key]}), make(client, cases={"model": "gpt2"})
     clock.turn(2 * 3600)
     assert (ticks.account_for(context), ticks.account_for(context)) == (3, 0)
     assert {row["case_key"] for row in retunes(client, schedule_id=every["schedule_id"])} >= {key}

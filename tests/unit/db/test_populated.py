@@ -13,6 +13,7 @@ from shardtune.api_schemas.studies import StudySpec
 from shardtune.db.queries import studies, trials
 from shardtune.db.session import Database, make_engine, migration_config, upgrade
 from shardtune.db.tables.fingerprints import FingerprintPeriodRow
+from shardtune.db.tables.retunes import ScheduleRow
 from tests.support.simulated_worker import CLUSTER, FINGERPRINT, SPEC
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -127,6 +128,11 @@ def test_what_got_another_name_keeps_what_it_held(populated):
         table = Table("studies", MetaData(), autoload_with=connection)
         match = {"baseline": 0, "candidates": [3], "notes": ["n"]}
         connection.execute(table.update().values(match=match, errand={"kind": "canary", "most_runs": 2}))
+        table = Table("schedules", MetaData(), autoload_with=connection)
+        spec = {"name": "nightly", "trigger": "manual", "cases": {"study_keys": ["0" * 32], "model": None}}
+        moments = dict.fromkeys(("created_at", "updated_at"), NOON)
+        known = {"id": "s", "project_id": "default", "trigger": "manual", "is_paused": False, "version": 0}
+        connection.execute(table.insert().values(**known, **moments, spec=spec))
     engine.dispose()
     upgrade(populated)
     database = Database(populated)
@@ -136,6 +142,8 @@ def test_what_got_another_name_keeps_what_it_held(populated):
         assert (study.system_study.kind, study.system_study.most_runs) == ("canary", 2)
         (period,) = session.scalars(select(FingerprintPeriodRow))
         assert (period.worker_id, period.fingerprint_key) == ("worker-1", "f")
+        (schedule,) = session.scalars(select(ScheduleRow))
+        assert schedule.spec["cases"] == {"case_keys": ["0" * 32], "model": None}
     database.close()
     with migration_config(populated) as config:
         command.downgrade(config, "0014")

@@ -77,7 +77,7 @@ def test_cron_that_cannot_be_run_is_refused_with_a_remedy(expression, message):
         ({"cron": None}, "is required with trigger cron"),
         ({"trigger": "manual"}, "leave it out"),
         ({"catch_up": "all"}, "needs overlap queue"),
-        ({"cases": {"study_keys": ["0" * 32], "model": "gpt2"}}, "leave one of them out"),
+        ({"cases": {"case_keys": ["0" * 32], "model": "gpt2"}}, "leave one of them out"),
     ],
 )
 def test_wrong_schedules_are_refused_with_a_remedy(changes, message):

@@ -1,6 +1,7 @@
 """What the documentation lists is what there is."""
 
 import re
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from shardtune.api_schemas.events import EVENT_TYPES
 from shardtune.service.webhooks.deliveries import RETRY_S
 
 DOCS = Path(__file__).parents[2] / "docs"
+TESTS = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("kind", EVENT_TYPES)
@@ -29,3 +31,11 @@ def test_the_files_that_extending_names_are_there():
     files = {name.replace("KIND", "zero") for name in named if not re.search(r"NOUN|ROOM|NAME", name)}
     assert len(files) > 20
     assert [name for name in sorted(files) if not list(DOCS.parent.glob(name))] == []
+
+
+def test_every_test_that_proves_a_guarantee_is_there():
+    named = set(re.findall(r"`((?:[a-z_]+/)*test_[a-z0-9_]+(?:\.py)?)`", (DOCS / "guarantees.md").read_text()))
+    modules = {str(path.relative_to(TESTS)): path.read_text() for path in TESTS.rglob("test_*.py")}
+    functions = {name for text in modules.values() for name in re.findall(r"def (test_\w+)", text)}
+    assert len(named) > 40
+    assert named - modules.keys() - functions == set()

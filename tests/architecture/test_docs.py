@@ -1,7 +1,6 @@
 """What the documentation lists is what there is."""
 
 import re
-import re
 from pathlib import Path
 
 import pytest

@@ -15,6 +15,7 @@ from shardtune.tuner.search.space.knobs import Flat
 
 _PLACEMENT = ("backend", *(name for name, knob in KNOBS.items() if knob.places))
 _RISING = {name: knob.rising for name, knob in KNOBS.items() if knob.rising}
+_NUMBERS = tuple(name for name, knob in KNOBS.items() if knob.rises)
 _TOO_LARGE = (FailureKind.OOM, FailureKind.OVER_LIMIT)
 
 
@@ -36,7 +37,7 @@ def probably_too_large(config: TrialConfig, known: Sequence[Flat]) -> bool:
 def _at_least(own: Flat, other: Flat) -> bool:
     if any(own.get(knob) != other.get(knob) for knob in _PLACEMENT):
         return False
-    if int(own["micro_batch"]) < int(other["micro_batch"]):
+    if any(int(own[knob]) < int(other[knob]) for knob in _NUMBERS if knob in own and knob in other):
         return False
     if own.get("reshard_after_forward") is True and other.get("reshard_after_forward") is not True:
         return False

@@ -30,6 +30,8 @@ class Knob:
     """The value that holds least memory; None where that depends on the rest."""
     rising: tuple[KnobValue, ...] = ()
     """Values from the one that holds least memory to the one that holds most, where that order always holds."""
+    rises: bool = False
+    """Of numbers: a larger one holds at least as much memory."""
     places: bool = False
     """It decides where model states lie: memory of two configurations can only be compared where it is equal."""
 
@@ -71,7 +73,7 @@ Flat = dict[str, KnobValue]
 """A configuration as a table: knob by name, `backend` included."""
 
 COMMON: dict[str, Knob] = {
-    "micro_batch": Knob("int"),
+    "micro_batch": Knob("int", rises=True),
     "activation_checkpointing": Knob("word", ("none", "selective", "full"), rising=("full", "selective", "none")),
     "compile": Knob("bool", lightest=False),
 }

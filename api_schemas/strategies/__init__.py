@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from shardtune.api_schemas.base import Schema
-from shardtune.api_schemas.strategies.base import Checkpointing, GradSync
+from shardtune.api_schemas.strategies.base import Checkpointing, GradSync, checkpointing_words
 from shardtune.api_schemas.strategies.ddp import DdpConfig
 from shardtune.api_schemas.strategies.fsdp1 import Fsdp1Config
 from shardtune.api_schemas.strategies.fsdp2 import Fsdp2Config
@@ -36,6 +36,9 @@ class TrialConfig(Schema):
     micro_batch: int = Field(default=1, ge=1)
     """Samples per forward pass and rank."""
     activation_checkpointing: Checkpointing = "none"
+    checkpoint_every: int = Field(default=1, ge=1)
+    """Of the repeated blocks, every so many-th is checkpointed, counted from the first; 1: all. More: less is recomputed
+    in backward and more kept."""
     compile: bool = False
     """`torch.compile` each repeated block."""
 
@@ -43,6 +46,11 @@ class TrialConfig(Schema):
     def _legal(self) -> "TrialConfig":
         self.strategy.check_blocks(self.activation_checkpointing, self.compile)
         return self
+
+    @property
+    def checkpoints_whole_blocks(self) -> bool:
+        """What libraries mean by a plain yes: each block keeps its input only."""
+        return self.activation_checkpointing == "full" and self.checkpoint_every == 1
 
     @property
     def backend(self) -> str:
@@ -53,7 +61,7 @@ class TrialConfig(Schema):
         """The configuration in words, for tables."""
         parts = [self.strategy.describe()]
         if self.activation_checkpointing != "none":
-            parts.append(f"{self.activation_checkpointing} checkpointing")
+            parts.append(checkpointing_words(self.activation_checkpointing, self.checkpoint_every))
         if self.compile:
             parts.append("compiled")
         return ", ".join([*parts, f"micro batch {self.micro_batch}"])

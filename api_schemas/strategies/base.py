@@ -14,6 +14,14 @@ Checkpointing = Literal["none", "selective", "full"]
 activation checkpointing, the policy torchtitan calls `op`); `full` keeps only each block's input.
 """
 
+_ORDINALS = {1: "1st", 2: "2nd", 3: "3rd"}
+
+
+def checkpointing_words(mode: Checkpointing, every: int) -> str:
+    """`full checkpointing`, `full checkpointing of every 2nd block`."""
+    return f"{mode} checkpointing" + (f" of every {_ORDINALS.get(every, f'{every}th')} block" if every > 1 else "")
+
+
 GradSync = Literal["every", "reduce_scatter", "last"]
 """When gradients are reduced while accumulating: every micro batch; every micro batch within the shard group and
 once across replicate groups; or once, after the last micro batch (unsharded gradients are then held)."""

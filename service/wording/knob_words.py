@@ -20,6 +20,9 @@ KNOBS: dict[str, KnobWords] = {
         "Which activations are recomputed in backward instead of kept: none, some (selective) or all (full).",
         "checkpointing",
     ),
+    "checkpoint_every": KnobWords(
+        "Every so many-th of the repeated blocks is checkpointed; 1: all of them.", "checkpointing, every"
+    ),
     "compile": KnobWords("Each repeated block is compiled (`torch.compile`)."),
     "grad_sync": KnobWords(
         "When gradients are reduced while accumulating: after every micro batch, or after the last (`no_sync`).",

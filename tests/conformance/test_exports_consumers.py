@@ -71,6 +71,15 @@ def test_torchtitan_parses_the_toml(config: TrialConfig, axes: str, tmp_path: Pa
     assert f"dp {axes}, local batch {config.micro_batch}" in read_back(config, "torchtitan", tmp_path)
 
 
+def test_torchtitan_counts_checkpointed_blocks_as_the_trial_does() -> None:
+    counted = PLAIN_FSDP2.model_copy(update={"activation_checkpointing": "full", "checkpoint_every": 3})
+    found = exported(counted, "torchtitan")
+    assert 'mode = "selective"\nselective_ac_option = "3"' in found.files["torchtitan.toml"]
+    assert found.lossy_config is None
+    lost = exported(counted.model_copy(update={"activation_checkpointing": "selective"}), "torchtitan")
+    assert "checkpoint_every: 3 was measured; torchtitan has 1" in lost.lossy
+
+
 def test_torchtitan_has_no_zero() -> None:
     with pytest.raises(ValueError, match=r"'zero'.*torchtitan 0.2.2.*--which"):
         exported(ZERO, "torchtitan")

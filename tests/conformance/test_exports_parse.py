@@ -3,8 +3,10 @@
 import ast
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from accelerate.commands.config.config_args import ClusterConfig, load_config_from_file
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.parallelism_config import ParallelismConfig
@@ -134,6 +136,19 @@ def test_what_accelerate_cannot_say_is_said_in_comments() -> None:
     text = export(TrialConfig(strategy=strategy, activation_checkpointing="selective"))["accelerate.yaml"]
     for words in ("forward_prefetch=2", "blocks_per_unit=3", "reshard_after_forward=4", "selective", "torch.float32"):
         assert words in text
+
+
+def test_the_script_checkpoints_the_blocks_that_the_ranks_do() -> None:
+    config = TrialConfig(strategy=DdpConfig(), activation_checkpointing="full", checkpoint_every=3, compile=True)
+    contents = export(config)
+    ast.parse(contents["train_snippet.py"])
+    blocks: list[Any] = [torch.nn.Linear(1, 1) for _ in range(7)]
+    before = [block.forward for block in blocks]
+    checkpointing.apply(blocks, "full", 3)
+    changed = [block for block, forward in zip(blocks, before, strict=True) if block.forward != forward]
+    assert changed == blocks[2::3] and "in model.get_submodule(BLOCKS)[2 :: 3]:" in contents["train_snippet.py"]
+    assert "gradient_checkpointing_enable" not in contents["accelerate.yaml"]
+    assert "full checkpointing of every 3rd block" in contents["accelerate.yaml"]
 
 
 def test_the_script_keeps_the_operators_that_the_ranks_keep() -> None:

@@ -118,6 +118,19 @@ def test_checkpointing_changes_memory_only(host: HostProcess, name: str, mode: s
     assert_same_training(host, FP32, STRATEGIES[name], activation_checkpointing=mode, micro_batch=4, parity_steps=4)
 
 
+@pytest.mark.parametrize(
+    ("name", "mode", "every"),
+    [
+        *itertools.product(["ddp", "zero-1", "zero-2", "zero-3", "fsdp1", "fsdp2"], ["full"], [2]),
+        *itertools.product(["zero-3", "fsdp2"], ["full"], [3, 4]),
+        *itertools.product(["zero-2", "fsdp1"], ["selective"], [2]),
+    ],
+)
+def test_checkpointing_every_kth_block_changes_memory_only(host: HostProcess, name: str, mode: str, every: int) -> None:
+    changes = {"activation_checkpointing": mode, "checkpoint_every": every, "micro_batch": 4, "parity_steps": 4}
+    assert_same_training(host, FP32, STRATEGIES[name], **changes)
+
+
 @pytest.mark.parametrize("name", ["ddp", "zero-3", "fsdp1", "fsdp2"])
 @pytest.mark.parametrize("model", [GPT2, MIXTRAL], ids=["gpt2", "mixtral"])
 def test_other_architectures_train_the_same(host: HostProcess, name: str, model: dict[str, Any]) -> None:
@@ -125,10 +138,14 @@ def test_other_architectures_train_the_same(host: HostProcess, name: str, model:
 
 
 def test_checkpointing_takes_less_memory(run: Callable[..., RankReport]) -> None:
-    reports = [
-        run({"kind": "ddp"}, activation_checkpointing=mode, micro_batch=4, sequence_length=96, parity_steps=2)
-        for mode in ("none", "selective", "full")
-    ]
-    peaks = [report.memory.peak_allocated_gib or 0.0 for report in reports if report.memory]
-    assert peaks == sorted(peaks, reverse=True)
-    assert peaks[0] > 1.1 * peaks[2]
+    def peak(mode: str, every: int = 1) -> float:
+        changes = {"activation_checkpointing": mode, "checkpoint_every": every, "micro_batch": 4}
+        report = run({"kind": "ddp"}, **changes, sequence_length=96, parity_steps=2)
+        assert report.memory is not None
+        return report.memory.peak_allocated_gib or 0.0
+
+    none, selective, full = (peak(mode) for mode in ("none", "selective", "full"))
+    assert none > selective > full
+    assert none > 1.1 * full
+    fourth, second = (peak("full", every) for every in (4, 2))
+    assert none > fourth > second > full

@@ -44,7 +44,8 @@ MIXTRAL: dict[str, Any] = LLAMA | {
 def tiny_task(strategy: dict[str, Any], **changes: Any) -> TrialTask:
     """A trial of a tiny model that takes about a second; `changes` name fields of workload, config, plan or task."""
     workload = {"sequence_length": 32, "global_batch": 8, "recipe": "fp32", "optimizer": {"lr": 1.25e-3}, "seed": 1}
-    config = {"strategy": strategy, "micro_batch": 1, "activation_checkpointing": "none", "compile": False}
+    config = {"strategy": strategy, "micro_batch": 1, "activation_checkpointing": "none", "checkpoint_every": 1}
+    config |= {"compile": False}
     plan = {"parity_steps": 16, "max_warmup_steps": 1, "window_steps": 1, "min_windows": 2, "max_windows": 2}
     task: dict[str, Any] = {"model": LLAMA, "memory_limit_gib": None}
     world = changes.pop("ranks", 2)

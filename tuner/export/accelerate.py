@@ -4,6 +4,7 @@ from typing import Any
 
 import yaml
 
+from shardtune.api_schemas.strategies.base import checkpointing_words
 from shardtune.tuner.export.backends.record import AccelerateParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.source import ExportSource
@@ -48,10 +49,11 @@ def _in_code(source: ExportSource, parts: AccelerateParts) -> list[str]:
         if source.workload.max_grad_norm is not None:
             lines.append(f"accelerator.clip_grad_norm_(model.parameters(), {source.workload.max_grad_norm})")
     lines += parts.in_code
-    if config.activation_checkpointing == "full" and not parts.checkpoints:
-        lines.append("model.gradient_checkpointing_enable()")
-    if config.activation_checkpointing == "selective":
-        lines.append("selective checkpointing: take `policy` and `checkpointed` of train_snippet.py")
+    if config.checkpoints_whole_blocks:
+        lines += [] if parts.checkpoints else ["model.gradient_checkpointing_enable()"]
+    elif config.activation_checkpointing != "none":
+        words = checkpointing_words(config.activation_checkpointing, config.checkpoint_every)
+        lines.append(f"{words}: take `checkpointed`, what it needs and its loop from train_snippet.py")
     if config.compile:
         lines.append("compile each block: see train_snippet.py")
     return lines

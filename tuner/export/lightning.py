@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from shardtune.api_schemas.strategies.base import checkpointing_words
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
-from shardtune.tuner.export.rendered import Rendered, comment, differences, pretty, word
+from shardtune.tuner.export.rendered import Rendered, comment, differences, pretty
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill
 
@@ -51,7 +52,9 @@ def _trainer(source: ExportSource, casts: bool) -> dict[str, Any]:
 def _besides(source: ExportSource) -> tuple[str, ...]:
     lines = [f"micro batch: the data loader's batch size must be {source.config.micro_batch}"]
     config = source.config
-    for name, value in (("activation_checkpointing", config.activation_checkpointing), ("compile", config.compile)):
-        if value not in ("none", False):
-            lines.append(f"{name}: apply it ({word(value)}) to the blocks in your module, as train_snippet.py does")
+    if config.activation_checkpointing != "none":
+        words = checkpointing_words(config.activation_checkpointing, config.checkpoint_every)
+        lines.append(f"activation_checkpointing: apply it ({words}) in your module, as train_snippet.py does")
+    if config.compile:
+        lines.append("compile: compile each block in your module, as train_snippet.py does")
     return tuple(lines)

@@ -23,7 +23,9 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
             f"backend ({config.backend!r}) is not in {RELEASE}; export a trial of fsdp2 or ddp with --which NUMBER"
         )
     parts = told(source, config.strategy)
-    done = config.model_copy(update={"strategy": parts.done})
+    # Its selective mode counts blocks as we do, and keeps nothing but the input of those it takes.
+    every = config.checkpoint_every if config.activation_checkpointing == "full" else 1
+    done = config.model_copy(update={"strategy": parts.done, "checkpoint_every": every})
     lossy = (*differences(config, done, "torchtitan"), *_besides(source), *parts.besides)
     text = fill(
         "torchtitan.toml",
@@ -37,6 +39,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
 
 def _sections(source: ExportSource, own: dict[str, Any]) -> dict[str, dict[str, Any]]:
     workload, optimizer, config = source.workload, source.workload.optimizer, source.config
+    counts = config.activation_checkpointing == "full" and config.checkpoint_every > 1
     return {
         "model": {"name": _MODELS.get(str(source.study.spec.model.model_type), "SET-ME"), "flavor": "SET-ME"},
         "optimizer": {
@@ -61,8 +64,8 @@ def _sections(source: ExportSource, own: dict[str, Any]) -> dict[str, dict[str, 
         },
         "parallelism": {name: value for name, value in own.items() if name != "enable_cpu_offload"},
         "activation_checkpoint": {
-            "mode": config.activation_checkpointing,
-            "selective_ac_option": "op",
+            "mode": "selective" if counts else config.activation_checkpointing,
+            "selective_ac_option": str(config.checkpoint_every) if counts else "op",
             "preserve_rng_state": False,
         },
         "compile": {"enable": config.compile, "components": ["model"]},

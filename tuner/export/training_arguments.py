@@ -19,16 +19,17 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
         ValueError: Trainer has no such backend.
     """
     config, workload = source.config, source.workload
-    checkpointing = config.activation_checkpointing
     strategy = strategy_arguments(
-        config, workload, source.accumulation, source.profile.block_class, checkpoints=checkpointing == "full"
+        config, workload, source.accumulation, source.profile.block_class, checkpoints=config.checkpoints_whole_blocks
     )
     values: dict[str, Any] = {**workload_arguments(workload, source.on_cpu), **strategy}
     values |= {"torch_compile": True} if config.compile else {}
     told = backends[config.backend].training_arguments
     assert told is not None, "strategy_arguments has refused it"
     parts = told(source, config.strategy)
-    changes = {"strategy": parts.done, "activation_checkpointing": "full" if checkpointing == "full" else "none"}
+    changes: dict[str, Any] = {"strategy": parts.done}
+    if not config.checkpoints_whole_blocks:
+        changes |= {"activation_checkpointing": "none", "checkpoint_every": 1}
     done = config.model_copy(update=changes)
     lossy = (*differences(config, done, "Trainer"), *_besides(source), *parts.besides)
     snippet = fill(

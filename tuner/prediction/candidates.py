@@ -100,6 +100,7 @@ class Candidates:
     micro_batch: Array
     accumulation: Array
     checkpointing: Array
+    checkpoint_every: Array
     compiled: Array
     regather: Array
     """FSDP: ranks that hold one copy between forward and backward; `shard` frees most, 1 keeps whole parameters."""
@@ -147,6 +148,10 @@ class Candidates:
         """Tokens of one micro batch on one rank."""
         return self.sequence * self.micro_batch
 
+    def checkpointed(self, blocks: int) -> Array:
+        """Of the first so many blocks, those that are checkpointed."""
+        return np.where(self.checkpointing == NONE, 0.0, np.floor(blocks / self.checkpoint_every))
+
     def with_values(self, **values: Any) -> "Candidates":
         """A copy with some fields replaced by arrays or numbers."""
         return replace(self, **{name: np.asarray(value, dtype=float) for name, value in values.items()})
@@ -162,7 +167,7 @@ def _at(values: Array, index: NDArray[np.intp]) -> Array:
 
 _DEFAULTS: dict[str, float] = {
     "backend": SINGLE, "stage": 0, "shard": 1, "replicate": 1, "sequence": 1, "micro_batch": 1, "accumulation": 1,
-    "checkpointing": NONE, "compiled": 0, "regather": 1, "backward_prefetch": 1,
+    "checkpointing": NONE, "checkpoint_every": 1, "compiled": 0, "regather": 1, "backward_prefetch": 1,
     "blocks_per_unit": 1, "sync_last": 0, "sync_shard_only": 0, "offload_optimizer": 0, "offload_parameters": 0,
     "nvme_optimizer": 0, "nvme_parameters": 0,
     "ddp_bucket": 25 * MIB, "bucket_view": 0, "reduce_bucket": 5e8, "gather_bucket": 5e8, "double_buffer": 1,

@@ -33,6 +33,7 @@ def _shared(config: TrialConfig, sequence: int, world_size: int, global_batch: i
         "sequence": sequence,
         "micro_batch": config.micro_batch,
         "checkpointing": _CHECKPOINTING[config.activation_checkpointing],
+        "checkpoint_every": config.checkpoint_every,
         "compiled": config.compile,
         "sync_last": config.strategy.sync_policy == "last",
         "sync_shard_only": config.strategy.sync_policy == "reduce_scatter",

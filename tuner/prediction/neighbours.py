@@ -9,10 +9,14 @@ from numpy.typing import NDArray
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.predictions import Change
 from shardtune.api_schemas.strategies import Checkpointing, Strategy, TrialConfig
+from shardtune.api_schemas.strategies.base import checkpointing_words
 from shardtune.tuner.prediction.backends.record import Lighter
 from shardtune.tuner.prediction.backends.registry import BACKENDS
 
-_CHECKPOINTING: tuple[Checkpointing, ...] = ("none", "selective", "full")
+_CHECKPOINTING: tuple[tuple[Checkpointing, int], ...] = (
+    ("none", 1), ("full", 4), ("full", 3), ("full", 2), ("selective", 1), ("full", 1),
+)  # fmt: skip
+"""Mode and `checkpoint_every`, by what is recomputed."""
 
 
 @dataclass(frozen=True)
@@ -34,18 +38,19 @@ def one_of_each(cluster: Cluster, micro_batch: int) -> tuple[TrialConfig, ...]:
 def neighbours(config: TrialConfig, cluster: Cluster) -> list[Neighbour]:
     """Combinations of more checkpointing, micro batch 1, more sharding and offloading."""
     found = []
-    level = _CHECKPOINTING.index(config.activation_checkpointing)
+    now = (config.activation_checkpointing, config.checkpoint_every)
+    level = _CHECKPOINTING.index(now) if now in _CHECKPOINTING else 0
     itself = Lighter(config.strategy, "", 0)
     for near in (itself, *BACKENDS[config.backend].lighter(config.strategy, cluster)):
-        for checkpointing in _CHECKPOINTING[level:]:
+        for mode, every in dict.fromkeys((now, *_CHECKPOINTING[level:])):
             for micro_batch in dict.fromkeys((config.micro_batch, 1)):
                 changed = [near.words] if near.words else []
-                if checkpointing != config.activation_checkpointing:
-                    changed.append(f"{checkpointing} checkpointing")
+                if (mode, every) != now:
+                    changed.append(checkpointing_words(mode, every))
                 if micro_batch != config.micro_batch:
                     changed.append("micro batch 1")
-                if changed and _is_legal(near.strategy, checkpointing, config.compile):
-                    update = {"activation_checkpointing": checkpointing, "micro_batch": micro_batch}
+                if changed and _is_legal(near.strategy, mode, config.compile):
+                    update = {"activation_checkpointing": mode, "checkpoint_every": every, "micro_batch": micro_batch}
                     there = config.model_copy(update={"strategy": near.strategy, **update})
                     weight = near.weight + len(changed) - (1 if near.words else 0)
                     found.append(Neighbour(there, tuple(changed), weight))

@@ -17,10 +17,16 @@ def clipping(source: ExportSource) -> str:
 
 def prepare_blocks(source: ExportSource) -> list[str]:
     """Checkpoint and compile each repeated block."""
-    config = source.config
-    lines = ["    checkpointed(block)"] if config.activation_checkpointing != "none" else []
-    lines += ["    block.compile()"] if config.compile else []
-    return ["for block in model.get_submodule(BLOCKS):", *lines] if lines else []
+    config, every = source.config, source.config.checkpoint_every
+    lines = []
+    if config.activation_checkpointing != "none":
+        some = f"[{every - 1} :: {every}]" if every > 1 else ""
+        lines += [f"for block in model.get_submodule(BLOCKS){some}:", "    checkpointed(block)"]
+    if config.compile:
+        if every > 1 or not lines:
+            lines.append("for block in model.get_submodule(BLOCKS):")
+        lines.append("    block.compile()")
+    return lines
 
 
 def uses_no_sync(source: ExportSource, sync: GradSync) -> bool:
@@ -70,7 +76,7 @@ def ignored_on_cpu(source: ExportSource) -> tuple[str, ...]:
 
 def fsdp_checkpointing(source: ExportSource) -> dict[str, bool]:
     """Accelerate's word for it in the section of FSDP."""
-    return {"fsdp_activation_checkpointing": source.config.activation_checkpointing == "full"}
+    return {"fsdp_activation_checkpointing": source.config.checkpoints_whole_blocks}
 
 
 def materialize() -> str:

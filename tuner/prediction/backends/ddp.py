@@ -7,7 +7,7 @@ from shardtune.api_schemas.strategies import DdpConfig, Strategy
 from shardtune.tuner.prediction.backends.lighter import on_host, over_all_ranks
 from shardtune.tuner.prediction.backends.record import Lighter, PredictedBackend, Row
 from shardtune.tuner.prediction.backends.states import States
-from shardtune.tuner.prediction.candidates import DDP, MIB, NONE, SINGLE, Array, Candidates, Dtypes, Implementation
+from shardtune.tuner.prediction.candidates import DDP, MIB, SINGLE, Array, Candidates, Dtypes, Implementation
 from shardtune.tuner.prediction.collectives import Traffic, ring_seconds
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.rates import Network
@@ -32,7 +32,8 @@ def _states(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, _
     trained = count * impl.trainable
     gradients = zero + d.master * trained
     # The cast copy of each weight is saved by its matrix product; recomputation makes it again, block by block.
-    blocks = np.where(c.checkpointing == NONE, float(shape.layers), 1.0) * shape.block_parameters
+    checkpointed = c.checkpointed(shape.layers)
+    blocks = (shape.layers - checkpointed + np.minimum(checkpointed, 1.0)) * shape.block_parameters
     copies = d.compute * (blocks + shape.outside_parameters) if d.compute != d.master else zero
     is_ddp = c.backend == DDP
     # gradient_as_bucket_view=False: Reducer allocates buckets for all gradients when it is built.

@@ -17,11 +17,23 @@ class BlockBytes:
     """Bytes of one block for one micro batch on one rank."""
 
     stored: Array
-    """Held from forward to backward under the candidate's checkpointing."""
+    """Held from forward to backward under the candidate's checkpointing, by a block that is checkpointed."""
+    whole: Array
+    """Likewise by one that is not."""
     everything: Array
     """Saved tensors of a block without checkpointing; what recomputation brings back for one block."""
     flowing: Array
     """Gradients of activations alive at once inside a block's backward."""
+
+    def kept(self, c: Candidates, blocks: int) -> Array:
+        """Held by the first so many blocks."""
+        checkpointed = c.checkpointed(blocks)
+        return checkpointed * self.stored + (blocks - checkpointed) * self.whole
+
+    def working(self, c: Candidates, number: int) -> Array:
+        """While that block runs backward: recomputation brings back what was dropped of it; else gradients only."""
+        is_checkpointed = c.checkpointed(number) - c.checkpointed(number - 1)
+        return is_checkpointed * np.maximum(self.everything - self.stored, 0.0) + self.flowing
 
 
 def block_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation) -> BlockBytes:
@@ -34,13 +46,14 @@ def block_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implemen
     boundary = c.tokens * shape.hidden * (4 if impl.autocast else dtypes.compute)
     selective = boundary + _selective_bytes(shape, c, dtypes, impl, everything - boundary)
     stored = np.where(c.checkpointing == FULL, boundary, np.where(c.checkpointing == SELECTIVE, selective, everything))
+    whole = everything
     if impl.offload_activations:
-        stored = stored * 0.0
+        stored, whole = stored * 0.0, whole * 0.0
     # Tensors of the MLP's width alive at once in its backward, from traces; experts split one fused projection.
     wide = 2 if shape.mlp != "gated" or shape.experts > 1 else 3
     width = wide * shape.experts_per_token * shape.ffn + 2 * shape.hidden
     flowing = c.tokens * dtypes.compute * width + _scores_bytes(shape, c, dtypes, impl)
-    return BlockBytes(stored, everything, flowing)
+    return BlockBytes(stored, whole, everything, flowing)
 
 
 def _norm_bytes(shape: ModelShape, dtypes: Dtypes, impl: Implementation) -> float:

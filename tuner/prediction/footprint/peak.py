@@ -8,7 +8,7 @@ import numpy as np
 from shardtune.api_schemas.base import GIB
 from shardtune.tuner.prediction.backends import registry
 from shardtune.tuner.prediction.backends.states import States
-from shardtune.tuner.prediction.candidates import NONE, Array, Candidates, Dtypes, Implementation
+from shardtune.tuner.prediction.candidates import Array, Candidates, Dtypes, Implementation
 from shardtune.tuner.prediction.footprint.activations import block_bytes, logits_bytes
 from shardtune.tuner.prediction.model_shape import ModelShape
 
@@ -123,23 +123,25 @@ def _moments(
     logits = logits_bytes(shape, c, dtypes, impl)
     zero = logits * 0.0
     caches = impl.kept_caches * c.tokens * (2.0 * shape.kv * dtypes.compute * shape.layers)
-    stored = block.stored * shape.layers + caches
-    # Recomputation brings back what checkpointing dropped; without it a block's backward adds gradients only.
-    dropped = np.where(c.checkpointing == NONE, 0.0, np.maximum(block.everything - block.stored, 0.0))
-    working = dropped + block.flowing
-    rest = np.where(shape.layers > 1, stored - block.stored, stored)
-    reducing = np.maximum(working, state.unit_gradients)
-    last = block.stored + caches
-    last_two = np.minimum(2.0 * block.stored + caches, stored)
+    last, two = shape.layers, min(2, shape.layers)
+    other = max(last - 1, 1)
+
+    def kept(blocks: int) -> Array:
+        return block.kept(c, blocks) + caches
+
+    def reducing(number: int) -> Array:
+        return np.maximum(block.working(c, number), state.unit_gradients)
+
+    first = block.working(c, last)
     return (
-        (state.gradients_early, state.gathered_loss, state.buckets_loss, stored, zero, logits, zero),
-        (state.gradients_early, state.gathered_backward, state.buckets_first, stored, working, zero, zero),
-        (state.gradients_second, state.gathered_middle, state.buckets, rest, reducing, zero, zero),
-        (state.gradients_next, state.gathered_middle, state.buckets, last_two, reducing, zero, zero),
-        (state.gradients_last, state.gathered_last, state.buckets, last, reducing, zero, zero),
+        (state.gradients_early, state.gathered_loss, state.buckets_loss, kept(last), zero, logits, zero),
+        (state.gradients_early, state.gathered_backward, state.buckets_first, kept(last), first, zero, zero),
+        (state.gradients_second, state.gathered_middle, state.buckets, kept(other), reducing(other), zero, zero),
+        (state.gradients_next, state.gathered_middle, state.buckets, kept(two), reducing(two), zero, zero),
+        (state.gradients_last, state.gathered_last, state.buckets, kept(1), reducing(1), zero, zero),
         (state.gradients_late, zero, state.end, zero, zero, zero, zero),
         (state.gradients_late, zero, state.buckets_step, zero, zero, zero, state.step),
-    ), working
+    ), first
 
 
 def _fragmentation(c: Candidates, gathered: Array, buckets: Array, working: Array, moment: Array) -> Array:

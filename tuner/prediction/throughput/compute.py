@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardtune.tuner.prediction.backends.registry import micro_batch_launches
-from shardtune.tuner.prediction.candidates import FULL, NONE, SELECTIVE, Array, Candidates, Dtypes, Implementation
+from shardtune.tuner.prediction.candidates import FULL, SELECTIVE, Array, Candidates, Dtypes, Implementation
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.rates import Rates
 
@@ -54,7 +54,7 @@ class ComputeTimes:
 def compute_times(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, rates: Rates) -> ComputeTimes:
     """Seconds per micro batch for every candidate."""
     blocks = shape.layers * c.tokens
-    again = recomputed(c, impl)
+    again = recomputed(shape, c, impl)
     gain = rates.fp8_gain if dtypes.linear_bits == 8 else 1.0
     # fp32 products run on the vector units or in TF32: the caller gives rates for that.
     inner = min(shape.hidden, shape.ffn)
@@ -96,7 +96,7 @@ class Recomputed:
     elementwise: Array
 
 
-def recomputed(c: Candidates, impl: Implementation) -> Recomputed:
+def recomputed(shape: ModelShape, c: Candidates, impl: Implementation) -> Recomputed:
     """What checkpointing repeats."""
     full = (c.checkpointing == FULL) * 1.0
     selective = (c.checkpointing == SELECTIVE) * 1.0
@@ -106,7 +106,8 @@ def recomputed(c: Candidates, impl: Implementation) -> Recomputed:
         "alternate_blocks": (0.5, 0.5, 0.5),
         "attention": (0.0, 1.0, 0.1),
     }[impl.selective]
-    return Recomputed(*(full + selective * share for share in shares))
+    blocks = c.checkpointed(shape.layers) / shape.layers
+    return Recomputed(*(blocks * (full + selective * share) for share in shares))
 
 
 def _attention(shape: ModelShape, c: Candidates, impl: Implementation, rates: Rates) -> Array:
@@ -157,7 +158,7 @@ def _kernels(shape: ModelShape, c: Candidates, impl: Implementation, again: Reco
         forward += 20.0
     # Selective checkpointing passes each operator of forward and recomputation through a Python dispatch mode.
     python = np.where(c.checkpointing == SELECTIVE, 2.0 * _DISPATCH_MODE * (impl.selective == "matmuls"), 0.0)
-    python = python + np.where(c.checkpointing > NONE, _SAVED_HOOKS, 0.0)
+    python = (python + _SAVED_HOOKS) * c.checkpointed(shape.layers) / shape.layers
     per_block = forward * (3.0 + again.elementwise + python)
     per_block = np.where(c.compiled > 0, per_block * 0.35, per_block)
     kernels: Array = shape.layers * per_block + 60.0

@@ -53,7 +53,8 @@ class DefineByRun:
         accumulates = self.domains.accumulation(micro_batch) > 1
         draw[str(backend)](self, accumulates)
         modes, at = self._checkpointing
-        self.pick("activation_checkpointing", modes, at)
+        checkpoints = self.pick("activation_checkpointing", modes, at) != "none"
+        self.pick_if("checkpoint_every", checkpoints, self.domains.checkpoint_every, 1)
         return self.table
 
     def narrow_checkpointing(self, modes: tuple[str, ...], at: str) -> None:

@@ -51,6 +51,11 @@ class Domains:
         """Micro batches per step, at least 1 (a foreign micro batch need not divide)."""
         return max(1, self.workload.global_batch // (micro_batch * self.world))
 
+    @property
+    def checkpoint_every(self) -> tuple[int, ...]:
+        """Every block, every 2nd, 3rd and 4th, where there are as many."""
+        return tuple(k for k in (1, 2, 3, 4) if k == 1 or k <= len(self.profile.blocks))
+
     def sizes(self, make: Callable[["Domains"], T]) -> T:
         """A backend's own candidates, made once."""
         if make not in self._made:

@@ -75,6 +75,7 @@ Flat = dict[str, KnobValue]
 COMMON: dict[str, Knob] = {
     "micro_batch": Knob("int", rises=True),
     "activation_checkpointing": Knob("word", ("none", "selective", "full"), rising=("full", "selective", "none")),
+    "checkpoint_every": Knob("int", lightest="min", rises=True),
     "compile": Knob("bool", lightest=False),
 }
 """Of every backend."""

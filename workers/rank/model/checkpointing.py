@@ -42,15 +42,15 @@ def _policy(_context: Any, operator: Any, *_args: Any, **_kwargs: Any) -> Checkp
     return CheckpointPolicy.MUST_SAVE if operator in _SAVED else CheckpointPolicy.PREFER_RECOMPUTE
 
 
-def apply(blocks: list[nn.Module], mode: Checkpointing) -> None:
-    """Make each block recompute in backward what `mode` does not keep. Call it before sharding or wrapping.
+def apply(blocks: list[nn.Module], mode: Checkpointing, every: int = 1) -> None:
+    """Make every so many-th block recompute in backward what `mode` does not keep. Call it before sharding or wrapping.
 
     Inside the block's own hooks, so that FSDP2 gathers once per pass. ZeRO-3 relies on recomputation stopping early
     (torch's default): run to its end, it would release the last module's weights just before their backward.
     """
     if mode == "none":
         return
-    for block in blocks:
+    for block in blocks[every - 1 :: every]:
         block.forward = _checkpointed(block.forward, mode)
 
 

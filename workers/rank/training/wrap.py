@@ -24,7 +24,7 @@ def trainer(model: nn.Module, setting: base.Setting) -> base.Trainer:
 def prepare_blocks(model: nn.Module, config: TrialConfig) -> None:
     """Checkpoint, then compile, each repeated block in place."""
     blocks = [block for _, block in models.repeated_blocks(model)]
-    checkpointing.apply(blocks, config.activation_checkpointing)
+    checkpointing.apply(blocks, config.activation_checkpointing, config.checkpoint_every)
     if config.compile:
         for block in blocks:
             block.compile()

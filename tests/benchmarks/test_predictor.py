@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks import own_scores, predictor
+from benchmarks.own_cases import JOBS
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.tuner.prediction.candidates import MIB
 
 PUBLISHED = predictor.DATA / "published.csv"
 
@@ -66,3 +69,15 @@ def test_the_recorded_own_trials_stay_within_the_target() -> None:
     assert scores["overall"]["within_10pct"] >= 0.9
     assert scores["overall"]["most_under"] > -0.15
     assert scores["overall"]["speed_rank_calibrated"] >= 0.8
+
+
+def test_memory_of_every_kth_block_checkpointed_is_predicted_within_five_per_cent() -> None:
+    """Each backend with none, every 4th, 3rd, 2nd and every block checkpointed, as 2 CPU ranks measured it."""
+    rows = own_scores.read(predictor.DATA / "checkpoint_every.csv")
+    errors = []
+    for row in rows:
+        config = TrialConfig.model_validate_json(row["config"])
+        predicted = own_scores.evaluated(JOBS[row["job"]], [config]).memory.allocated[0] / MIB
+        errors.append(abs(float(predicted) / float(row["peak_allocated_mib"]) - 1))
+    assert {row["strategy"] for row in rows} == {"ddp", "zero1", "zero2", "zero3", "fsdp1", "fsdp2"} and len(rows) == 60
+    assert max(errors) < 0.05

@@ -31,33 +31,39 @@ def _states(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, _
     zero, count = c.tokens * 0.0, float(shape.parameters)
     trained = count * impl.trainable
     gradients = zero + d.master * trained
-    # The cast copy of each weight is saved by its matrix product; recomputation makes it again, block by block.
-    checkpointed = c.checkpointed(shape.layers)
-    blocks = (shape.layers - checkpointed + np.minimum(checkpointed, 1.0)) * shape.block_parameters
-    copies = d.compute * (blocks + shape.outside_parameters) if d.compute != d.master else zero
+    # The cast copy of each weight is saved by its matrix product; recomputation makes it again, block by block. Of what is
+    # in no block only the head multiplies.
+    checkpointed, cast = c.checkpointed(shape.layers), d.compute if d.compute != d.master else 0
+    copies = zero + cast * (shape.layers - checkpointed) * shape.block_parameters
+    again = copies + cast * np.minimum(checkpointed, 1.0) * shape.block_parameters
     is_ddp = c.backend == DDP
     # gradient_as_bucket_view=False: Reducer allocates buckets for all gradients when it is built.
     buckets = np.where(is_ddp & (c.bucket_view == 0), d.master * trained, 0.0)
     grown = 0.0 if impl.optimizer_in_backward else 1.0
     # The token table's gradient comes last, dense; a tied one's two contributions stand beside their sum.
-    cast = d.compute if d.compute != d.master else 0
     tables = ((3.0 if shape.tied else 0.0) * d.master + cast) * shape.embedding_parameters * impl.trainable
     early = np.where((c.accumulation > 1) | (is_ddp & (c.bucket_view > 0)), gradients, 0.0)
+    # While the last two blocks of backward run: their own, and those of what comes before them.
+    block, before = (
+        d.master * impl.trainable * shape.block_parameters,
+        shape.outside_parameters - shape.embedding_parameters,
+    )
+    missing = d.master * impl.trainable * before
     return States(
         parameters=zero + d.master * count,
         masters=zero,
         optimizer=zero + d.moments * trained,
         gradients_early=early * grown,
         gradients_second=early * grown,
-        gradients_next=gradients * grown,
-        gradients_last=gradients * grown,
+        gradients_next=np.maximum(early, gradients - missing - 2.0 * block) * grown,
+        gradients_last=np.maximum(early, gradients - missing - block) * grown,
         gradients_late=gradients * grown,
-        gathered_loss=copies,
-        gathered_backward=copies,
+        gathered_loss=copies + cast * float(shape.embedding_parameters),
+        gathered_backward=again,
         buckets=buckets,
         buckets_loss=buckets,
-        gathered_middle=copies,
-        gathered_last=copies,
+        gathered_middle=again,
+        gathered_last=again,
         buckets_step=buckets,
         buckets_first=buckets,
         unit_gradients=zero,

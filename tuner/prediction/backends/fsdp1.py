@@ -7,6 +7,7 @@ from shardtune.api_schemas.strategies import Fsdp1Config, Strategy
 from shardtune.tuner.prediction.backends import sharded
 from shardtune.tuner.prediction.backends.lighter import on_host, over_all_ranks
 from shardtune.tuner.prediction.backends.record import Lighter, PredictedBackend, Row
+from shardtune.tuner.prediction.backends.states import States
 from shardtune.tuner.prediction.candidates import FSDP1, Array, Candidates, Dtypes, Implementation
 from shardtune.tuner.prediction.collectives import Traffic
 from shardtune.tuner.prediction.model_shape import ModelShape
@@ -25,6 +26,11 @@ def _row(strategy: Fsdp1Config, _world_size: int) -> Row:
         "offload_optimizer": strategy.cpu_offload,
         "offload_parameters": strategy.cpu_offload,
     }
+
+
+def _states(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> States:
+    """gloo reduces on the thread that runs backward: a unit's reduction is over before the next block begins."""
+    return sharded.fully_sharded(shape, c, d, impl, gloo, at_once=gloo)
 
 
 def _traffic(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, network: Network) -> Traffic:
@@ -48,7 +54,7 @@ def _shown(_cluster: Cluster) -> list[Strategy]:
 BACKEND = PredictedBackend[Fsdp1Config](
     codes=(FSDP1,),
     row=_row,
-    states=sharded.fully_sharded,
+    states=_states,
     host=sharded.host_bytes,
     traffic=_traffic,
     launches=_launches,

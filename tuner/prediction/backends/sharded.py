@@ -75,11 +75,12 @@ def fully_sharded(
     gloo: bool,
     padding: Array | float = 0.0,
     root_waits: bool = False,
+    at_once: bool = False,
 ) -> States:
     """What is kept, moment by moment.
 
     `padding`: elements that a block's gathered buffer has beyond its parameters. `root_waits`: the root's reduce-scatter
-    input is kept until the next micro batch reduces a unit.
+    input is kept until the next micro batch reduces a unit. `at_once`: a unit's reduction ends before the next block runs.
     """
     s = _sizes(shape, c, d, impl, gloo, padding)
     return States(
@@ -88,8 +89,9 @@ def fully_sharded(
         optimizer=d.moments * s.trained / c.shard * (1.0 - c.offload_optimizer),
         **_gradients(c, d, s),
         **_gathered(c, s),
-        **_reducing(shape, c, d, s, root_waits),
-        unit_gradients=s.gathered * s.blocks * (shape.block_parameters * impl.trainable),
+        **_reducing(shape, c, d, s, root_waits, at_once),
+        unit_gradients=s.gathered * s.blocks * (shape.block_parameters * impl.trainable)
+        + (d.reduce * s.unit_trained * s.copies if at_once else 0.0),
         step=s.shards * s.root / s.count * s.here
         + np.where(c.offload_optimizer > 0, 0.0, 0.0 if impl.fused_optimizer else s.shards),
     )
@@ -134,7 +136,9 @@ def _gathered(c: Candidates, s: _Sizes) -> dict[str, Array]:
     }
 
 
-def _reducing(shape: ModelShape, c: Candidates, d: Dtypes, s: _Sizes, root_waits: bool) -> dict[str, Array]:
+def _reducing(
+    shape: ModelShape, c: Candidates, d: Dtypes, s: _Sizes, root_waits: bool, at_once: bool
+) -> dict[str, Array]:
     """Inputs of reduce-scatters: one lives until the next unit's begins; the root's gradients wait for the end."""
     # Backward begins with the last unit, which holds what is left over; of two units it alone is reduced beside another,
     # and a single one when nothing else runs any more.
@@ -144,7 +148,7 @@ def _reducing(shape: ModelShape, c: Candidates, d: Dtypes, s: _Sizes, root_waits
     waits = (c.accumulation > 1) & (c.sync_last == 0) & root_waits
     lingering = np.where(waits, d.reduce * s.root_trained, 0.0)
     return {
-        "buckets": d.reduce * reduced * s.copies + s.gathered * head,
+        "buckets": np.where(at_once, 0.0, d.reduce * reduced * s.copies) + s.gathered * head,
         "buckets_loss": lingering,
         "buckets_step": c.tokens * 0.0,
         "buckets_first": lingering + s.gathered * head,

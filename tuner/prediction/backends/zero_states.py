@@ -88,7 +88,10 @@ def _buckets(shape: ModelShape, c: Candidates, d: Dtypes, trained: float, bf16_o
     large = plain * _cast(c, d, np.where(table > c.reduce_bucket, table, 0.0))
     # The last bucket is reduced when backward ends, and what it gives is added to the partition from a buffer of its size.
     added = np.where(accumulates & plain, d.reduce * trained / c.shard, 0.0)
-    end = buckets + added + np.maximum(plain * _cast(c, d, np.minimum(c.reduce_bucket, trained)), large)
+    # A tied table's gradient is complete only then: its two parts stand beside their sum.
+    tied = plain * (3.0 * d.compute * table if shape.tied else 0.0)
+    reduced = plain * _cast(c, d, np.minimum(c.reduce_bucket, trained))
+    end = buckets + added + np.maximum(np.maximum(reduced, large), tied)
     # Stage 1 has freed its buffer then; the table's gradient comes last, a tied one's two beside their sum.
     last = d.compute * (3.0 if shape.tied else 1.0) + (d.reduce if d.reduce != d.compute else 0.0)
     between = np.where(accumulates, buckets, transit)

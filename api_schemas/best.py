@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field, JsonValue
 
 from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.fingerprints import Freshness
 from shardtune.api_schemas.hardware import Cluster, Fingerprint
 from shardtune.api_schemas.models import ModelSpec
 from shardtune.api_schemas.studies import Contender, Speedup, Study, StudyResult, StudySpec, Verdict
@@ -62,18 +63,47 @@ class RecommendationPage(Schema):
     next_page_token: str | None = None
 
 
+class DecisionAction(StrEnum):
+    """What was decided, by a person or by the service."""
+
+    PROPOSED = "proposed"
+    SERVED = "served"
+    KEPT = "kept"
+    """A new study's answer was not faster than the one that is served."""
+    APPROVED = "approved"
+    REJECTED = "rejected"
+    PINNED = "pinned"
+    UNPINNED = "unpinned"
+    ROLLED_BACK = "rolled_back"
+    STALE = "stale"
+    """The machines have changed, in the fields that the note names."""
+    FRESH = "fresh"
+    """They have changed back."""
+    RENEWED = "renewed"
+    """A retune measured the configuration again, and it stays."""
+    SUPERSEDED = "superseded"
+    """It goes on under the key in the note."""
+    INCONCLUSIVE = "inconclusive"
+    """A retune left it as it was."""
+    REGRESSION = "regression"
+    """A canary found it slower than it was measured."""
+
+
+class ConfidenceLevel(StrEnum):
+    """How far to trust an answer."""
+
+    HIGH = "high"
+    """Measured for exactly this, confirmed, fresh."""
+    MEDIUM = "medium"
+    LOW = "low"
+    """Another model, cluster or software, or stale."""
+
+
 class Decision(Schema):
     """One thing that was decided about a best configuration, by a person or by the service."""
 
     at: datetime
-    action: Literal[
-        "proposed", "served", "kept", "approved", "rejected", "pinned", "unpinned", "rolled_back", "stale", "fresh",
-        "renewed", "superseded", "inconclusive", "regression",
-    ]  # fmt: skip
-    """`kept`: a new study's answer was not faster than the one that is served. `stale`: the machines have changed, in
-    the fields that the note names; `fresh`: they have changed back. Of retunes: `renewed`, the configuration was measured
-    again and stays; `superseded`, it goes on under the key in the note; `inconclusive`, it stays as it was.
-    `regression`: a canary found it slower than it was measured."""
+    action: DecisionAction
     recommendation_id: str
     by: str
     """Name of the key; `service` for what follows from a study's end."""
@@ -85,6 +115,16 @@ class DecisionPage(Schema):
 
     decisions: tuple[Decision, ...]
     next_page_token: str | None = None
+
+
+class UserDecision(StrEnum):
+    """What a person can ask for: the last word of `POST /v1/best:pin`."""
+
+    PIN = "pin"
+    UNPIN = "unpin"
+    APPROVE = "approve"
+    REJECT = "reject"
+    ROLLBACK = "rollback"
 
 
 class DecisionRequest(Schema):
@@ -106,8 +146,7 @@ class Difference(Schema):
 class Confidence(Schema):
     """How far to trust the answer; every reason that lowers it is named."""
 
-    level: Literal["high", "medium", "low"]
-    """`high`: measured for exactly this, confirmed, fresh. `low`: another model, cluster or software, or stale."""
+    level: ConfidenceLevel
     reasons: tuple[str, ...] = ()
 
 
@@ -121,7 +160,7 @@ class BestConfig(Schema):
     match: Literal["exact", "nearest"]
     differences: tuple[Difference, ...] = ()
     """Empty for an exact match."""
-    freshness: Literal["fresh", "stale"]
+    freshness: Freshness
     changed_fields: tuple[str, ...] = ()
     """Of the fingerprint: where stale, those that make it so; where fresh, those that lower the confidence."""
     is_pinned: bool

@@ -1,9 +1,30 @@
 """Canaries: looks at whether what is served is as fast as it was measured."""
 
 from datetime import datetime
-from typing import Literal
+from enum import StrEnum
 
 from shardtune.api_schemas.base import Schema
+
+
+class CanaryRole(StrEnum):
+    """What a canary is sent for."""
+
+    WATCH = "watch"
+    PEER = "peer"
+    """On another worker, to tell a slow worker from a slow case."""
+
+
+class CanaryVerdict(StrEnum):
+    """What a canary found."""
+
+    NORMAL = "normal"
+    SLOW = "slow"
+    """Not the last word: a peer is asked."""
+    DRIFT = "drift"
+    """Slow everywhere it could be tried."""
+    WORKER = "worker"
+    """Slow there alone: the peer is as fast as ever."""
+    UNMEASURED = "unmeasured"
 
 
 class Canary(Schema):
@@ -16,10 +37,9 @@ class Canary(Schema):
     study_id: str
     """Its runs."""
     worker: str
-    role: Literal["watch", "peer"]
-    """`peer`: on another worker, to tell a slow worker from a slow case."""
-    verdict: Literal["normal", "slow", "drift", "worker", "unmeasured"] | None = None
-    """None while it runs. `slow`: a peer is asked. `worker`: slow there alone. `drift`: slow everywhere it could be tried."""
+    role: CanaryRole
+    verdict: CanaryVerdict | None = None
+    """None while it runs."""
     tokens_per_s_per_gpu: float | None = None
     """Of its fastest run."""
     change: float | None = None

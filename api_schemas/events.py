@@ -1,38 +1,49 @@
 """What happened to a study, in order: the content of its event stream and of webhooks."""
 
 from datetime import datetime
+from enum import StrEnum
 
 from pydantic import Field, JsonValue
 
 from shardtune.api_schemas.base import Schema
 
-STUDY_EVENTS = (
-    "study.created",
-    "study.phase_changed",
-    "study.paused",
-    "study.resumed",
-    "study.extended",
-    "study.best_changed",
-    "study.complete",
-    "study.cancelled",
-    "study.failed",
-)
-TRIAL_EVENTS = (
-    "trial.created",
-    "trial.running",
-    "trial.waiting",
-    "trial.complete",
-    "trial.infeasible",
-    "trial.pruned",
-    "trial.failed",
-    "trial.cancelled",
-)
-RUN_EVENTS = ("run.leased", "run.ended")
-BEST_EVENTS = ("best.stale", "best.proposed", "best.replaced", "best.renewed", "best.regression")
-"""About what is served, not part of any study's stream: told to webhooks, kept as decisions. An answer waits for
-approval; another is served now; the present one was measured again and stays; it has become slower without a change."""
-EVENT_TYPES = (*STUDY_EVENTS, *TRIAL_EVENTS, *RUN_EVENTS, *BEST_EVENTS)
-"""`noun.what_happened`; `trial.waiting` means that a run of it will be repeated."""
+
+class EventType(StrEnum):
+    """`noun.what_happened`. Those of `best` are about what is served, and no part of any study's stream."""
+
+    STUDY_CREATED = "study.created"
+    STUDY_PHASE_CHANGED = "study.phase_changed"
+    STUDY_PAUSED = "study.paused"
+    STUDY_RESUMED = "study.resumed"
+    STUDY_EXTENDED = "study.extended"
+    STUDY_BEST_CHANGED = "study.best_changed"
+    STUDY_COMPLETE = "study.complete"
+    STUDY_CANCELLED = "study.cancelled"
+    STUDY_FAILED = "study.failed"
+    TRIAL_CREATED = "trial.created"
+    TRIAL_RUNNING = "trial.running"
+    TRIAL_WAITING = "trial.waiting"
+    """A run of it will be repeated."""
+    TRIAL_COMPLETE = "trial.complete"
+    TRIAL_INFEASIBLE = "trial.infeasible"
+    TRIAL_PRUNED = "trial.pruned"
+    TRIAL_FAILED = "trial.failed"
+    TRIAL_CANCELLED = "trial.cancelled"
+    RUN_LEASED = "run.leased"
+    RUN_ENDED = "run.ended"
+    BEST_STALE = "best.stale"
+    """The machines have changed since it was measured."""
+    BEST_PROPOSED = "best.proposed"
+    """An answer waits for approval."""
+    BEST_REPLACED = "best.replaced"
+    """Another answer is served now."""
+    BEST_RENEWED = "best.renewed"
+    """The present answer was measured again and stays."""
+    BEST_REGRESSION = "best.regression"
+    """It has become slower without a change."""
+
+
+EVENT_TYPES = tuple(EventType)
 
 
 class Event(Schema):

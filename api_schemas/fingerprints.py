@@ -1,16 +1,28 @@
 """Fingerprints as a user reads them: which there were, who had them when, what changed and what depends on them."""
 
 from datetime import datetime
-from typing import Literal
+from enum import StrEnum
 
 from pydantic import JsonValue
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.hardware import Fingerprint
 
-Effect = Literal["stale", "confidence"]
-"""`stale`: measurements on both do not compare, and recommendations must be renewed. `confidence`: they still compare,
-but are trusted less."""
+
+class Freshness(StrEnum):
+    """Whether the machines are still those that a recommendation was measured on."""
+
+    FRESH = "fresh"
+    STALE = "stale"
+
+
+class Effect(StrEnum):
+    """What a difference between two fingerprints does."""
+
+    STALE = "stale"
+    """Measurements on both do not compare, and recommendations must be renewed."""
+    CONFIDENCE = "confidence"
+    """They still compare, but are trusted less."""
 
 
 class FieldChange(Schema):
@@ -71,7 +83,7 @@ class Dependent(Schema):
     case_key: str
     recommendation_id: str
     model: str
-    freshness: Literal["fresh", "stale"]
+    freshness: Freshness
     changed_fields: tuple[str, ...]
 
 

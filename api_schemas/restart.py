@@ -1,6 +1,7 @@
 """Whether a configuration goes on from its own checkpoint in new processes: the plan, what was measured, what it came to."""
 
-from typing import Literal, Self
+from enum import StrEnum
+from typing import Self
 
 from pydantic import Field, model_validator
 
@@ -55,12 +56,20 @@ class RestartMeasurement(Schema):
         return self
 
 
+class RestartOutcome(StrEnum):
+    """What the check of a study's best came to."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    """Only a baseline can stay the answer with it; a challenger is refused."""
+    NOT_CHECKED = "not_checked"
+
+
 class RestartCheck(Schema):
     """What the check of a study's best came to. Figures are None where nothing was measured."""
 
     trial_number: int
-    outcome: Literal["passed", "failed", "not_checked"]
-    """`failed`: only a baseline can stay the answer with it; a challenger is refused."""
+    outcome: RestartOutcome
     reason: str | None = None
     """Why it failed or was not checked."""
     steps_before: int | None = None

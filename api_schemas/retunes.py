@@ -2,14 +2,23 @@
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Literal
 
 from pydantic import Field, field_validator
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.times import check_windows, check_zone
 
-Cause = Literal["fingerprint", "schedule", "drift", "manual"]
+
+class RetuneCause(StrEnum):
+    """Why a recommendation is measured again."""
+
+    FINGERPRINT = "fingerprint"
+    """Hardware or software changed."""
+    SCHEDULE = "schedule"
+    DRIFT = "drift"
+    """A canary found it slower than it was."""
+    MANUAL = "manual"
+    """A person asked."""
 
 
 class RetuneState(StrEnum):
@@ -50,7 +59,7 @@ class Retune(Schema):
     project_id: str
     case_key: str
     """The case: key of the recommendation that is in question."""
-    cause: Cause
+    cause: RetuneCause
     changed_fields: tuple[str, ...] = ()
     """Of the fingerprint."""
     schedule_id: str | None = None

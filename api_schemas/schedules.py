@@ -2,7 +2,7 @@
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -23,6 +23,40 @@ class Trigger(StrEnum):
 
 
 _TAKES_CRON = (Trigger.CRON, Trigger.DRIFT)
+
+
+class Overlap(StrEnum):
+    """A tick comes while retunes of the tick before are unfinished."""
+
+    SKIP = "skip"
+    QUEUE = "queue"
+    """It runs when they have ended."""
+
+
+class CatchUp(StrEnum):
+    """What is done about missed ticks."""
+
+    NONE = "none"
+    ONE = "one"
+    """One tick for all of them."""
+    ALL = "all"
+    """Each, the newest `catch_up_limit` of them."""
+
+
+class TickKind(StrEnum):
+    """Where a tick comes from: the clock, or a person."""
+
+    CRON = "cron"
+    MANUAL = "manual"
+
+
+class TickState(StrEnum):
+    """What became of a tick."""
+
+    QUEUED = "queued"
+    STARTED = "started"
+    SKIPPED = "skipped"
+    MISSED = "missed"
 
 
 class Cases(Schema):
@@ -51,11 +85,11 @@ class ScheduleSpec(Schema):
     timezone: str = Field(default="UTC", max_length=64)
     """IANA name; of `cron` and of `windows`."""
     cases: Cases = Cases()
-    overlap: Literal["skip", "queue"] = "skip"
+    overlap: Overlap = Overlap.SKIP
     """A tick comes while retunes of the tick before are unfinished: leave it out, or run it when they have ended."""
     misfire_grace_s: float = Field(default=300, ge=1, le=7 * 86_400)
     """A tick the service notices later than this is a missed one."""
-    catch_up: Literal["none", "one", "all"] = "one"
+    catch_up: CatchUp = CatchUp.ONE
     """Missed ticks: none is made up for; one for all of them; or each, the newest `catch_up_limit` of them."""
     catch_up_limit: int = Field(default=3, ge=1, le=10)
     windows: tuple[str, ...] = Field(default=(), max_length=24)
@@ -83,7 +117,7 @@ class ScheduleSpec(Schema):
             raise ValueError("cron (None) is required with trigger cron; write one such as '0 3 * * 0'")
         if self.trigger not in _TAKES_CRON and self.cron is not None:
             raise ValueError(f"cron ({self.cron}) does nothing with trigger {self.trigger.value}; leave it out")
-        if self.catch_up == "all" and self.overlap == "skip":
+        if self.catch_up is CatchUp.ALL and self.overlap is Overlap.SKIP:
             raise ValueError(
                 "catch_up (all) needs overlap queue: with skip, every tick but the first would be left out again"
             )
@@ -95,8 +129,8 @@ class Tick(Schema):
 
     at: datetime
     """When it was due; for a run by hand, when it was asked for."""
-    kind: Literal["cron", "manual"]
-    state: Literal["queued", "started", "skipped", "missed"]
+    kind: TickKind
+    state: TickState
     stands_for: int = 1
     """Ticks this one accounts for: itself, and missed ones before it."""
     cases: int = 0

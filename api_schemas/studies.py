@@ -104,6 +104,14 @@ class StudyPhase(StrEnum):
     DONE = "done"
 
 
+class StudyPurpose(StrEnum):
+    """Who wants a study: `retune` and `canary` are the service's own, and get what workers have left."""
+
+    USER = "user"
+    RETUNE = "retune"
+    CANARY = "canary"
+
+
 class Contender(Schema):
     """A measured configuration, as shown to a user."""
 

@@ -1,21 +1,28 @@
 """What the service asks of a study of its own: challenge a best configuration, search anew, or look for drift."""
 
-from typing import Literal
+from enum import StrEnum
 
 from pydantic import Field
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.strategies import TrialConfig
 
-ErrandKind = Literal["challenge", "search", "canary"]
+
+class SystemStudyKind(StrEnum):
+    """What the service wants of a study of its own."""
+
+    CHALLENGE = "challenge"
+    """The incumbent (the study's baseline) against few challengers, in a handful of pairs."""
+    SEARCH = "search"
+    """A search that begins with what is known."""
+    CANARY = "canary"
+    """The incumbent alone, on one worker."""
 
 
 class SystemStudy(Schema):
     """Why a study exists that no user asked for, and what it runs."""
 
-    kind: ErrandKind
-    """`challenge`: the incumbent (the study's baseline) against few challengers, in a handful of pairs. `search`: a
-    search that begins with what is known. `canary`: the incumbent alone, on one worker."""
+    kind: SystemStudyKind
     retune_id: str | None = Field(default=None, max_length=40)
     """Of a challenge or search: the retune it serves."""
     challengers: tuple[TrialConfig, ...] = ()

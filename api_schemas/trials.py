@@ -6,7 +6,6 @@ an attempt is one lease of a run.
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Literal
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.failures import Failure
@@ -47,6 +46,50 @@ ALLOWED_MOVES: dict[TrialState, frozenset[TrialState]] = {
 }
 
 
+class TrialOrigin(StrEnum):
+    """Who proposed a trial."""
+
+    BASELINE = "baseline"
+    DEFAULT = "default"
+    """A backend's documented default."""
+    CHALLENGER = "challenger"
+    """A runner-up of an earlier study, or a favourite of the predictor, in a retune."""
+    SAMPLER = "sampler"
+
+
+class RunPurpose(StrEnum):
+    """What a run is for."""
+
+    PROFILE = "profile"
+    """Of a study, not of a trial: count what the model is made of."""
+    SEARCH = "search"
+    CONFIRM = "confirm"
+    """A fresh run of a promotion."""
+    RESTART = "restart"
+    """Of the winner, from a checkpoint in new processes."""
+
+
+class AttemptEnd(StrEnum):
+    """How an attempt ended: well, by a failure (the words of `FailureKind`), or for no fault of its own."""
+
+    COMPLETE = "complete"
+    OOM = "oom"
+    OVER_LIMIT = "over_limit"
+    ILLEGAL = "illegal"
+    NUMERICS = "numerics"
+    CRASH = "crash"
+    RANK_LOST = "rank_lost"
+    NO_PROGRESS = "no_progress"
+    DEADLINE = "deadline"
+    WORKER_LOST = "worker_lost"
+    DEVICE = "device"
+    SUSPECT = "suspect"
+    SETUP = "setup"
+    RELEASED = "released"
+    """Handed back by its worker: nobody's fault, and no try used up."""
+    CANCELLED = "cancelled"
+
+
 class Attempt(Schema):
     """Who ran what, and why it ended."""
 
@@ -54,8 +97,8 @@ class Attempt(Schema):
     worker: str
     started_at: datetime
     finished_at: datetime | None
-    end: str | None
-    """`complete`, a failure kind, or `cancelled`; None while it runs."""
+    end: AttemptEnd | None
+    """None while it runs."""
     gpu_seconds: float | None
 
 
@@ -63,8 +106,8 @@ class Run(Schema):
     """One execution of a trial."""
 
     run_id: str
-    purpose: Literal["search", "confirm", "restart"]
-    """`confirm`: a fresh run of a promotion. `restart`: of the winner, from a checkpoint in new processes."""
+    purpose: RunPurpose
+    """Never `profile`, which is a run of no trial."""
     promotion: int | None = None
     """Of a fresh run: the number of its promotion. Where it is not the study's, the run does not count any more."""
     block: int | None = None
@@ -83,8 +126,7 @@ class Trial(Schema):
 
     number: int
     state: TrialState
-    origin: Literal["baseline", "default", "challenger", "sampler"]
-    """`challenger`: a runner-up of an earlier study, or a favourite of the predictor, in a retune."""
+    origin: TrialOrigin
     config: TrialConfig
     description: str
     failure: Failure | None = None

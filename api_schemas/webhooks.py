@@ -1,7 +1,7 @@
 """Webhooks: who is told what, and what became of each message (standardwebhooks.com)."""
 
 from datetime import datetime
-from typing import Literal
+from enum import StrEnum
 
 from pydantic import Field, field_validator
 
@@ -45,13 +45,21 @@ class WebhookWithSecret(Webhook):
     """`whsec_…`: verifies the `webhook-signature` header. Shown once."""
 
 
+class DeliveryState(StrEnum):
+    """What became of a message."""
+
+    WAITING = "waiting"
+    DELIVERED = "delivered"
+    FAILED = "failed"
+
+
 class Delivery(Schema):
     """One message to one webhook."""
 
     delivery_id: str
     """The `webhook-id` header, the same at each try: receivers drop what they have had."""
     type: str
-    state: Literal["waiting", "delivered", "failed"]
+    state: DeliveryState
     tries: int
     status: int | None = None
     """HTTP status of the last answer."""

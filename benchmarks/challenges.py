@@ -20,8 +20,9 @@ from typing import Any
 
 from benchmarks import repeats
 from benchmarks.verdicts import deviations, resampled
+from shardtune.api_schemas.promotion import PromotionField
 from shardtune.tuner.verdict import challenge, paired_test, promotion
-from shardtune.tuner.verdict.promotion import NEAR, FreshRun, PromotionField
+from shardtune.tuner.verdict.promotion import NEAR, FreshRun
 
 CHALLENGERS = 3
 GAINS = (0.0, 0.02, 0.05, 0.1)

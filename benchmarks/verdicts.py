@@ -21,9 +21,10 @@ from typing import Any
 
 from benchmarks import repeats
 from benchmarks.repeats import Repeat
+from shardtune.api_schemas.promotion import PromotionField
 from shardtune.api_schemas.studies import FEWEST_PAIRS, Budget
 from shardtune.tuner.verdict import paired_test, promotion
-from shardtune.tuner.verdict.promotion import FreshRun, PromotionField
+from shardtune.tuner.verdict.promotion import FreshRun
 
 ARMS, GAIN = 20, 0.05
 BLOCK = 10

@@ -13,7 +13,7 @@ from sqlalchemy import inspect
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.unitofwork import UOWTransaction
 
-from shardtune.api_schemas.events import EVENT_TYPES
+from shardtune.api_schemas.events import EventType
 from shardtune.api_schemas.studies import StudyState
 from shardtune.db.queries import webhooks
 from shardtune.db.tables.studies import AttemptRow, EventRow, RunRow, StudyRow, TrialRow, WebhookRow
@@ -25,7 +25,7 @@ class _Happened(NamedTuple):
     order: int
     """Within one flush: ends before what follows from them, studies last."""
     study_id: str
-    type: str
+    type: EventType
     data: dict[str, Any]
 
 
@@ -57,12 +57,13 @@ def _append(session: Session, found: _Happened, listening: Sequence[WebhookRow])
     _send(session, listening, study.id, study.project_id, found.type, data, now)
 
 
-def notify(session: Session, *, project_id: str, study_id: str, kind: str, data: dict[str, Any], now: datetime) -> None:
+def notify(
+    session: Session, *, project_id: str, study_id: str, kind: EventType, data: dict[str, Any], now: datetime
+) -> None:
     """A message to webhooks about something that is no part of a study's own stream, such as `best.stale`.
 
     `study_id` is the study whose answer it is about: webhooks of that study alone are told, too.
     """
-    assert kind in EVENT_TYPES, kind
     _send(session, webhooks.enabled(session), study_id, project_id, kind, {"study_id": study_id} | data, now)
 
 
@@ -71,7 +72,7 @@ def _send(
     listening: Sequence[WebhookRow],
     study_id: str,
     project_id: str,
-    kind: str,
+    kind: EventType,
     data: dict[str, Any],
     now: datetime,
 ) -> None:
@@ -98,30 +99,30 @@ def _changed(row: object, name: str) -> bool:
 
 def _of_study(row: StudyRow) -> Iterator[_Happened]:
     if inspect(row).pending:
-        yield _Happened(0, row.id, "study.created", {"model": row.spec.model.name})
+        yield _Happened(0, row.id, EventType.STUDY_CREATED, {"model": row.spec.model.name})
         return
     if _changed(row, "spec"):
-        yield _Happened(4, row.id, "study.extended", {"budget": row.spec.budget.model_dump(mode="json")})
+        yield _Happened(4, row.id, EventType.STUDY_EXTENDED, {"budget": row.spec.budget.model_dump(mode="json")})
     if _changed(row, "best_so_far") and row.best_so_far is not None:
         best = row.best_so_far
         figures = {"trial_number": best.trial_number, "tokens_per_s_per_gpu": best.tokens_per_s_per_gpu}
-        yield _Happened(5, row.id, "study.best_changed", figures | {"description": best.description})
+        yield _Happened(5, row.id, EventType.STUDY_BEST_CHANGED, figures | {"description": best.description})
     if _changed(row, "phase"):
-        yield _Happened(6, row.id, "study.phase_changed", {"phase": row.phase.value})
+        yield _Happened(6, row.id, EventType.STUDY_PHASE_CHANGED, {"phase": row.phase.value})
     if _changed(row, "state"):
         word = "resumed" if row.state is StudyState.RUNNING else row.state.value
-        yield _Happened(7, row.id, f"study.{word}", {"state": row.state.value, "reason": row.reason})
+        yield _Happened(7, row.id, EventType(f"study.{word}"), {"state": row.state.value, "reason": row.reason})
 
 
 def _of_trial(row: TrialRow) -> Iterator[_Happened]:
     data: dict[str, Any] = {"trial_number": row.number, "state": row.state.value}
     if inspect(row).pending:
         described = {"origin": row.origin, "description": row.config.describe()}
-        yield _Happened(2, row.study_id, "trial.created", data | described)
+        yield _Happened(2, row.study_id, EventType.TRIAL_CREATED, data | described)
     elif _changed(row, "state"):
         if row.failure is not None:
             data |= {"failure": row.failure.kind.value, "message": row.failure.message}
-        yield _Happened(2, row.study_id, f"trial.{row.state.value}", data)
+        yield _Happened(2, row.study_id, EventType(f"trial.{row.state.value}"), data)
 
 
 def _of_attempt(session: Session, row: AttemptRow) -> Iterator[_Happened]:
@@ -136,8 +137,8 @@ def _of_attempt(session: Session, row: AttemptRow) -> Iterator[_Happened]:
         "trial_number": trial.number if trial is not None else None,
     }
     if inspect(row).pending:
-        yield _Happened(3, run.study_id, "run.leased", data)
+        yield _Happened(3, run.study_id, EventType.RUN_LEASED, data)
     elif _changed(row, "end") and row.end is not None:
         measured = run.measurement.tokens_per_s_per_gpu if run.measurement is not None else None
         figures = {"end": row.end, "gpu_seconds": row.gpu_seconds, "tokens_per_s_per_gpu": measured}
-        yield _Happened(1, run.study_id, "run.ended", data | figures)
+        yield _Happened(1, run.study_id, EventType.RUN_ENDED, data | figures)

@@ -6,6 +6,7 @@ from typing import Any
 from sqlalchemy import CursorResult, delete, select, tuple_, update
 from sqlalchemy.orm import Session
 
+from shardtune.api_schemas.schedules import TickState
 from shardtune.db.tables.access import IdempotentRow
 from shardtune.db.tables.retunes import ScheduleTickRow
 from shardtune.db.tables.studies import DeliveryRow, EventRow, RunRow, StudyRow
@@ -28,7 +29,9 @@ def delete_deliveries(session: Session, before: datetime) -> int:
 
 def delete_ticks(session: Session, before: datetime) -> int:
     """Ticks of schedules that were accounted for before a moment, but for those that wait."""
-    old = select(ScheduleTickRow.id).where(ScheduleTickRow.created_at < before, ScheduleTickRow.state != "queued")
+    old = select(ScheduleTickRow.id).where(
+        ScheduleTickRow.created_at < before, ScheduleTickRow.state != TickState.QUEUED
+    )
     gone = delete(ScheduleTickRow).where(ScheduleTickRow.id.in_(old.limit(_BATCH)))
     return _count(session.execute(gone.execution_options(**_PLAIN)))
 

@@ -1,14 +1,11 @@
 """What the search knows: one observation per trial, as the service reads it from the database."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 from shardtune.api_schemas.failures import Failure
 from shardtune.api_schemas.measurements import Measurement
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.trials import TrialState
-
-Origin = Literal["baseline", "default", "challenger", "sampler"]
+from shardtune.api_schemas.trials import TrialOrigin, TrialState
 
 
 @dataclass(frozen=True)
@@ -17,7 +14,7 @@ class Observation:
 
     number: int
     config: TrialConfig
-    origin: Origin
+    origin: TrialOrigin
     state: TrialState
     measurement: Measurement | None = None
     """Of the search run; also kept for a trial that was later found infeasible."""

@@ -8,12 +8,21 @@ from sqlalchemy import ColumnElement, Select, or_, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, joinedload
 
-from shardtune.api_schemas.best import RecommendationState
+from shardtune.api_schemas.best import DecisionAction, RecommendationState
+from shardtune.api_schemas.fingerprints import Freshness
 from shardtune.api_schemas.studies import StudyState
 from shardtune.db.tables.best import DecisionRow, RecommendationRow, ServedCaseRow
 from shardtune.db.tables.studies import StudyRow
 
 _MOST_CANDIDATES = 100
+_SERVED_BY = (
+    DecisionAction.SERVED,
+    DecisionAction.RENEWED,
+    DecisionAction.APPROVED,
+    DecisionAction.PINNED,
+    DecisionAction.ROLLED_BACK,
+)
+"""After one of these a recommendation is what is served."""
 
 
 def served(session: Session, project_id: str, case_key: str) -> ServedCaseRow | None:
@@ -88,9 +97,9 @@ def put(session: Session, project_id: str, case_key: str, now: datetime, **keys:
         "project_id": project_id,
         "case_key": case_key,
         "is_pinned": False,
-        "freshness": "fresh",
-        "changed_fields": [],
-        "stale_announced_for": [],
+        "freshness": Freshness.FRESH,
+        "changed_fields": (),
+        "stale_announced_for": (),
         "version": 0,
         "updated_at": now,
         **keys,
@@ -170,14 +179,13 @@ def decisions(session: Session, project_id: str, case_key: str, after: int | Non
 
 def served_before(session: Session, row: ServedCaseRow) -> RecommendationRow | None:
     """What was served before the present one."""
-    actions = ("served", "renewed", "approved", "pinned", "rolled_back")
     query = (
         select(RecommendationRow)
         .join(DecisionRow, DecisionRow.recommendation_id == RecommendationRow.id)
         .where(
             DecisionRow.project_id == row.project_id,
             DecisionRow.case_key == row.case_key,
-            DecisionRow.action.in_(actions),
+            DecisionRow.action.in_(_SERVED_BY),
             DecisionRow.recommendation_id != row.serving_id,
             RecommendationRow.state == RecommendationState.RETIRED,
         )

@@ -6,6 +6,8 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 
+from shardtune.api_schemas.canaries import CanaryVerdict
+from shardtune.api_schemas.fingerprints import Freshness
 from shardtune.db.tables.best import ServedCaseRow
 from shardtune.db.tables.canaries import CanaryRow
 
@@ -13,7 +15,9 @@ from shardtune.db.tables.canaries import CanaryRow
 def watched(session: Session) -> Sequence[ServedCaseRow]:
     """What is served and believed to be fresh, with its recommendation, the most used first."""
     query = select(ServedCaseRow).where(
-        ServedCaseRow.serving_id.is_not(None), ServedCaseRow.superseded_by.is_(None), ServedCaseRow.freshness == "fresh"
+        ServedCaseRow.serving_id.is_not(None),
+        ServedCaseRow.superseded_by.is_(None),
+        ServedCaseRow.freshness == Freshness.FRESH,
     )
     return session.scalars(
         query.order_by(ServedCaseRow.uses.desc(), ServedCaseRow.case_key).options(joinedload(ServedCaseRow.serving))
@@ -22,7 +26,7 @@ def watched(session: Session) -> Sequence[ServedCaseRow]:
 
 def open_ones(session: Session) -> Sequence[CanaryRow]:
     """Canaries without a final verdict, oldest first."""
-    query = select(CanaryRow).where(CanaryRow.verdict.is_(None) | (CanaryRow.verdict == "slow"))
+    query = select(CanaryRow).where(CanaryRow.verdict.is_(None) | (CanaryRow.verdict == CanaryVerdict.SLOW))
     return session.scalars(query.order_by(CanaryRow.created_at, CanaryRow.id)).all()
 
 

@@ -8,6 +8,7 @@ from sqlalchemy import ColumnElement, Text, cast, exists, func, or_, select, tup
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, joinedload
 
+from shardtune.api_schemas.fingerprints import Freshness
 from shardtune.api_schemas.hardware import Fingerprint
 from shardtune.db.tables.best import RecommendationRow, ServedCaseRow
 from shardtune.db.tables.fingerprints import FingerprintPeriodRow
@@ -37,11 +38,11 @@ class ServedCase:
     fingerprint_key: str
     cluster_json: str
     """Not parsed: of thousands of cases most have the same few clusters."""
-    freshness: str
-    changed_fields: list[str]
+    freshness: Freshness
+    changed_fields: tuple[str, ...]
     stale_since: datetime | None
     stale_announced_at: datetime | None
-    stale_announced_for: list[str]
+    stale_announced_for: tuple[str, ...]
 
 
 def put(session: Session, fingerprint: Fingerprint, now: datetime) -> str:

@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.studies import StudyState
 from shardtune.api_schemas.trials import OPEN_TRIAL_STATES, TrialState
+from shardtune.api_schemas.webhooks import DeliveryState
 from shardtune.db.tables.studies import DeliveryRow, RunRow, StudyRow, WorkerRow
 
 
@@ -37,7 +38,7 @@ def read(session: Session, live_since: datetime) -> Gauges:
         runs={state: _count(session, RunRow.state == state) for state in OPEN_TRIAL_STATES},
         oldest_waiting_at=session.scalars(select(func.min(RunRow.created_at)).where(waiting)).one(),
         last_answer_at=session.scalars(select(func.max(StudyRow.finished_at)).where(complete)).one(),
-        waiting_deliveries=_count(session, DeliveryRow.state == "waiting"),
+        waiting_deliveries=_count(session, DeliveryRow.state == DeliveryState.WAITING),
         studies=dict(session.execute(by_state).all()),
     )
 

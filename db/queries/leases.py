@@ -10,12 +10,17 @@ from typing import Any
 from sqlalchemy import CursorResult, and_, func, select, update
 from sqlalchemy.orm import Session, aliased, joinedload
 
-from shardtune.api_schemas.trials import OPEN_TRIAL_STATES, TrialState
+from shardtune.api_schemas.trials import OPEN_TRIAL_STATES, AttemptEnd, RunPurpose, TrialState
 from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow, TrialRow, WorkerRow
 
 
 def add_run(
-    session: Session, study: StudyRow, trial: TrialRow | None, purpose: str, now: datetime, block: int | None = None
+    session: Session,
+    study: StudyRow,
+    trial: TrialRow | None,
+    purpose: RunPurpose,
+    now: datetime,
+    block: int | None = None,
 ) -> RunRow:
     """A new waiting run; with a `block` it is one of the study's present promotion. The caller holds the study's lock."""
     query = select(func.coalesce(func.max(RunRow.position) + 1, 0)).where(RunRow.study_id == study.id)
@@ -170,7 +175,7 @@ def attempt_of(session: Session, run_id: str, attempt: int) -> AttemptRow | None
     ).one_or_none()
 
 
-def ends(session: Session, run_id: str) -> list[str]:
+def ends(session: Session, run_id: str) -> list[AttemptEnd]:
     """How the finished attempts at a run ended, in order."""
     query = select(AttemptRow.end).where(AttemptRow.run_id == run_id, AttemptRow.end.is_not(None))
     return [end for end in session.scalars(query.order_by(AttemptRow.attempt)) if end is not None]

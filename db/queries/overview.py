@@ -8,8 +8,9 @@ from sqlalchemy import JSON, ColumnElement, SQLColumnExpression, and_, func, or_
 from sqlalchemy.orm import Session, joinedload
 
 from shardtune.api_schemas.best import RecommendationState
+from shardtune.api_schemas.fingerprints import Freshness
 from shardtune.api_schemas.studies import StudyState
-from shardtune.api_schemas.trials import TrialState
+from shardtune.api_schemas.trials import RunPurpose, TrialState
 from shardtune.db.listing import Page, paged
 from shardtune.db.tables.best import RecommendationRow, ServedCaseRow
 from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow
@@ -52,7 +53,7 @@ def best_ids(
         order_by=(
             ServedCaseRow.serving_id.is_(None),
             ServedCaseRow.superseded_by.is_not(None),
-            ServedCaseRow.freshness != "fresh",
+            ServedCaseRow.freshness != Freshness.FRESH,
             ServedCaseRow.updated_at.desc(),
             ended.desc(),
             StudyRow.id,
@@ -114,7 +115,7 @@ def confirmed_runs(session: Session, wanted: Sequence[tuple[str, int]]) -> dict[
     rounds = dict(wanted)
     query = (
         select(RunRow.study_id, RunRow.promotion_round, func.count())
-        .where(RunRow.study_id.in_(rounds), RunRow.purpose == "confirm", RunRow.state == TrialState.COMPLETE)
+        .where(RunRow.study_id.in_(rounds), RunRow.purpose == RunPurpose.CONFIRM, RunRow.state == TrialState.COMPLETE)
         .group_by(RunRow.study_id, RunRow.promotion_round)
     )
     found = dict.fromkeys(rounds, (0, 0))

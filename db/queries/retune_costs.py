@@ -8,7 +8,8 @@ from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session, load_only
 
 from shardtune.api_schemas.retunes import RetuneOutcome, RetuneState
-from shardtune.api_schemas.trials import TrialState
+from shardtune.api_schemas.studies import StudyPurpose
+from shardtune.api_schemas.trials import RunPurpose, TrialState
 from shardtune.db.queries import best
 from shardtune.db.tables.retunes import RetuneRow
 from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow
@@ -33,7 +34,7 @@ def spent_since(session: Session, project_id: str | None, moment: datetime) -> f
         select(func.coalesce(func.sum(AttemptRow.gpu_seconds), 0.0))
         .join(RunRow, RunRow.id == AttemptRow.run_id)
         .join(StudyRow, StudyRow.id == RunRow.study_id)
-        .where(AttemptRow.finished_at >= moment, StudyRow.purpose != "user")
+        .where(AttemptRow.finished_at >= moment, StudyRow.purpose != StudyPurpose.USER)
     )
     query = query if project_id is None else query.where(StudyRow.project_id == project_id)
     return session.scalars(query).one() or 0.0
@@ -44,7 +45,7 @@ def in_flight(session: Session, now: datetime) -> list[InFlight]:
     query = (
         select(RunRow, StudyRow)
         .join(StudyRow, StudyRow.id == RunRow.study_id)
-        .where(RunRow.state == TrialState.RUNNING, StudyRow.purpose != "user")
+        .where(RunRow.state == TrialState.RUNNING, StudyRow.purpose != StudyPurpose.USER)
         .options(load_only(RunRow.study_id, RunRow.purpose, RunRow.started_at))
         .options(load_only(StudyRow.project_id, StudyRow.cluster))
     )
@@ -53,7 +54,7 @@ def in_flight(session: Session, now: datetime) -> list[InFlight]:
             study.id,
             study.project_id,
             (now - run.started_at).total_seconds() if run.started_at else 0.0,
-            1 if run.purpose == "profile" else study.cluster.world_size,
+            1 if run.purpose == RunPurpose.PROFILE else study.cluster.world_size,
         )
         for run, study in session.execute(query)
     ]
@@ -100,4 +101,4 @@ def last_cost(session: Session, project_id: str, case_key: str) -> float | None:
 def study_cost(session: Session, study_id: str) -> tuple[float, bool]:
     """GPU-seconds of a study, and whether it was a search that somebody asked for."""
     found = session.execute(select(StudyRow.gpu_seconds, StudyRow.purpose).where(StudyRow.id == study_id)).one()
-    return found.gpu_seconds, found.purpose == "user"
+    return found.gpu_seconds, found.purpose == StudyPurpose.USER

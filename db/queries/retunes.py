@@ -10,7 +10,7 @@ from sqlalchemy import JSON, CursorResult, and_, func, or_, select, tuple_, type
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.retunes import OPEN_RETUNE_STATES, Cause, RetuneOutcome, RetuneState
+from shardtune.api_schemas.retunes import OPEN_RETUNE_STATES, RetuneCause, RetuneOutcome, RetuneState
 from shardtune.db.tables.best import ServedCaseRow
 from shardtune.db.tables.retunes import RetuneRow, ScheduleRow
 from shardtune.db.tables.studies import StudyRow
@@ -52,7 +52,7 @@ def put(
     session: Session,
     project_id: str,
     case_key: str,
-    cause: Cause,
+    cause: RetuneCause,
     not_before: datetime,
     now: datetime,
     **values: Any,
@@ -66,7 +66,7 @@ def put(
             "project_id": project_id,
             "case_key": case_key,
             "cause": cause,
-            "changed_fields": [],
+            "changed_fields": (),
             "state": RetuneState.QUEUED,
             "gpu_seconds": 0.0,
             "not_before": not_before,

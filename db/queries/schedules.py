@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import CursorResult, func, select, tuple_, update
+from sqlalchemy import JSON, CursorResult, func, select, tuple_, type_coerce, update
 from sqlalchemy.orm import Session, joinedload
 
-from shardtune.api_schemas.retunes import OPEN_RETUNE_STATES, RetuneState
+from shardtune.api_schemas.retunes import OPEN_RETUNE_STATES, RetuneOutcome, RetuneState
+from shardtune.api_schemas.schedules import TickKind, TickState, Trigger
 from shardtune.db.tables.best import ServedCaseRow
 from shardtune.db.tables.retunes import RetuneRow, ScheduleRow, ScheduleTickRow
 
@@ -39,15 +40,17 @@ def count(session: Session, project_id: str) -> int:
     return session.scalars(query).one()
 
 
-def of_trigger(session: Session, project_id: str, trigger: str) -> Sequence[ScheduleRow]:
+def of_trigger(session: Session, project_id: str, trigger: Trigger) -> Sequence[ScheduleRow]:
     """A project's schedules of one kind, oldest first, paused ones included."""
     query = select(ScheduleRow).where(ScheduleRow.project_id == project_id, ScheduleRow.trigger == trigger)
     return session.scalars(query.order_by(ScheduleRow.created_at, ScheduleRow.id)).all()
 
 
-def timed(session: Session, trigger: str) -> Sequence[ScheduleRow]:
+def timed(session: Session, trigger: Trigger) -> Sequence[ScheduleRow]:
     """The schedules of one kind that have times, in all projects, paused ones included."""
-    query = select(ScheduleRow).where(ScheduleRow.trigger == trigger, ScheduleRow.spec["cron"].as_string().is_not(None))
+    query = select(ScheduleRow).where(
+        ScheduleRow.trigger == trigger, type_coerce(ScheduleRow.spec, JSON)["cron"].as_string().is_not(None)
+    )
     return session.scalars(query.order_by(ScheduleRow.created_at, ScheduleRow.id)).all()
 
 
@@ -81,7 +84,7 @@ def ticks(session: Session, schedule_id: str, after: int | None, limit: int) -> 
     return session.scalars(query if after is None else query.where(ScheduleTickRow.id < after)).all()
 
 
-def tick_at(session: Session, schedule_id: str, kind: str, at: datetime) -> ScheduleTickRow | None:
+def tick_at(session: Session, schedule_id: str, kind: TickKind, at: datetime) -> ScheduleTickRow | None:
     """The tick of a moment."""
     return session.scalars(
         select(ScheduleTickRow).where(
@@ -92,13 +95,15 @@ def tick_at(session: Session, schedule_id: str, kind: str, at: datetime) -> Sche
 
 def queued_ticks(session: Session, schedule_id: str) -> Sequence[ScheduleTickRow]:
     """Ticks that wait for the retunes of those before, oldest first."""
-    query = select(ScheduleTickRow).where(ScheduleTickRow.schedule_id == schedule_id, ScheduleTickRow.state == "queued")
+    query = select(ScheduleTickRow).where(
+        ScheduleTickRow.schedule_id == schedule_id, ScheduleTickRow.state == TickState.QUEUED
+    )
     return session.scalars(query.order_by(ScheduleTickRow.at, ScheduleTickRow.id)).all()
 
 
 def with_queued_ticks(session: Session) -> Sequence[str]:
     """Schedules that have ticks waiting, and are not paused."""
-    query = select(ScheduleTickRow.schedule_id).where(ScheduleTickRow.state == "queued").distinct()
+    query = select(ScheduleTickRow.schedule_id).where(ScheduleTickRow.state == TickState.QUEUED).distinct()
     query = query.join(ScheduleRow, ScheduleRow.id == ScheduleTickRow.schedule_id)
     return session.scalars(query.where(ScheduleRow.is_paused.is_(False))).all()
 
@@ -113,13 +118,13 @@ def unqueue(session: Session, schedule_id: str, now: datetime, reason: str) -> N
     """Give up what a schedule has asked for and nobody has begun: its waiting ticks and queued retunes."""
     session.execute(
         update(ScheduleTickRow)
-        .where(ScheduleTickRow.schedule_id == schedule_id, ScheduleTickRow.state == "queued")
-        .values(state="skipped", reason=reason)
+        .where(ScheduleTickRow.schedule_id == schedule_id, ScheduleTickRow.state == TickState.QUEUED)
+        .values(state=TickState.SKIPPED, reason=reason)
     )
     session.execute(
         update(RetuneRow)
         .where(RetuneRow.schedule_id == schedule_id, RetuneRow.state == RetuneState.QUEUED)
-        .values(state=RetuneState.ENDED, outcome="skipped", reason=reason, ended_at=now)
+        .values(state=RetuneState.ENDED, outcome=RetuneOutcome.SKIPPED, reason=reason, ended_at=now)
     )
 
 

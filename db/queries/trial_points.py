@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import JSON, ColumnElement, Float, Select, SQLColumnExpression, and_, func, select, type_coerce
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.trials import TrialState
+from shardtune.api_schemas.trials import RunPurpose, TrialState
 from shardtune.db.listing import Page, paged
 from shardtune.db.tables.studies import AttemptRow, RunRow, TrialRow
 
@@ -112,7 +112,7 @@ def _points(study_id: str, chosen: TrialFilter) -> Select[Any]:
             type_coerce(_GPU_SECONDS, Float),
             TrialRow.finished_at,
         )
-        .outerjoin(RunRow, and_(RunRow.trial_id == TrialRow.id, RunRow.purpose == "search"))
+        .outerjoin(RunRow, and_(RunRow.trial_id == TrialRow.id, RunRow.purpose == RunPurpose.SEARCH))
         .outerjoin(AttemptRow, AttemptRow.run_id == RunRow.id)
         .where(*_chosen(study_id, chosen))
         .group_by(TrialRow.id, RunRow.id)

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session, defer, joinedload, selectinload
 
 from shardtune.api_schemas.predictions import TrialPrediction
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.trials import Rejection, TrialState
+from shardtune.api_schemas.trials import Rejection, RunPurpose, TrialOrigin, TrialState
 from shardtune.db.tables.studies import AttemptRow, RejectionRow, RunRow, TrialRow
 
 
@@ -16,7 +16,7 @@ def add(
     session: Session,
     study_id: str,
     config: TrialConfig,
-    origin: str,
+    origin: TrialOrigin,
     now: datetime,
     prediction: TrialPrediction | None = None,
 ) -> TrialRow:
@@ -103,7 +103,7 @@ _NEWEST = (RunRow.finished_at.desc(), RunRow.id.desc())
 def _measured(fingerprint_key: str) -> tuple[ColumnElement[bool], ...]:
     return (
         RunRow.fingerprint_key == fingerprint_key,
-        RunRow.purpose == "search",
+        RunRow.purpose == RunPurpose.SEARCH,
         RunRow.finished_at.is_not(None),
         RunRow.state.in_([TrialState.COMPLETE, TrialState.INFEASIBLE]),
         RunRow.measurement.is_not(None),

@@ -7,6 +7,7 @@ from datetime import datetime
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session, joinedload
 
+from shardtune.api_schemas.webhooks import DeliveryState
 from shardtune.db.tables.studies import DeliveryRow, WebhookRow
 
 
@@ -37,7 +38,7 @@ def add_delivery(session: Session, webhook: WebhookRow, kind: str, body: str, no
         webhook=webhook,
         type=kind,
         body=body,
-        state="waiting",
+        state=DeliveryState.WAITING,
         tries=0,
         created_at=now,
         next_at=now,
@@ -48,7 +49,9 @@ def add_delivery(session: Session, webhook: WebhookRow, kind: str, body: str, no
 
 def is_any_due(session: Session, now: datetime) -> bool:
     """Whether `due` would find anything; takes no lock."""
-    query = select(DeliveryRow.id).where(DeliveryRow.state == "waiting", DeliveryRow.next_at <= now).limit(1)
+    query = (
+        select(DeliveryRow.id).where(DeliveryRow.state == DeliveryState.WAITING, DeliveryRow.next_at <= now).limit(1)
+    )
     return session.scalars(query).one_or_none() is not None
 
 
@@ -56,7 +59,7 @@ def due(session: Session, now: datetime, limit: int) -> Sequence[DeliveryRow]:
     """Messages to send, held until the transaction ends; those another replica holds are passed over."""
     query = (
         select(DeliveryRow)
-        .where(DeliveryRow.state == "waiting", DeliveryRow.next_at <= now)
+        .where(DeliveryRow.state == DeliveryState.WAITING, DeliveryRow.next_at <= now)
         .order_by(DeliveryRow.next_at)
         .limit(limit)
         .options(joinedload(DeliveryRow.webhook, innerjoin=True))
@@ -99,6 +102,6 @@ def disable(session: Session, webhook_id: str, reason: str, now: datetime) -> No
     given_up = func.coalesce(DeliveryRow.error + "; given up: ", "") + "the webhook was disabled"
     session.execute(
         update(DeliveryRow)
-        .where(DeliveryRow.webhook_id == webhook_id, DeliveryRow.state == "waiting")
-        .values(state="failed", error=given_up, finished_at=now, next_at=None)
+        .where(DeliveryRow.webhook_id == webhook_id, DeliveryRow.state == DeliveryState.WAITING)
+        .values(state=DeliveryState.FAILED, error=given_up, finished_at=now, next_at=None)
     )

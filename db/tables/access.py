@@ -3,10 +3,10 @@
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import JSON, ForeignKey, String, Text
+from sqlalchemy import ForeignKey, String, Text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
-from shardtune.api_schemas.keys import Quotas
+from shardtune.api_schemas.keys import Quotas, Scope
 from shardtune.api_schemas.retunes import RetunePolicy
 from shardtune.db.tables.base import Row
 from shardtune.db.tables.types import Stored
@@ -36,7 +36,7 @@ class ApiKeyRow(Row):
     name: Mapped[str] = mapped_column(String(100))
     project_id: Mapped[str | None] = mapped_column(ForeignKey("projects.id"), index=True)
     """None: every project."""
-    scopes: Mapped[list[str]] = mapped_column(JSON)
+    scopes: Mapped[tuple[Scope, ...]] = mapped_column(Stored(tuple[Scope, ...]))
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime | None]
     last_used_at: Mapped[datetime | None]

@@ -2,10 +2,11 @@
 
 from datetime import datetime
 
-from sqlalchemy import JSON, ForeignKey, Index, String, Text
+from sqlalchemy import ForeignKey, Index, String, Text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
-from shardtune.api_schemas.best import Answer, RecommendationState
+from shardtune.api_schemas.best import Answer, DecisionAction, RecommendationState
+from shardtune.api_schemas.fingerprints import Freshness
 from shardtune.db.tables.access import ProjectRow
 from shardtune.db.tables.base import Row
 from shardtune.db.tables.studies import StudyRow
@@ -45,15 +46,15 @@ class ServedCaseRow(Row):
     serving_id: Mapped[str | None] = mapped_column(ForeignKey("recommendations.id"))
     """None: nothing was approved yet."""
     is_pinned: Mapped[bool] = mapped_column(default=False)
-    freshness: Mapped[str] = mapped_column(String(8), default="fresh")
-    changed_fields: Mapped[list[str]] = mapped_column(JSON, default=list)
+    freshness: Mapped[Freshness] = mapped_column(words(Freshness, 8), default=Freshness.FRESH)
+    changed_fields: Mapped[tuple[str, ...]] = mapped_column(Stored(tuple[str, ...]), default=())
     """Of the fingerprint, since the measurement: where stale, those that make it so; else those that lower the confidence."""
     fingerprint_key: Mapped[str | None] = mapped_column(ForeignKey("fingerprints.key"))
     """What is served was measured under; None: nothing is served."""
     stale_since: Mapped[datetime | None]
     stale_announced_at: Mapped[datetime | None]
     """When it was announced, and a retune asked for; None: not yet, or it is fresh."""
-    stale_announced_for: Mapped[list[str]] = mapped_column(JSON, default=list)
+    stale_announced_for: Mapped[tuple[str, ...]] = mapped_column(Stored(tuple[str, ...]), default=())
     """`field=value` of the changes it was announced for."""
     uses: Mapped[int] = mapped_column(default=0, server_default="0")
     """Times it was given out, about: each service process counts, and adds its count every few seconds."""
@@ -83,7 +84,7 @@ class DecisionRow(Row):
     project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
     case_key: Mapped[str] = mapped_column(String(32))
     recommendation_id: Mapped[str] = mapped_column(ForeignKey("recommendations.id"))
-    action: Mapped[str] = mapped_column(String(16))
+    action: Mapped[DecisionAction] = mapped_column(words(DecisionAction))
     by: Mapped[str] = mapped_column(String(100))
     note: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[datetime]

@@ -5,9 +5,11 @@ from datetime import datetime
 from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
+from shardtune.api_schemas.canaries import CanaryRole, CanaryVerdict
 from shardtune.db.tables.base import Row
 from shardtune.db.tables.best import RecommendationRow
 from shardtune.db.tables.studies import StudyRow, WorkerRow
+from shardtune.db.tables.types import words
 
 
 class CanaryRow(Row):
@@ -23,10 +25,9 @@ class CanaryRow(Row):
     study_id: Mapped[str] = mapped_column(ForeignKey("studies.id"))
     tick: Mapped[int]
     """Number of the period it was made for."""
-    role: Mapped[str] = mapped_column(String(8))
-    """`watch`, or `peer`: another worker, to tell a slow worker from a slow case."""
-    verdict: Mapped[str | None] = mapped_column(String(16))
-    """`normal`, `slow` (a peer is asked), `drift`, `worker` (the peer is as fast as ever) or `unmeasured`; None while it runs."""
+    role: Mapped[CanaryRole] = mapped_column(words(CanaryRole, 8))
+    verdict: Mapped[CanaryVerdict | None] = mapped_column(words(CanaryVerdict))
+    """None while it runs."""
     tokens_per_s_per_gpu: Mapped[float | None]
     """Of its fastest run."""
     change: Mapped[float | None]

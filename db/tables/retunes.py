@@ -1,14 +1,14 @@
 """Tables of retuning: schedules, their ticks, and the retunes that ticks, changes and people ask for."""
 
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import JSON, ForeignKey, Index, String, Text, UniqueConstraint, text
+from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from shardtune.api_schemas.retunes import OPEN_RETUNE_STATES, RetuneOutcome, RetuneState
+from shardtune.api_schemas.retunes import OPEN_RETUNE_STATES, Gain, RetuneCause, RetuneOutcome, RetuneState
+from shardtune.api_schemas.schedules import ScheduleSpec, TickKind, TickState, Trigger
 from shardtune.db.tables.base import Row
-from shardtune.db.tables.types import among, words
+from shardtune.db.tables.types import Stored, among, words
 
 _OPEN = among("state", OPEN_RETUNE_STATES)
 _ACTIVE = text("next_tick_at IS NOT NULL")
@@ -21,8 +21,8 @@ class ScheduleRow(Row):
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
-    spec: Mapped[dict[str, Any]] = mapped_column(JSON)
-    trigger: Mapped[str] = mapped_column(String(16))
+    spec: Mapped[ScheduleSpec] = mapped_column(Stored(ScheduleSpec))
+    trigger: Mapped[Trigger] = mapped_column(words(Trigger))
     is_paused: Mapped[bool] = mapped_column(default=False)
     next_tick_at: Mapped[datetime | None]
     """The first tick that has not been accounted for. Whoever moves it (compare-and-set) owns the ticks it passes."""
@@ -45,10 +45,8 @@ class ScheduleTickRow(Row):
     schedule_id: Mapped[str] = mapped_column(ForeignKey("schedules.id", ondelete="CASCADE"))
     at: Mapped[datetime]
     """When it was due; for a run that a person asked for, when they did."""
-    kind: Mapped[str] = mapped_column(String(8))
-    """`cron` or `manual`."""
-    state: Mapped[str] = mapped_column(String(8))
-    """`queued`, `started`, `skipped` or `missed`."""
+    kind: Mapped[TickKind] = mapped_column(words(TickKind, 8))
+    state: Mapped[TickState] = mapped_column(words(TickState, 8))
     stands_for: Mapped[int] = mapped_column(default=1)
     """Ticks this row accounts for: itself, and the missed ones before it that were not made up for."""
     cases: Mapped[int] = mapped_column(default=0)
@@ -71,8 +69,8 @@ class RetuneRow(Row):
     project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
     case_key: Mapped[str] = mapped_column(String(32))
     """The case: key of `best_configs`."""
-    cause: Mapped[str] = mapped_column(String(16))
-    changed_fields: Mapped[list[str]] = mapped_column(JSON, default=list)
+    cause: Mapped[RetuneCause] = mapped_column(words(RetuneCause))
+    changed_fields: Mapped[tuple[str, ...]] = mapped_column(Stored(tuple[str, ...]), default=())
     schedule_id: Mapped[str | None] = mapped_column(ForeignKey("schedules.id", ondelete="SET NULL"))
     state: Mapped[RetuneState] = mapped_column(words(RetuneState))
     outcome: Mapped[RetuneOutcome | None] = mapped_column(words(RetuneOutcome))
@@ -82,8 +80,7 @@ class RetuneRow(Row):
     gpu_seconds: Mapped[float] = mapped_column(default=0.0)
     planned_gpu_seconds: Mapped[float | None]
     expected_saving_gpu_seconds: Mapped[float | None]
-    gain: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
-    """`value` and `ci95` of api_schemas.retunes.Gain."""
+    gain: Mapped[Gain | None] = mapped_column(Stored(Gain))
     not_before: Mapped[datetime]
     tries: Mapped[int] = mapped_column(default=0)
     """Starts and steps that broke, in a row."""

@@ -6,20 +6,31 @@ from typing import Any
 from sqlalchemy import JSON, ForeignKey, Index, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
+from shardtune.api_schemas.events import EventType
 from shardtune.api_schemas.failures import Failure
 from shardtune.api_schemas.hardware import Cluster, Fingerprint, Inventory
 from shardtune.api_schemas.keys import DEFAULT_PROJECT
 from shardtune.api_schemas.measurements import Measurement, Progress
 from shardtune.api_schemas.models import ModelProfile
 from shardtune.api_schemas.predictions import TrialPrediction
+from shardtune.api_schemas.promotion import PromotionField
 from shardtune.api_schemas.restart import RestartMeasurement
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies import OPEN_STUDY_STATES, Contender, StudyPhase, StudyResult, StudySpec, StudyState
+from shardtune.api_schemas.studies import (
+    OPEN_STUDY_STATES,
+    Contender,
+    StudyPhase,
+    StudyPurpose,
+    StudyResult,
+    StudySpec,
+    StudyState,
+)
 from shardtune.api_schemas.system_studies import SystemStudy
-from shardtune.api_schemas.trials import Rejection, TrialState
+from shardtune.api_schemas.trials import AttemptEnd, Rejection, RunPurpose, TrialOrigin, TrialState
+from shardtune.api_schemas.webhooks import DeliveryState
 from shardtune.db.tables.access import ProjectRow
 from shardtune.db.tables.base import Row
-from shardtune.db.tables.types import Stored, among
+from shardtune.db.tables.types import Stored, among, words
 
 _RUNNING = text("state = 'running'")
 _OPEN = among("state", OPEN_STUDY_STATES)
@@ -72,7 +83,7 @@ class StudyRow(Row):
     cluster: Mapped[Cluster] = mapped_column(Stored(Cluster))
     baseline: Mapped[TrialConfig | None] = mapped_column(Stored(TrialConfig))
     """`spec.baseline` as a configuration of ours."""
-    notes: Mapped[list[str]] = mapped_column(JSON)
+    notes: Mapped[tuple[str, ...]] = mapped_column(Stored(tuple[str, ...]))
     """What the reader of the result should know from the creation on."""
     has_nvme: Mapped[bool]
     """The worker it was created for has working NVMe offload."""
@@ -82,15 +93,16 @@ class StudyRow(Row):
     gpu_seconds: Mapped[float] = mapped_column(default=0.0)
     promotion_round: Mapped[int] = mapped_column(default=0)
     """Grows with every promotion that is begun anew; runs of earlier rounds do not count."""
-    promotion: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
-    """Who is promoted: trial numbers and notes."""
+    promotion: Mapped[PromotionField | None] = mapped_column(Stored(PromotionField))
+    """Who is promoted."""
     best_so_far: Mapped[Contender | None] = mapped_column(Stored(Contender))
     result: Mapped[StudyResult | None] = mapped_column(Stored(StudyResult))
     reason: Mapped[str | None] = mapped_column(Text)
     resolve_key: Mapped[str | None] = mapped_column(String(32))
     """Of a study that was started because nothing was known: the key of its case, without the fingerprint."""
-    purpose: Mapped[str] = mapped_column(String(8), default="user", server_default="user")
-    """`user`: somebody waits for it. `retune` and `canary` are the service's own: they get what workers have left."""
+    purpose: Mapped[StudyPurpose] = mapped_column(
+        words(StudyPurpose, 8), default=StudyPurpose.USER, server_default=StudyPurpose.USER.value
+    )
     system_study: Mapped[SystemStudy | None] = mapped_column(Stored(SystemStudy))
     """What the service wants of it; None: a user asked for it."""
     created_at: Mapped[datetime]
@@ -125,7 +137,7 @@ class TrialRow(Row):
     study_id: Mapped[str] = mapped_column(ForeignKey("studies.id", ondelete="CASCADE"))
     number: Mapped[int]
     state: Mapped[TrialState]
-    origin: Mapped[str] = mapped_column(String(16))
+    origin: Mapped[TrialOrigin] = mapped_column(words(TrialOrigin))
     config: Mapped[TrialConfig] = mapped_column(Stored(TrialConfig))
     config_key: Mapped[str] = mapped_column(String(32))
     prediction: Mapped[TrialPrediction | None] = mapped_column(Stored(TrialPrediction))
@@ -163,8 +175,7 @@ class RunRow(Row):
     trial_id: Mapped[int | None] = mapped_column(ForeignKey("trials.id", ondelete="CASCADE"), index=True)
     position: Mapped[int]
     """Order of creation within the study."""
-    purpose: Mapped[str] = mapped_column(String(16))
-    """`profile`, `search`, `confirm` or `restart`."""
+    purpose: Mapped[RunPurpose] = mapped_column(words(RunPurpose))
     promotion_round: Mapped[int] = mapped_column(default=0)
     """For `confirm`: the study's round it was made for."""
     block: Mapped[int | None]
@@ -217,8 +228,8 @@ class AttemptRow(Row):
     worker_session: Mapped[str] = mapped_column(String(64))
     started_at: Mapped[datetime]
     finished_at: Mapped[datetime | None]
-    end: Mapped[str | None] = mapped_column(String(16))
-    """`complete`, a failure kind, `released` (handed back by its worker) or `cancelled`."""
+    end: Mapped[AttemptEnd | None] = mapped_column(words(AttemptEnd))
+    """None while it runs."""
     failure: Mapped[Failure | None] = mapped_column(Stored(Failure))
     gpu_seconds: Mapped[float | None]
     report_key: Mapped[str | None] = mapped_column(String(32))
@@ -239,7 +250,7 @@ class EventRow(Row):
     id: Mapped[int] = mapped_column(primary_key=True)
     study_id: Mapped[str] = mapped_column(ForeignKey("studies.id", ondelete="CASCADE"))
     number: Mapped[int]
-    type: Mapped[str] = mapped_column(String(32))
+    type: Mapped[EventType] = mapped_column(words(EventType, 32))
     created_at: Mapped[datetime]
     data: Mapped[dict[str, Any]] = mapped_column(JSON)
 
@@ -255,7 +266,7 @@ class WebhookRow(Row):
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     url: Mapped[str] = mapped_column(Text)
-    events: Mapped[list[str]] = mapped_column(JSON)
+    events: Mapped[tuple[EventType, ...]] = mapped_column(Stored(tuple[EventType, ...]))
     """Types; empty: all."""
     study_id: Mapped[str | None] = mapped_column(ForeignKey("studies.id", ondelete="CASCADE"))
     project_id: Mapped[str | None] = mapped_column(ForeignKey("projects.id"))
@@ -274,11 +285,10 @@ class DeliveryRow(Row):
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     webhook_id: Mapped[str] = mapped_column(ForeignKey("webhooks.id", ondelete="CASCADE"))
-    type: Mapped[str] = mapped_column(String(32))
+    type: Mapped[EventType] = mapped_column(words(EventType, 32))
     body: Mapped[str] = mapped_column(Text)
     """Exactly what is signed and sent."""
-    state: Mapped[str] = mapped_column(String(16))
-    """`waiting`, `delivered` or `failed`."""
+    state: Mapped[DeliveryState] = mapped_column(words(DeliveryState))
     tries: Mapped[int]
     status: Mapped[int | None]
     error: Mapped[str | None] = mapped_column(Text)

@@ -5,12 +5,11 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from pydantic import TypeAdapter
 from sqlalchemy import JSON, DateTime, Dialect, Enum, TextClause, text
 from sqlalchemy.types import TypeDecorator
 
-from shardtune.api_schemas.base import Schema
-
-S = TypeVar("S", bound=Schema)
+T = TypeVar("T")
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -33,23 +32,24 @@ class UtcDateTime(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
-class Stored(TypeDecorator[S]):
-    """One of our frozen values as JSON; None is SQL NULL."""
+class Stored(TypeDecorator[T]):
+    """One of our frozen values, or a tuple of words, as JSON; None is SQL NULL."""
 
     impl = JSON(none_as_null=True)
     cache_ok = True
 
-    def __init__(self, schema: type[S]) -> None:
+    def __init__(self, kind: type[T]) -> None:
         super().__init__()
-        self.schema = schema
+        self.kind = kind
+        self._adapter = TypeAdapter(kind)
 
-    def process_bind_param(self, value: S | None, dialect: Dialect) -> Any:
+    def process_bind_param(self, value: T | None, dialect: Dialect) -> Any:
         """The value as plain JSON."""
-        return None if value is None else value.model_dump(mode="json")
+        return None if value is None else self._adapter.dump_python(value, mode="json")
 
-    def process_result_value(self, value: Any, dialect: Dialect) -> S | None:
+    def process_result_value(self, value: Any, dialect: Dialect) -> T | None:
         """The value, validated again: a row edited by hand fails here, not in the search."""
-        return None if value is None else self.schema.model_validate(value)
+        return None if value is None else self._adapter.validate_python(value)
 
     def coerce_compared_value(self, op: Any, value: Any) -> Any:
         """Compare as this type."""
@@ -61,8 +61,8 @@ def among(column: str, states: Sequence[StrEnum]) -> TextClause:
     return text(f"{column} IN ({', '.join(repr(state.value) for state in states)})")
 
 
-def words(kind: type[StrEnum]) -> Enum:
+def words(kind: type[StrEnum], length: int = 16) -> Enum:
     """A column of one of our word lists, stored as the word itself, without a database type to migrate."""
     return Enum(
-        kind, native_enum=False, create_constraint=False, length=16, values_callable=lambda e: [m.value for m in e]
+        kind, native_enum=False, create_constraint=False, length=length, values_callable=lambda e: [m.value for m in e]
     )

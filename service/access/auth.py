@@ -64,7 +64,7 @@ def principal_of(row: ApiKeyRow) -> Principal:
     return Principal(
         name=row.name,
         project_id=row.project_id,
-        scopes=frozenset(Scope(scope) for scope in row.scopes),
+        scopes=frozenset(row.scopes),
         key_id=row.id,
     )
 

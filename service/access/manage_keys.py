@@ -60,8 +60,7 @@ def rotate(context: Context, key_id: str, request: RotateRequest, once: Once = A
         old = _get(context, session, key_id)
         if not auth.is_valid(old, context.now()):
             raise Conflict("key_revoked", f"key {key_id} was revoked or has expired; create a new one")
-        scopes = tuple(Scope(scope) for scope in old.scopes)
-        created = _add(context, session, old.name, old.project_id, scopes, request.expires_in_days)
+        created = _add(context, session, old.name, old.project_id, old.scopes, request.expires_in_days)
         end = context.now() + timedelta(seconds=request.grace_s)
         old.expires_at = end if old.expires_at is None else min(end, old.expires_at)
         log.info("key rotated", extra={"key": key_id, "new_key": created.key.key_id})
@@ -94,7 +93,7 @@ def _add(
         secret_sha256=auth.hash_of(secret),
         name=name,
         project_id=project_id,
-        scopes=sorted({scope.value for scope in scopes}),
+        scopes=tuple(sorted(set(scopes))),
         created_at=now,
         expires_at=now + timedelta(days=expires_in_days) if expires_in_days is not None else None,
     )
@@ -122,7 +121,7 @@ def _view(context: Context, row: ApiKeyRow) -> ApiKey:
         prefix=row.prefix,
         name=row.name,
         project_id=row.project_id,
-        scopes=tuple(Scope(scope) for scope in row.scopes),
+        scopes=row.scopes,
         created_at=row.created_at,
         expires_at=row.expires_at,
         last_used_at=row.last_used_at,

@@ -7,8 +7,9 @@ from datetime import datetime
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.best import BestConfig, Confidence, Difference, Resolved, ResolveRequest
+from shardtune.api_schemas.best import BestConfig, Confidence, ConfidenceLevel, Difference, Resolved, ResolveRequest
 from shardtune.api_schemas.cases import Case, differing
+from shardtune.api_schemas.fingerprints import Freshness
 from shardtune.api_schemas.studies import StudyState, Verdict
 from shardtune.db.queries import best
 from shardtune.db.tables.best import ServedCaseRow
@@ -135,7 +136,7 @@ def _running(context: Context, project_id: str, case: Case) -> Resolved | None:
 def _find(context: Context, session: Session, project_id: str, case: Case, exact: bool) -> BestConfig | None:
     same = best.of_shape(session, project_id, case.case_key_without_fingerprint)
     if same:
-        return _view(min(same, key=lambda row: row.freshness != "fresh"), (), context.now())
+        return _view(min(same, key=lambda row: row.freshness != Freshness.FRESH), (), context.now())
     if exact:
         return None
     near = best.near(session, project_id, case.model_key, case.model_type, case.cluster.device)
@@ -158,7 +159,7 @@ def _confidence(row: ServedCaseRow, found: tuple[Difference, ...]) -> Confidence
     assert row.serving is not None
     reasons = []
     is_low = False
-    if row.freshness != "fresh":
+    if row.freshness != Freshness.FRESH:
         is_low = True
         reasons.append(f"measured before a change of {', '.join(row.changed_fields) or 'the fingerprint'}")
     elif row.changed_fields:
@@ -169,7 +170,10 @@ def _confidence(row: ServedCaseRow, found: tuple[Difference, ...]) -> Confidence
     answer = row.serving.answer
     if Verdict.CONFIRMED not in (answer.result.verdict, answer.renewed and answer.renewed.verdict):
         reasons.append("no configuration was confirmed to beat the baseline")
-    return Confidence(level="low" if is_low else "medium" if reasons else "high", reasons=tuple(reasons))
+    return Confidence(
+        level=ConfidenceLevel.LOW if is_low else ConfidenceLevel.MEDIUM if reasons else ConfidenceLevel.HIGH,
+        reasons=tuple(reasons),
+    )
 
 
 def _view(row: ServedCaseRow, found: tuple[Difference, ...], now: datetime, asked_key: str | None = None) -> BestConfig:
@@ -177,29 +181,27 @@ def _view(row: ServedCaseRow, found: tuple[Difference, ...], now: datetime, aske
     assert serving is not None
     answer = serving.answer
     result = answer.result
-    return BestConfig.model_validate(
-        {
-            "case_key": row.case_key,
-            "asked_key": asked_key if asked_key != row.case_key else None,
-            "match": "nearest" if found else "exact",
-            "differences": found,
-            "freshness": row.freshness,
-            "changed_fields": row.changed_fields,
-            "is_pinned": row.is_pinned,
-            "confidence": _confidence(row, found),
-            "measured_at": serving.created_at,
-            "age_s": max(0.0, (now - serving.created_at).total_seconds()),
-            "recommendation_id": serving.id,
-            "study_id": serving.study_id,
-            "description": result.best.description,
-            "verdict": result.verdict,
-            "speedup": result.speedup,
-            "renewed": answer.renewed,
-            "best": result.best,
-            "baseline": result.baseline,
-            "model": answer.model,
-            "workload": answer.workload,
-            "cluster": answer.cluster,
-            "fingerprint": answer.fingerprint,
-        }
+    return BestConfig(
+        case_key=row.case_key,
+        asked_key=asked_key if asked_key != row.case_key else None,
+        match="nearest" if found else "exact",
+        differences=found,
+        freshness=row.freshness,
+        changed_fields=row.changed_fields,
+        is_pinned=row.is_pinned,
+        confidence=_confidence(row, found),
+        measured_at=serving.created_at,
+        age_s=max(0.0, (now - serving.created_at).total_seconds()),
+        recommendation_id=serving.id,
+        study_id=serving.study_id,
+        description=result.best.description,
+        verdict=result.verdict,
+        speedup=result.speedup,
+        renewed=answer.renewed,
+        best=result.best,
+        baseline=result.baseline,
+        model=answer.model,
+        workload=answer.workload,
+        cluster=answer.cluster,
+        fingerprint=answer.fingerprint,
     )

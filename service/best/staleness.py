@@ -12,8 +12,11 @@ from datetime import datetime, timedelta
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
+from shardtune.api_schemas.best import DecisionAction
+from shardtune.api_schemas.events import EventType
+from shardtune.api_schemas.fingerprints import Effect, Freshness
 from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.retunes import RetuneOutcome, RetuneState
+from shardtune.api_schemas.retunes import RetuneCause, RetuneOutcome, RetuneState
 from shardtune.db import outbox
 from shardtune.db.queries import best, fingerprints, retunes
 from shardtune.db.queries.fingerprints import ServedCase
@@ -138,7 +141,7 @@ def _asked(standings: Sequence[tuple[ServedCase, CaseStanding | None]]) -> dict[
     """
     found: dict[tuple[str, str], tuple[bool, str]] = {}
     for case, standing in standings:
-        is_fresh = case.freshness == "fresh" if standing is None else standing.changed_at is None
+        is_fresh = case.freshness == Freshness.FRESH if standing is None else standing.changed_at is None
         shape = (case.project_id, case.case_key_without_fingerprint)
         if shape not in found or (is_fresh and not found[shape][0]):
             found[shape] = (is_fresh, case.case_key)
@@ -147,11 +150,7 @@ def _asked(standings: Sequence[tuple[ServedCase, CaseStanding | None]]) -> dict[
 
 def _marks(case: ServedCase) -> Marks:
     return Marks(
-        "fresh" if case.freshness == "fresh" else "stale",
-        tuple(case.changed_fields),
-        case.stale_since,
-        case.stale_announced_at,
-        tuple(case.stale_announced_for),
+        case.freshness, case.changed_fields, case.stale_since, case.stale_announced_at, case.stale_announced_for
     )
 
 
@@ -161,13 +160,13 @@ def _make(context: Context, move: _Move) -> bool:
         row = best.lock(session, case.project_id, case.case_key)
         if row is None or row.version != case.version or row.serving is None:
             return False
-        row.freshness, row.changed_fields = move.to.freshness, list(move.to.changed_fields)
+        row.freshness, row.changed_fields = move.to.freshness, move.to.changed_fields
         row.stale_since, row.stale_announced_at = move.to.stale_since, move.to.announced_at
-        row.stale_announced_for = list(move.to.announced_for)
+        row.stale_announced_for = move.to.announced_for
         row.version += 1
         if move.is_told:
             _announce(session, row, move.standing, now)
-        elif move.was.announced_at is not None and move.to.freshness == "fresh":
+        elif move.was.announced_at is not None and move.to.freshness == Freshness.FRESH:
             _take_back(context, session, row, now)
     extra = {"case_key": case.case_key, "fields": move.to.changed_fields, "is_told": move.is_told}
     log.info("best configuration is %s", move.to.freshness, extra=extra)
@@ -177,8 +176,8 @@ def _make(context: Context, move: _Move) -> bool:
 def _announce(session: Session, row: ServedCaseRow, standing: CaseStanding, now: datetime) -> None:
     """The history, webhooks, and a retune, if schedules and project have it so."""
     assert row.serving is not None
-    described = "; ".join(change.describe() for change in standing.changes if change.effect == "stale")
-    note_decision(session, row, row.serving, "stale", SERVICE, described, now)
+    described = "; ".join(change.describe() for change in standing.changes if change.effect == Effect.STALE)
+    note_decision(session, row, row.serving, DecisionAction.STALE, SERVICE, described, now)
     data = {
         "project_id": row.project_id,
         "case_key": row.case_key,
@@ -187,13 +186,13 @@ def _announce(session: Session, row: ServedCaseRow, standing: CaseStanding, now:
         "changes": [change.model_dump(mode="json") for change in standing.changes],
     }
     outbox.notify(
-        session, project_id=row.project_id, study_id=row.serving.study_id, kind="best.stale", data=data, now=now
+        session, project_id=row.project_id, study_id=row.serving.study_id, kind=EventType.BEST_STALE, data=data, now=now
     )
     queue.request(
         session,
         project_id=row.project_id,
         case_key=row.case_key,
-        cause="fingerprint",
+        cause=RetuneCause.FINGERPRINT,
         changed_fields=standing.stale_fields,
         not_before=now,
         now=now,
@@ -204,8 +203,14 @@ def _take_back(context: Context, session: Session, row: ServedCaseRow, now: date
     """The machines have changed back: a retune that has not begun for that reason is not wanted any more."""
     assert row.serving is not None
     note_decision(
-        session, row, row.serving, "fresh", SERVICE, "the hardware and software of the measurement are back", now
+        session,
+        row,
+        row.serving,
+        DecisionAction.FRESH,
+        SERVICE,
+        "the hardware and software of the measurement are back",
+        now,
     )
     waiting = retunes.unfinished(session, row.project_id, row.case_key)
-    if waiting is not None and waiting.state is RetuneState.QUEUED and waiting.cause == "fingerprint":
+    if waiting is not None and waiting.state is RetuneState.QUEUED and waiting.cause == RetuneCause.FINGERPRINT:
         finish(context, session, waiting, RetuneOutcome.SKIPPED, "the machines have changed back")

@@ -12,6 +12,10 @@ from functools import partial
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
+from shardtune.api_schemas.best import DecisionAction
+from shardtune.api_schemas.canaries import CanaryRole, CanaryVerdict
+from shardtune.api_schemas.events import EventType
+from shardtune.api_schemas.retunes import RetuneCause
 from shardtune.api_schemas.studies import StudyState
 from shardtune.db.queries import best, canaries, studies, workers
 from shardtune.db.tables.best import ServedCaseRow
@@ -57,11 +61,11 @@ def _judge(context: Context, canary_id: str, study_id: str) -> bool:
         if study.state.is_open and not _give_up(context, session, canary, study, now):
             return False
         if row is None or row.serving_id != canary.recommendation_id:
-            _end(canary, "unmeasured", "what is served was changed meanwhile", now)
+            _end(canary, CanaryVerdict.UNMEASURED, "what is served was changed meanwhile", now)
             return True
         if canary.verdict is None and not _read(session, canary, study, row, now):
             return True
-        if canary.role == "peer":
+        if canary.role == CanaryRole.PEER:
             return False
         other = _peer(session, canary)
         if other is None:
@@ -69,10 +73,12 @@ def _judge(context: Context, canary_id: str, study_id: str) -> bool:
             peer = next((worker.id for worker in able if worker.id != canary.worker_id), None)
             if peer is None:
                 _drifted(context, session, canary, row, "there is no other worker to compare it with", now)
-        elif other.verdict == "normal":
+        elif other.verdict == CanaryVerdict.NORMAL:
             _fault(session, canary, other, now)
         elif other.verdict is not None:
-            _end(other, "drift" if other.verdict == "slow" else other.verdict, other.reason, now)
+            _end(
+                other, CanaryVerdict.DRIFT if other.verdict == CanaryVerdict.SLOW else other.verdict, other.reason, now
+            )
             _drifted(context, session, canary, row, f"{other.worker.name}: {other.reason}", now)
         else:
             return False
@@ -96,35 +102,40 @@ def _read(session: Session, canary: CanaryRow, study: StudyRow, row: ServedCaseR
     assert study.system_study is not None and row.serving is not None
     runs = reference.speeds(session, study)
     if study.state is not StudyState.COMPLETE or not runs:
-        _end(canary, "unmeasured", study.reason, now)
+        _end(canary, CanaryVerdict.UNMEASURED, study.reason, now)
         return False
     canary.tokens_per_s_per_gpu = max(runs)
     least = study.system_study.repeat_below
     if least is None:
-        _end(canary, "normal", "there were too few runs to hold it against: what it measured is what is normal", now)
+        _end(
+            canary,
+            CanaryVerdict.NORMAL,
+            "there were too few runs to hold it against: what it measured is what is normal",
+            now,
+        )
         return False
     known = reference.normal(session, row, row.serving).known
     canary.change = drift.change(known, canary.tokens_per_s_per_gpu) if known is not None else None
     if canary.tokens_per_s_per_gpu >= least:
-        _end(canary, "normal", None, now)
+        _end(canary, CanaryVerdict.NORMAL, None, now)
         worker = workers.lock(session, canary.worker_id)
         if worker is not None:
             worker.condition = None
         return False
     said = f"{canary.change:.2f} times the measured speed" if canary.change is not None else "slow"
-    canary.verdict, canary.reason = "slow", f"{said}, the fastest of {len(runs)} runs"
+    canary.verdict, canary.reason = CanaryVerdict.SLOW, f"{said}, the fastest of {len(runs)} runs"
     return True
 
 
 def _peer(session: Session, canary: CanaryRow) -> CanaryRow | None:
     found = canaries.of_case(session, canary.project_id, canary.case_key)
-    return next((row for row in found if row.role == "peer" and row.tick == canary.tick), None)
+    return next((row for row in found if row.role == CanaryRole.PEER and row.tick == canary.tick), None)
 
 
 def _fault(session: Session, canary: CanaryRow, peer: CanaryRow, now: datetime) -> None:
     """The worker alone is slow."""
     reason = f"{canary.reason}; {peer.worker.name} is as fast as ever with the same"
-    _end(canary, "worker", reason, now)
+    _end(canary, CanaryVerdict.WORKER, reason, now)
     worker = workers.lock(session, canary.worker_id)
     if worker is not None:
         worker.condition = f"slower than it was: {reason} (canary of {now:%Y-%m-%d %H:%M} UTC)"
@@ -137,12 +148,14 @@ def _drifted(
     """The case is slower than it was: say so, and have it measured anew."""
     assert row.serving is not None
     reason = f"{canary.worker.name}: {canary.reason}; {compared}"
-    _end(canary, "drift", reason, now)
-    note_decision(session, row, row.serving, "regression", SERVICE, reason, now)
-    notify(session, "best.regression", row.serving, now, reason=reason, change=canary.change)
-    queue.request(session, project_id=row.project_id, case_key=row.case_key, cause="drift", not_before=now, now=now)
+    _end(canary, CanaryVerdict.DRIFT, reason, now)
+    note_decision(session, row, row.serving, DecisionAction.REGRESSION, SERVICE, reason, now)
+    notify(session, EventType.BEST_REGRESSION, row.serving, now, reason=reason, change=canary.change)
+    queue.request(
+        session, project_id=row.project_id, case_key=row.case_key, cause=RetuneCause.DRIFT, not_before=now, now=now
+    )
     log.warning("what is served has become slower: %s", reason, extra={"case_key": row.case_key})
 
 
-def _end(canary: CanaryRow, verdict: str, reason: str | None, now: datetime) -> None:
+def _end(canary: CanaryRow, verdict: CanaryVerdict, reason: str | None, now: datetime) -> None:
     canary.verdict, canary.reason, canary.ended_at = verdict, reason, now

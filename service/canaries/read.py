@@ -21,20 +21,18 @@ def page(context: Context, case_key: str | None, token: str | None, limit: int, 
 
 
 def _view(row: CanaryRow) -> Canary:
-    return Canary.model_validate(
-        {
-            "canary_id": row.id,
-            "project_id": row.project_id,
-            "case_key": row.case_key,
-            "recommendation_id": row.recommendation_id,
-            "study_id": row.study_id,
-            "worker": row.worker.name,
-            "role": row.role,
-            "verdict": row.verdict,
-            "tokens_per_s_per_gpu": row.tokens_per_s_per_gpu,
-            "change": row.change,
-            "reason": row.reason,
-            "created_at": row.created_at,
-            "ended_at": row.ended_at,
-        }
+    return Canary(
+        canary_id=row.id,
+        project_id=row.project_id,
+        case_key=row.case_key,
+        recommendation_id=row.recommendation_id,
+        study_id=row.study_id,
+        worker=row.worker.name,
+        role=row.role,
+        verdict=row.verdict,
+        tokens_per_s_per_gpu=row.tokens_per_s_per_gpu,
+        change=row.change,
+        reason=row.reason,
+        created_at=row.created_at,
+        ended_at=row.ended_at,
     )

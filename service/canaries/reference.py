@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
+from shardtune.api_schemas.canaries import CanaryVerdict
 from shardtune.db.queries import best, canaries, trials
 from shardtune.db.tables.best import RecommendationRow, ServedCaseRow
 from shardtune.db.tables.canaries import CanaryRow
@@ -36,14 +37,20 @@ class Normal:
 def normal(session: Session, row: ServedCaseRow, serving: RecommendationRow, worker_id: str | None = None) -> Normal:
     """What the recommendation did when it was measured, and a worker's canaries of it since."""
     known = canaries.of_case(session, row.project_id, row.case_key)
-    line = _line(session, serving, {canary.recommendation_id for canary in known if canary.verdict == "drift"})
+    line = _line(
+        session, serving, {canary.recommendation_id for canary in known if canary.verdict == CanaryVerdict.DRIFT}
+    )
     runs, earlier = list[float](), list[float]()
     for found in line:
         if len(runs) < drift.FEWEST:
             runs += _measured(session, found)
     names = {found.id for found in line}
     for canary in known:
-        if canary.recommendation_id not in names or canary.verdict != "normal" or not canary.tokens_per_s_per_gpu:
+        if (
+            canary.recommendation_id not in names
+            or canary.verdict != CanaryVerdict.NORMAL
+            or not canary.tokens_per_s_per_gpu
+        ):
             continue
         if len(runs) < _RUNS:
             runs += _speeds(session, canary)

@@ -9,10 +9,12 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from shardtune.api_schemas.canaries import CanaryRole, CanaryVerdict
+from shardtune.api_schemas.fingerprints import Freshness
 from shardtune.api_schemas.retunes import OPEN_RETUNE_STATES
 from shardtune.api_schemas.schedules import Trigger
 from shardtune.api_schemas.studies import Budget
-from shardtune.api_schemas.system_studies import SystemStudy
+from shardtune.api_schemas.system_studies import SystemStudy, SystemStudyKind
 from shardtune.db.queries import best, canaries, retunes, schedules
 from shardtune.db.tables.best import RecommendationRow, ServedCaseRow
 from shardtune.db.tables.canaries import CanaryRow
@@ -20,7 +22,7 @@ from shardtune.db.tables.studies import WorkerRow
 from shardtune.service.canaries import reference
 from shardtune.service.process.context import Context
 from shardtune.service.retuning import system_studies
-from shardtune.service.retuning.case_selection import covers, spec_of
+from shardtune.service.retuning.case_selection import covers
 from shardtune.service.workers import compatibility
 from shardtune.tuner.freshness import drift
 
@@ -32,7 +34,7 @@ def watched(context: Context, session: Session) -> list[tuple[str, str, float | 
     period_s, drifts = context.settings.canary_period_s, schedules.timed(session, Trigger.DRIFT)
     found = []
     for row in canaries.watched(session) if period_s or drifts else ():
-        own = [one for one in drifts if one.project_id == row.project_id and covers(session, row, spec_of(one).cases)]
+        own = [one for one in drifts if one.project_id == row.project_id and covers(session, row, one.spec.cases)]
         if any(not one.is_paused for one in own) or (period_s and not own):
             found.append((row.project_id, row.case_key, None if own else period_s))
     return found
@@ -69,7 +71,7 @@ def send(context: Context, session: Session, project_id: str, case_key: str, mom
     found = _worker(context, session, row, moment)
     if isinstance(found, str):
         return found
-    _add(context, session, row, found, _number(moment), "watch")
+    _add(context, session, row, found, _number(moment), CanaryRole.WATCH)
     return None
 
 
@@ -81,7 +83,7 @@ def send_peer(context: Context, canary_id: str, worker_id: str) -> None:
             assert canary is not None and worker is not None
             row = best.served(session, canary.project_id, canary.case_key)
             if row is not None and row.serving_id == canary.recommendation_id:
-                _add(context, session, row, worker, canary.tick, "peer")
+                _add(context, session, row, worker, canary.tick, CanaryRole.PEER)
     except IntegrityError:
         pass  # another replica sent it
 
@@ -109,10 +111,10 @@ def _due(context: Context, session: Session, row: ServedCaseRow, period_s: float
 
 def _worker(context: Context, session: Session, row: ServedCaseRow, moment: datetime) -> WorkerRow | str:
     """Who runs the canary of a moment: the worker that had one longest ago; or why nobody does."""
-    if row.serving is None or row.superseded_by is not None or row.freshness != "fresh":
+    if row.serving is None or row.superseded_by is not None or row.freshness != Freshness.FRESH:
         return "what is served is not fresh"
     known = canaries.of_case(session, row.project_id, row.case_key)
-    if any(canary.verdict in (None, "slow") for canary in known):
+    if any(canary.verdict in (None, CanaryVerdict.SLOW) for canary in known):
         return "its last canary has not ended"
     if _number(moment) < _number(row.serving.created_at) or any(canary.tick >= _number(moment) for canary in known):
         return "it was measured since"
@@ -125,12 +127,14 @@ def _worker(context: Context, session: Session, row: ServedCaseRow, moment: date
     return min(found, key=lambda one: (last.get(one.id, _EPOCH), one.name))
 
 
-def _add(context: Context, session: Session, row: ServedCaseRow, worker: WorkerRow, tick: int, role: str) -> None:
+def _add(
+    context: Context, session: Session, row: ServedCaseRow, worker: WorkerRow, tick: int, role: CanaryRole
+) -> None:
     assert row.serving is not None
     name = hashlib.sha256(f"{row.project_id}:{row.case_key}:{tick}:{role}".encode()).hexdigest()[:12]
     now, normal = context.now(), reference.normal(session, row, row.serving, worker.id)
     system_study = SystemStudy(
-        kind="canary",
+        kind=SystemStudyKind.CANARY,
         worker_id=worker.id,
         repeat_below=drift.alarm_below(normal.known, normal.earlier) if normal.known is not None else None,
         most_runs=drift.MOST_RUNS if normal.known is not None else normal.lacking,

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import httpx
 from pydantic import TypeAdapter
 
-from shardtune.api_schemas.best import BestConfig, Recommendation, Resolved
+from shardtune.api_schemas.best import BestConfig, Recommendation, Resolved, UserDecision
 from shardtune.api_schemas.credentials import KeySource
 from shardtune.api_schemas.events import EventPage
 from shardtune.api_schemas.exports import Export
@@ -109,9 +109,9 @@ class ServiceClient:
         return Resolved.model_validate(self._calls.send("POST", "/v1/best:resolve", body))
 
     def decide(
-        self, case_key: str, action: str, note: str | None = None, recommendation_id: str | None = None
+        self, case_key: str, action: UserDecision, note: str | None = None, recommendation_id: str | None = None
     ) -> Recommendation:
-        """`pin`, `unpin`, `approve`, `reject` or `rollback` what is served under a key."""
+        """Pin, unpin, approve, reject or roll back what is served under a key."""
         body = {"note": note, "recommendation_id": recommendation_id}
         answer = self._calls.send("POST", f"/v1/best:{action}", body, {"case_key": case_key})
         return Recommendation.model_validate(answer)

@@ -11,7 +11,8 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.leases import Lease, LeaseRequest
-from shardtune.api_schemas.studies import StudyPhase, StudyState
+from shardtune.api_schemas.studies import StudyPhase, StudyPurpose, StudyState
+from shardtune.api_schemas.system_studies import SystemStudyKind
 from shardtune.api_schemas.trials import TrialState
 from shardtune.db.queries import keys, leases, studies
 from shardtune.db.tables.studies import StudyRow, WorkerRow
@@ -83,8 +84,8 @@ def claim(context: Context, worker_session: str) -> Lease | Idle:
         waiting = {study_id for study_id, states in opened.items() if TrialState.WAITING in states}
         kept = reservations(context, session, [study for study in served if study.id in waiting], worker)
         served = [study for study in served if study.id not in kept]
-        users = [study for study in served if study.purpose == "user"]
-        others = [study for study in served if study.purpose != "user"]
+        users = [study for study in served if study.purpose == StudyPurpose.USER]
+        others = [study for study in served if study.purpose != StudyPurpose.USER]
         refused = [study.id for study in running if compatibility.fingerprint_differs(worker, study)]
         wanted = (study.system_study.worker_id for study in asked if study.system_study is not None)
         reserved = {worker_id for worker_id in wanted if worker_id is not None}.union(*kept.values())
@@ -110,7 +111,7 @@ def _first_with_work(
     """A run of the first of these studies that has one, else who alone may take what waits; in `waiting` a run does."""
     reserved, busy = NOBODY, []
     for study in served:
-        is_background = study.purpose != "user"
+        is_background = study.purpose != StudyPurpose.USER
         found = take_waiting(context, study.id, worker_session, is_background) if study.id in waiting else None
         if found is None:
             found = ask(context, study.id, worker_session, is_background, _AT_ONCE_S)
@@ -122,7 +123,7 @@ def _first_with_work(
             reserved |= found
     for study in busy:
         # Another replica asks there; what it leaves is known when it is done.
-        found = ask(context, study.id, worker_session, study.purpose != "user", _PATIENCE_S)
+        found = ask(context, study.id, worker_session, study.purpose != StudyPurpose.USER, _PATIENCE_S)
         if isinstance(found, Lease):
             return found
         reserved |= found or NOBODY
@@ -135,7 +136,7 @@ def _waits_for_an_end(study: StudyRow, opened: set[TrialState]) -> bool:
     Only a search goes on beside its running trials; and a run that waits may be taken.
     """
     is_searching = study.phase is StudyPhase.SEARCH and (
-        study.system_study is None or study.system_study.kind == "search"
+        study.system_study is None or study.system_study.kind == SystemStudyKind.SEARCH
     )
     return opened == {TrialState.RUNNING} and not is_searching
 

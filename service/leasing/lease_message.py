@@ -1,7 +1,7 @@
 """The lease as its worker gets it: the task, and the limits as seconds from now."""
 
 from shardtune.api_schemas.leases import Lease, ProfileTask, RestartTask, Task, TrialTask
-from shardtune.api_schemas.trials import TrialState
+from shardtune.api_schemas.trials import RunPurpose, TrialState
 from shardtune.db.tables.studies import RunRow, StudyRow
 from shardtune.service.process.context import Context
 from shardtune.tuner.objective import available_gib
@@ -40,4 +40,4 @@ def _task(context: Context, study: StudyRow, run: RunRow) -> Task:
         memory_limit_gib=available_gib(study.cluster, spec.objective) if on_cpu else None,
         forward_flops_per_token=study.profile.forward_flops_per_token,
     )
-    return RestartTask(trial=trial, plan=context.settings.restart) if run.purpose == "restart" else trial
+    return RestartTask(trial=trial, plan=context.settings.restart) if run.purpose == RunPurpose.RESTART else trial

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.leases import Lease
 from shardtune.api_schemas.studies import StudyPhase, StudyState
-from shardtune.api_schemas.trials import TrialState
+from shardtune.api_schemas.trials import RunPurpose, TrialState
 from shardtune.db.queries import leases, studies
 from shardtune.db.tables.studies import RunRow, StudyRow, WorkerRow
 from shardtune.service.access import retune_budget
@@ -128,7 +128,7 @@ def _take(
 def _start(context: Context, session: Session, study: StudyRow, run: RunRow, worker: WorkerRow) -> Lease:
     now = context.now()
     transitions.run(run, TrialState.RUNNING, now)
-    if run.trial is not None and run.purpose == "search":
+    if run.trial is not None and run.purpose == RunPurpose.SEARCH:
         transitions.trial(run.trial, TrialState.RUNNING, now)
     leases.start(session, run, worker, now, now + timedelta(seconds=context.settings.lease_s))
     worker.seen_at = now

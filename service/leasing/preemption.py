@@ -2,6 +2,7 @@
 
 from sqlalchemy.orm import Session
 
+from shardtune.api_schemas.studies import StudyPurpose
 from shardtune.db.queries import leases, studies, workers
 from shardtune.db.tables.studies import RunRow, WorkerRow
 from shardtune.service.lifecycle.expiry import close_lost
@@ -16,7 +17,7 @@ def give_up(context: Context, run_id: str, worker_session: str) -> None:
         if run is None or worker is None or run.worker_session != worker_session:
             return
         study = studies.get(session, run.study_id)
-        if study is None or study.purpose == "user" or not _is_wanted(session, worker):
+        if study is None or study.purpose == StudyPurpose.USER or not _is_wanted(session, worker):
             return
     close_lost(context, run_id, lambda row: _is_held(row, worker_session), "a study wants its worker", is_release=True)
 
@@ -31,6 +32,6 @@ def _is_wanted(session: Session, worker: WorkerRow) -> bool:
         return False
     busy = studies.with_running_runs(session)
     return any(
-        study.purpose == "user" and study.id not in busy and compatibility.may_run(worker, study)
+        study.purpose == StudyPurpose.USER and study.id not in busy and compatibility.may_run(worker, study)
         for study in studies.running(session)
     )

@@ -1,11 +1,13 @@
 """Apply the steps `service.planning.study_plan` planned, each in a transaction that holds the study and checks its version."""
 
 import logging
-from dataclasses import asdict
+from typing import assert_never
 
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.studies import StudyPhase, StudyState
+from shardtune.api_schemas.system_studies import SystemStudyKind
+from shardtune.api_schemas.trials import RunPurpose
 from shardtune.db.queries import leases, studies, trials
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.lifecycle import transitions
@@ -73,7 +75,7 @@ def plan(context: Context, seen: StudySnapshot, may_ask: bool) -> Step:
     Planning is pure, so it would break again at every request, and no study behind this one would get a worker.
     """
     try:
-        if seen.system_study is not None and seen.system_study.kind != "search":
+        if seen.system_study is not None and seen.system_study.kind != SystemStudyKind.SEARCH:
             return system_study_plan.plan(seen, seen.system_study, may_ask)
         return study_plan.plan(seen, context.planner_cache, context.now(), may_ask)
     except Exception as error:
@@ -92,17 +94,17 @@ def apply(context: Context, session: Session, study: StudyRow, step: Step) -> No
             return
         case NewTrial():
             trial = trials.add(session, study.id, step.config, step.origin, now, step.prediction)
-            leases.add_run(session, study, trial, "search", now)
+            leases.add_run(session, study, trial, RunPurpose.SEARCH, now)
         case NewConfirmation():
             again = trials.by_number(session, study.id, step.trial_number)
             assert again is not None
-            leases.add_run(session, study, again, "confirm", now, step.block)
+            leases.add_run(session, study, again, RunPurpose.CONFIRM, now, step.block)
         case NewRestart():
             winner = trials.by_number(session, study.id, step.trial_number)
             assert winner is not None
-            leases.add_run(session, study, winner, "restart", now)
+            leases.add_run(session, study, winner, RunPurpose.RESTART, now)
         case Confirm():
-            study.promotion = asdict(step.promotion)
+            study.promotion = step.promotion
             study.promotion_round += 1
             study.phase = StudyPhase.CONFIRM
             study.reason = step.reason or study.reason
@@ -117,4 +119,6 @@ def apply(context: Context, session: Session, study: StudyRow, step: Step) -> No
             study.result = None
             transitions.end_study(session, study, StudyState.FAILED, step.reason, now)
             log.warning("study failed: %s", step.reason, extra=extra)
+        case _:
+            assert_never(step)
     study.version += 1

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from starlette.concurrency import run_in_threadpool
 
 from shardtune.api_schemas.failures import Failure, FailureKind
-from shardtune.api_schemas.trials import TrialState
+from shardtune.api_schemas.trials import RunPurpose, TrialState
 from shardtune.db.queries import leases, studies, trials
 from shardtune.db.tables.studies import RunRow, StudyRow
 from shardtune.service.lifecycle import advance, outcomes
@@ -46,7 +46,7 @@ def close_lost(
         ended = JudgedEnd(gpu_seconds=_spent(context, study, run), failure=failure, is_release=is_release)
         outcomes.settle(session, study, run, trials.of_study(session, study_id), ended, context.now())
         purpose = run.purpose
-    context.metrics.ended(purpose, ended.word, ended.gpu_seconds)
+    context.metrics.ended(purpose, ended.end, ended.gpu_seconds)
     advance.advance(context, study_id)
     return True
 
@@ -72,4 +72,4 @@ def _spent(context: Context, study: StudyRow, run: RunRow) -> float:
     if run.started_at is None or run.lease_until is None:
         return 0.0
     alive_s = (run.lease_until - run.started_at).total_seconds() - context.settings.lease_s
-    return max(0.0, alive_s) * (1 if run.purpose == "profile" else study.cluster.world_size)
+    return max(0.0, alive_s) * (1 if run.purpose == RunPurpose.PROFILE else study.cluster.world_size)

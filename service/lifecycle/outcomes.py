@@ -12,7 +12,7 @@ from shardtune.api_schemas.measurements import Measurement
 from shardtune.api_schemas.models import ModelProfile
 from shardtune.api_schemas.restart import RestartMeasurement
 from shardtune.api_schemas.studies import StudyPhase, StudyState
-from shardtune.api_schemas.trials import TrialState
+from shardtune.api_schemas.trials import AttemptEnd, RunPurpose, TrialState
 from shardtune.db.queries import leases
 from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow
 from shardtune.service.lifecycle import transitions
@@ -22,9 +22,6 @@ from shardtune.tuner.prediction import memory_gate
 from shardtune.tuner.verdict import ranking, restart
 
 log = logging.getLogger(__name__)
-
-RELEASED = "released"
-"""End of an attempt its worker handed back: nobody's fault, and no try used up."""
 
 _SAME_END = 2
 """A platform fault is retried once; the same end twice is final."""
@@ -48,14 +45,16 @@ class JudgedEnd:
     report_key: str | None = None
 
     @property
-    def word(self) -> str:
+    def end(self) -> AttemptEnd:
         """For the attempt's row."""
         if self.is_release:
-            return RELEASED
-        return self.failure.kind.value if self.failure else TrialState.COMPLETE.value
+            return AttemptEnd.RELEASED
+        return AttemptEnd(self.failure.kind) if self.failure else AttemptEnd.COMPLETE
 
 
-def next_state(purpose: str, ended: JudgedEnd, earlier: Sequence[str], might_fit: bool = False) -> TrialState:
+def next_state(
+    purpose: RunPurpose, ended: JudgedEnd, earlier: Sequence[AttemptEnd], might_fit: bool = False
+) -> TrialState:
     """State of a run after an attempt; `earlier` are the ends of the attempts before it.
 
     `might_fit`: it ran out of memory near the edge, which has to happen twice before it counts.
@@ -64,17 +63,17 @@ def next_state(purpose: str, ended: JudgedEnd, earlier: Sequence[str], might_fit
     if failure is None:
         return TrialState.COMPLETE
     if failure.is_infeasible:
-        is_first = failure.kind.value not in earlier
+        is_first = ended.end not in earlier
         return TrialState.WAITING if might_fit and is_first else TrialState.INFEASIBLE
     if ended.is_release:
         return TrialState.WAITING
-    if purpose == "profile" and failure.kind is FailureKind.CRASH:
+    if purpose == RunPurpose.PROFILE and failure.kind is FailureKind.CRASH:
         # Building on the meta device is deterministic: a second attempt would crash alike.
         return TrialState.FAILED
-    lenient = purpose != "search" and failure.kind is FailureKind.WORKER_LOST
+    lenient = purpose != RunPurpose.SEARCH and failure.kind is FailureKind.WORKER_LOST
     allowed = _SAME_END_OF_STUDY if lenient else _SAME_END
-    tries = [end for end in earlier if end != RELEASED]
-    final = tries.count(failure.kind.value) + 1 >= allowed or len(tries) + 1 >= _MOST_TRIES
+    tries = [end for end in earlier if end != AttemptEnd.RELEASED]
+    final = sum(end == ended.end for end in tries) + 1 >= allowed or len(tries) + 1 >= _MOST_TRIES
     return TrialState.FAILED if final else TrialState.WAITING
 
 
@@ -122,14 +121,14 @@ def _fault_found(
         message = f"the numbers cannot be true: {ended.measurement.suspect}"[:4000]
         return Failure(kind=FailureKind.SUSPECT, message=message, conditions=ended.measurement.conditions)
     over = objective.over_limit(ended.measurement, study.cluster, study.spec.objective)
-    if over is not None or run.purpose != "confirm" or run.trial is None:
+    if over is not None or run.purpose != RunPurpose.CONFIRM or run.trial is None:
         return over
     return study_plan.confirm_failure(study_snapshot.view(session, study, rows), run.trial.number, ended.measurement)
 
 
 def _might_fit(study: StudyRow, run: RunRow, failure: Failure | None) -> bool:
     """A confirmation run needs no second try here: its trial has been measured before."""
-    if failure is None or run.trial is None or run.purpose != "search":
+    if failure is None or run.trial is None or run.purpose != RunPurpose.SEARCH:
         return False
     return memory_gate.near_the_edge(failure, run.trial.prediction, study.cluster, study.spec.objective)
 
@@ -139,11 +138,11 @@ def _close_attempt(
 ) -> None:
     attempt = leases.attempt_of(session, run.id, run.attempt)
     assert attempt is not None
-    attempt.end, attempt.failure, attempt.finished_at = judged.word, judged.failure, now
+    attempt.end, attempt.failure, attempt.finished_at = judged.end, judged.failure, now
     attempt.gpu_seconds, attempt.report_key = ended.gpu_seconds, ended.report_key
     study.gpu_seconds += ended.gpu_seconds
     study.version += 1
-    extra = {"study": study.id, "run": run.id, "attempt": run.attempt, "end": judged.word, "state": run.state.value}
+    extra = {"study": study.id, "run": run.id, "attempt": run.attempt, "end": judged.end, "state": run.state.value}
     log.info("attempt ended", extra=extra | {"trial": run.trial.number if run.trial else None})
 
 
@@ -151,11 +150,11 @@ def _follow(
     session: Session, study: StudyRow, run: RunRow, rows: Sequence[TrialRow], judged: JudgedEnd, now: datetime
 ) -> None:
     """What the run's new state does to its trial and study."""
-    if run.purpose == "profile":
+    if run.purpose == RunPurpose.PROFILE:
         _follow_profile(session, study, run, judged, now)
         return
     assert run.trial is not None
-    if run.purpose == "search":
+    if run.purpose == RunPurpose.SEARCH:
         transitions.trial(run.trial, run.state, now, None if run.state is TrialState.WAITING else judged.failure)
     elif run.state in (TrialState.INFEASIBLE, TrialState.FAILED) and not _stays(study, run, judged):
         # A trial that cannot be repeated is no answer, whoever's fault it is.
@@ -169,10 +168,10 @@ def _follow(
 
 def _stays(study: StudyRow, run: RunRow, judged: JudgedEnd) -> bool:
     """A restart check that failed is told, and takes nothing away, where the platform failed or the baseline had won."""
-    if run.purpose != "restart":
+    if run.purpose != RunPurpose.RESTART:
         return False
     assert run.trial is not None and judged.failure is not None
-    is_baseline = study.promotion is not None and run.trial.number == study.promotion["baseline"]
+    is_baseline = study.promotion is not None and run.trial.number == study.promotion.baseline
     return is_baseline or not restart.refuses(judged.failure)
 
 
@@ -196,6 +195,6 @@ def _judge(study: StudyRow, trials: Sequence[TrialRow], now: datetime) -> None:
             failure = Failure(kind=FailureKind.NUMERICS, message=reason)
             transitions.trial(rows[number], TrialState.INFEASIBLE, now, failure)
             log.warning("trial trains something else: %s", reason, extra={"study": study.id, "trial": number})
-            if study.promotion is not None and number in (study.promotion["baseline"], *study.promotion["candidates"]):
+            if study.promotion is not None and number in (study.promotion.baseline, *study.promotion.candidates):
                 study.promotion = None
     study.best_so_far = ranking.best_so_far(history, judgement)

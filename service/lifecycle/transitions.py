@@ -6,7 +6,7 @@ from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.failures import Failure
 from shardtune.api_schemas.studies import StudyPhase, StudyState
-from shardtune.api_schemas.trials import ALLOWED_MOVES, TrialState
+from shardtune.api_schemas.trials import ALLOWED_MOVES, AttemptEnd, TrialState
 from shardtune.db.queries import leases
 from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow
 
@@ -50,7 +50,7 @@ def end_study(session: Session, study: StudyRow, state: StudyState, reason: str 
         if row.state is TrialState.RUNNING:
             attempt = leases.attempt_of(session, row.id, row.attempt)
             assert attempt is not None
-            attempt.end, attempt.finished_at = TrialState.CANCELLED.value, now
+            attempt.end, attempt.finished_at = AttemptEnd.CANCELLED, now
         run(row, TrialState.CANCELLED, now)
         if row.trial is not None and row.trial.state.is_open:
             trial(row.trial, TrialState.CANCELLED, now)

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.hardware import MeasuredHardware
+from shardtune.api_schemas.system_studies import SystemStudyKind
 from shardtune.db.queries import studies, trials, workers
 from shardtune.db.tables.studies import RunRow, StudyRow
 from shardtune.service.planning.planner_cache import PlannerCache
@@ -55,7 +56,7 @@ def of(planner_cache: PlannerCache, session: Session, fingerprint_key: str | Non
 
 def _is_repetition(study: StudyRow) -> bool:
     """Canaries repeat one configuration, which would outweigh all others."""
-    return study.system_study is not None and study.system_study.kind == "canary"
+    return study.system_study is not None and study.system_study.kind == SystemStudyKind.CANARY
 
 
 def _groups(session: Session, fingerprint_key: str, hardware: MeasuredHardware | None) -> list[MeasuredTrials]:

@@ -11,17 +11,17 @@ from shardtune.api_schemas.failures import Failure, FailureKind
 from shardtune.api_schemas.measurements import Measurement
 from shardtune.api_schemas.models import ModelProfile
 from shardtune.api_schemas.predictions import TrialPrediction
+from shardtune.api_schemas.promotion import PromotionField
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies import StudyPhase, StudyResult, StudySpec, StudyState
-from shardtune.api_schemas.trials import Rejection
+from shardtune.api_schemas.trials import Rejection, TrialOrigin
 from shardtune.service.planning import winner_rules
 from shardtune.service.planning.planner_cache import PlannerCache
 from shardtune.service.planning.study_snapshot import StudySnapshot
-from shardtune.tuner.history import Observation, Origin
+from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction import learning, memory_gate, traced_shape
 from shardtune.tuner.search import seeds, space, stopping, suggest, warm_start
 from shardtune.tuner.verdict import numerics, promotion, ranking, restart
-from shardtune.tuner.verdict.promotion import PromotionField
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class NewTrial:
     """Try this configuration."""
 
     config: TrialConfig
-    origin: Origin
+    origin: TrialOrigin
     rejections: tuple[Rejection, ...]
     prediction: TrialPrediction | None
 

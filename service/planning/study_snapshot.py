@@ -8,16 +8,17 @@ from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.hardware import Cluster, MeasuredHardware
 from shardtune.api_schemas.models import ModelProfile
+from shardtune.api_schemas.promotion import PromotionField
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies import StudyPhase, StudySpec, StudyState
 from shardtune.api_schemas.system_studies import SystemStudy
-from shardtune.api_schemas.trials import Rejection, TrialState
+from shardtune.api_schemas.trials import Rejection, RunPurpose, TrialState
 from shardtune.db.queries import leases, studies, trials
 from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow
-from shardtune.tuner.history import Observation, Origin
+from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction.calibration import NOTHING_LEARNT, Calibrations
 from shardtune.tuner.search.warm_start import WarmStart
-from shardtune.tuner.verdict.promotion import FreshRun, PromotionField
+from shardtune.tuner.verdict.promotion import FreshRun
 from shardtune.tuner.verdict.restart import RestartRun
 
 
@@ -91,12 +92,12 @@ def view(session: Session, study: StudyRow, rows: Sequence[TrialRow] | None = No
         notes=tuple(study.notes),
         gpu_seconds=study.gpu_seconds,
         created_at=study.created_at,
-        promotion=stored_promotion(study),
+        promotion=study.promotion,
         history=tuple(observation(row, study.promotion_round) for row in rows),
         rejected=tuple(row.value for row in trials.rejections(session, study.id)),
         fresh=tuple(fresh for run in runs if (fresh := _fresh(run, study.promotion_round)) is not None),
-        promotion_cost=leases.promotion_cost(session, [run.id for run in runs if run.purpose == "confirm"]),
-        restarts=tuple(_restart(run) for run in runs if run.purpose == "restart"),
+        promotion_cost=leases.promotion_cost(session, [run.id for run in runs if run.purpose == RunPurpose.CONFIRM]),
+        restarts=tuple(_restart(run) for run in runs if run.purpose == RunPurpose.RESTART),
         has_waiting_run=TrialState.WAITING in opened,
         has_open_run=bool(opened),
         system_study=study.system_study,
@@ -122,15 +123,6 @@ def _warm(session: Session, system_study: SystemStudy | None) -> WarmStart | Non
     )
 
 
-def stored_promotion(study: StudyRow) -> PromotionField | None:
-    """Who is promoted."""
-    if study.promotion is None:
-        return None
-    return PromotionField(
-        study.promotion["baseline"], tuple(study.promotion["candidates"]), tuple(study.promotion["notes"])
-    )
-
-
 def _fresh(run: RunRow, promotion_round: int) -> FreshRun | None:
     if not _counts(run, promotion_round) or run.trial is None or run.block is None or run.measurement is None:
         return None
@@ -147,20 +139,17 @@ def observation(row: TrialRow, promotion_round: int) -> Observation:
     return Observation(
         number=row.number,
         config=row.config,
-        origin=_origin(row),
+        origin=row.origin,
         state=row.state,
-        measurement=next((run.measurement for run in row.runs if run.purpose == "search"), None),
+        measurement=next((run.measurement for run in row.runs if run.purpose == RunPurpose.SEARCH), None),
         failure=row.failure,
         confirmations=tuple(run.measurement for run in row.runs if _counts(run, promotion_round) and run.measurement),
     )
 
 
 def _counts(run: RunRow, promotion_round: int) -> bool:
-    return run.purpose == "confirm" and run.promotion_round == promotion_round and run.state is TrialState.COMPLETE
-
-
-def _origin(row: TrialRow) -> Origin:
-    match row.origin:
-        case "baseline" | "default" | "challenger" | "sampler":
-            return row.origin
-    raise AssertionError(row.origin)
+    return (
+        run.purpose == RunPurpose.CONFIRM
+        and run.promotion_round == promotion_round
+        and run.state is TrialState.COMPLETE
+    )

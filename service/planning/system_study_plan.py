@@ -6,18 +6,18 @@ Their trials are given; a retune's wide search is a search like any other (servi
 from dataclasses import replace
 from functools import partial
 
+from shardtune.api_schemas.promotion import PromotionField
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies import StudyPhase, StudyState
-from shardtune.api_schemas.system_studies import SystemStudy
-from shardtune.api_schemas.trials import Rejection, TrialState
+from shardtune.api_schemas.system_studies import SystemStudy, SystemStudyKind
+from shardtune.api_schemas.trials import Rejection, TrialOrigin, TrialState
 from shardtune.service.planning import winner_rules
 from shardtune.service.planning.study_plan import Complete, Confirm, Fail, NewConfirmation, NewTrial, Step, Wait
 from shardtune.service.planning.study_snapshot import StudySnapshot
-from shardtune.tuner.history import Observation, Origin
+from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction import learning, memory_gate, traced_shape
 from shardtune.tuner.search import suggest
 from shardtune.tuner.verdict import challenge, promotion, ranking
-from shardtune.tuner.verdict.promotion import PromotionField
 
 INCUMBENT_FELL = "the incumbent cannot be run any longer"
 _ALL_RAN = "the incumbent and its challengers have run"
@@ -28,7 +28,7 @@ def plan(seen: StudySnapshot, system_study: SystemStudy, may_ask: bool) -> Step:
     """The next step. `may_ask` False: only what needs no worker."""
     if seen.state is not StudyState.RUNNING or seen.profile is None or seen.has_open_run:
         return Wait()
-    if system_study.kind == "canary":
+    if system_study.kind == SystemStudyKind.CANARY:
         return _canary(seen, system_study)
     if seen.phase is StudyPhase.CONFIRM:
         return _next_pair(seen, seen.promotion) if seen.promotion is not None else _end(seen, ())
@@ -49,10 +49,10 @@ def plan(seen: StudySnapshot, system_study: SystemStudy, may_ask: bool) -> Step:
     return NewTrial(suggestion.config, suggestion.origin, suggestion.rejections, prediction)
 
 
-def _given(seen: StudySnapshot, system_study: SystemStudy) -> list[tuple[TrialConfig, Origin]]:
+def _given(seen: StudySnapshot, system_study: SystemStudy) -> list[tuple[TrialConfig, TrialOrigin]]:
     assert seen.baseline is not None
-    incumbent: list[tuple[TrialConfig, Origin]] = [(seen.baseline, "baseline")]
-    return [*incumbent, *((config, "challenger") for config in system_study.challengers)]
+    incumbent: list[tuple[TrialConfig, TrialOrigin]] = [(seen.baseline, TrialOrigin.BASELINE)]
+    return [*incumbent, *((config, TrialOrigin.CHALLENGER) for config in system_study.challengers)]
 
 
 def _gate(seen: StudySnapshot) -> suggest.Gate:
@@ -73,7 +73,7 @@ def _end(seen: StudySnapshot, rejections: tuple[Rejection, ...]) -> Step:
     """All have run once: who is paired with the incumbent?"""
     rejected = (*seen.rejected, *rejections)
     settled = winner_rules.judgement_at_the_end(seen.history, rejected, seen.spec)
-    incumbent = next((obs for obs in seen.history if obs.origin == "baseline"), None)
+    incumbent = next((obs for obs in seen.history if obs.origin == TrialOrigin.BASELINE), None)
     if incumbent is None or incumbent.state is not TrialState.COMPLETE:
         return Fail(_why_fallen(incumbent), rejections)
     failure = winner_rules.why_no_winner(seen.history, rejected, seen.spec, settled.judgement)
@@ -120,7 +120,7 @@ def _canary(seen: StudySnapshot, system_study: SystemStudy) -> Step:
     """One run of the incumbent; while all were slow, or there is nothing to hold them against, another."""
     assert seen.baseline is not None
     if not seen.history:
-        return NewTrial(seen.baseline, "baseline", (), None)
+        return NewTrial(seen.baseline, TrialOrigin.BASELINE, (), None)
     trial = seen.history[0]
     if trial.state is not TrialState.COMPLETE or trial.measurement is None:
         return Fail(_why_fallen(trial))

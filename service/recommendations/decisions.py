@@ -2,17 +2,21 @@
 
 import logging
 from collections.abc import Callable
+from typing import assert_never
 
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.best import (
     Decision,
+    DecisionAction,
     DecisionPage,
     DecisionRequest,
     Recommendation,
     RecommendationPage,
     RecommendationState,
+    UserDecision,
 )
+from shardtune.api_schemas.events import EventType
 from shardtune.db.queries import best
 from shardtune.db.tables.best import DecisionRow, RecommendationRow, ServedCaseRow
 from shardtune.service.http import paging
@@ -23,11 +27,17 @@ from shardtune.service.recommendations.record import note_decision, notify, proj
 
 log = logging.getLogger(__name__)
 
+_SERVED_BY = {
+    UserDecision.PIN: DecisionAction.PINNED,
+    UserDecision.APPROVE: DecisionAction.APPROVED,
+    UserDecision.ROLLBACK: DecisionAction.ROLLED_BACK,
+}
+
 
 def decide(
     context: Context,
     case_key: str,
-    action: str,
+    action: UserDecision,
     request: DecisionRequest,
     once: Once = ALWAYS,
     project_id: str | None = None,
@@ -50,25 +60,27 @@ def decide(
         check(row)
         chosen = _chosen(session, row, action, request)
         match action:
-            case "unpin":
+            case UserDecision.UNPIN:
                 row.is_pinned = False
-                done = "unpinned"
-            case "reject":
+                done = DecisionAction.UNPINNED
+            case UserDecision.REJECT:
                 if chosen.state is not RecommendationState.PROPOSED:
                     raise Conflict(
                         "nothing_to_decide", f"{chosen.id} is {chosen.state.value}; only proposals can be rejected"
                     )
                 chosen.state = RecommendationState.REJECTED
-                done = "rejected"
-            case _:
+                done = DecisionAction.REJECTED
+            case UserDecision.PIN | UserDecision.APPROVE | UserDecision.ROLLBACK:
                 serve(session, row, chosen, now, is_new=False)
                 # Whoever rolls back does not want the next study to undo it.
-                row.is_pinned = row.is_pinned or action in ("pin", "rollback")
-                done = {"pin": "pinned", "approve": "approved", "rollback": "rolled_back"}[action]
+                row.is_pinned = row.is_pinned or action is not UserDecision.APPROVE
+                done = _SERVED_BY[action]
+            case _:
+                assert_never(action)
         row.version += 1
         note_decision(session, row, chosen, done, by, request.note, now)
-        if done == "approved":
-            notify(session, "best.replaced", chosen, now)
+        if done is DecisionAction.APPROVED:
+            notify(session, EventType.BEST_REPLACED, chosen, now)
         session.flush()
         log.info("best configuration %s", done, extra={"case_key": case_key, "recommendation": chosen.id, "by": by})
         return once.answer(session, view(chosen))
@@ -127,7 +139,7 @@ def view(row: RecommendationRow) -> Recommendation:
     )
 
 
-def _chosen(session: Session, row: ServedCaseRow, action: str, request: DecisionRequest) -> RecommendationRow:
+def _chosen(session: Session, row: ServedCaseRow, action: UserDecision, request: DecisionRequest) -> RecommendationRow:
     """The recommendation a decision is about."""
     found: RecommendationRow | None
     if request.recommendation_id is not None:
@@ -136,9 +148,9 @@ def _chosen(session: Session, row: ServedCaseRow, action: str, request: Decision
             message = f"recommendation_id ({request.recommendation_id}) is not one of this case_key"
             raise NotFound("unknown_recommendation", f"{message}; GET /v1/recommendations lists them")
         return found
-    if action in ("approve", "reject"):
+    if action in (UserDecision.APPROVE, UserDecision.REJECT):
         found = best.newest_proposal(session, row.project_id, row.case_key)
-    elif action == "rollback":
+    elif action is UserDecision.ROLLBACK:
         found = best.served_before(session, row)
     else:
         found = row.serving
@@ -148,12 +160,6 @@ def _chosen(session: Session, row: ServedCaseRow, action: str, request: Decision
 
 
 def _decision(row: DecisionRow) -> Decision:
-    return Decision.model_validate(
-        {
-            "at": row.created_at,
-            "action": row.action,
-            "recommendation_id": row.recommendation_id,
-            "by": row.by,
-            "note": row.note,
-        }
+    return Decision(
+        at=row.created_at, action=row.action, recommendation_id=row.recommendation_id, by=row.by, note=row.note
     )

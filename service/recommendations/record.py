@@ -13,10 +13,13 @@ from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.best import (
     Answer,
+    DecisionAction,
     RecommendationState,
     Renewed,
 )
 from shardtune.api_schemas.cases import Case
+from shardtune.api_schemas.events import EventType
+from shardtune.api_schemas.fingerprints import Freshness
 from shardtune.api_schemas.studies import StudyResult
 from shardtune.db import outbox
 from shardtune.db.queries import best
@@ -36,17 +39,17 @@ def propose(context: Context, session: Session, study: StudyRow, now: datetime) 
     row = served_case(session, study, now)
     found = recommend(session, row, study, study.result, now)
     if needs_approval(context, study) or row.is_pinned:
-        notify(session, "best.proposed", found, now)
+        notify(session, EventType.BEST_PROPOSED, found, now)
         return
     if row.serving is None or row.serving.study_id == study.id or speed(found) > speed(row.serving):
         has_replaced = row.serving is not None
         serve(session, row, found, now)
-        note_decision(session, row, found, "served", SERVICE, None, now)
+        note_decision(session, row, found, DecisionAction.SERVED, SERVICE, None, now)
         if has_replaced:
-            notify(session, "best.replaced", found, now)
+            notify(session, EventType.BEST_REPLACED, found, now)
     else:
         found.state = RecommendationState.RETIRED
-        note_decision(session, row, found, "kept", SERVICE, f"{row.serving.id} is faster", now)
+        note_decision(session, row, found, DecisionAction.KEPT, SERVICE, f"{row.serving.id} is faster", now)
 
 
 def needs_approval(context: Context, study: StudyRow) -> bool:
@@ -98,12 +101,12 @@ def recommend(
     )
     session.add(found)
     session.flush()
-    note_decision(session, row, found, "proposed", SERVICE, None, now)
+    note_decision(session, row, found, DecisionAction.PROPOSED, SERVICE, None, now)
     row.version += 1
     return found
 
 
-def notify(session: Session, event: str, found: RecommendationRow, now: datetime, **more: Any) -> None:
+def notify(session: Session, event: EventType, found: RecommendationRow, now: datetime, **more: Any) -> None:
     """Tell webhooks what became of a recommendation."""
     best_of = found.answer.result.best
     data = {
@@ -149,8 +152,8 @@ def serve(session: Session, row: ServedCaseRow, found: RecommendationRow, now: d
     row.serving, row.serving_id, row.updated_at = found, found.id, now
     row.fingerprint_key = found.answer.fingerprint.content_key()
     if is_new:
-        row.freshness, row.changed_fields, row.superseded_by = "fresh", [], None
-        row.stale_since, row.stale_announced_at, row.stale_announced_for = None, None, []
+        row.freshness, row.changed_fields, row.superseded_by = Freshness.FRESH, (), None
+        row.stale_since, row.stale_announced_at, row.stale_announced_for = None, None, ()
     row.version += 1
     session.flush()
 
@@ -159,7 +162,7 @@ def note_decision(
     session: Session,
     row: ServedCaseRow,
     found: RecommendationRow,
-    action: str,
+    action: DecisionAction,
     by: str,
     note: str | None,
     now: datetime,

@@ -9,7 +9,8 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.best import RecommendationState, Renewed
+from shardtune.api_schemas.best import DecisionAction, RecommendationState, Renewed
+from shardtune.api_schemas.events import EventType
 from shardtune.api_schemas.studies import StudyResult, Verdict
 from shardtune.db.tables.best import RecommendationRow, ServedCaseRow
 from shardtune.db.tables.studies import StudyRow
@@ -32,7 +33,7 @@ def keep(session: Session, old: ServedCaseRow, study: StudyRow, why: str, now: d
     """The incumbent still stands: it is fresh again, with what the study measured. The caller holds study and row."""
     assert study.result is not None
     found = _renew(session, old, study, study.result, why, now)
-    notify(session, "best.renewed", found, now, reason=why)
+    notify(session, EventType.BEST_RENEWED, found, now, reason=why)
     return found
 
 
@@ -52,26 +53,26 @@ def replace(context: Context, session: Session, old: ServedCaseRow, study: Study
     row = served_case(session, study, now)
     found = recommend(session, row, study, study.result, now)
     if needs_approval(context, study) or row.is_pinned or old.is_pinned:
-        notify(session, "best.proposed", found, now, reason=why)
+        notify(session, EventType.BEST_PROPOSED, found, now, reason=why)
         return PROPOSED
     serving = row.serving
     is_other = row.case_key != old.case_key and serving is not None and not _is_of(study.result, serving)
     if is_other and serving is not None and speed(serving) >= speed(found):
         found.state = RecommendationState.RETIRED
-        note_decision(session, row, found, "kept", SERVICE, f"{serving.id} is faster", now)
+        note_decision(session, row, found, DecisionAction.KEPT, SERVICE, f"{serving.id} is faster", now)
         _supersede(session, old, row, now)
         return KEPT_BACK
     serve(session, row, found, now)
-    note_decision(session, row, found, "served", SERVICE, why, now)
+    note_decision(session, row, found, DecisionAction.SERVED, SERVICE, why, now)
     _supersede(session, old, row, now)
-    notify(session, "best.replaced", found, now, reason=why)
+    notify(session, EventType.BEST_REPLACED, found, now, reason=why)
     return SERVED
 
 
 def leave(session: Session, old: ServedCaseRow, why: str, now: datetime) -> None:
     """Nothing was decided: what is served stays as it is, stale where it was. The caller holds the row."""
     if old.serving is not None:
-        note_decision(session, old, old.serving, "inconclusive", SERVICE, why[:2000], now)
+        note_decision(session, old, old.serving, DecisionAction.INCONCLUSIVE, SERVICE, why[:2000], now)
 
 
 def _renew(
@@ -90,11 +91,13 @@ def _renew(
     found = recommend(session, row, study, result, now, first)
     if row.serving is None or row.serving.answer.result.best.config == result.best.config:
         serve(session, row, found, now)
-        note_decision(session, row, found, "renewed", SERVICE, why, now)
+        note_decision(session, row, found, DecisionAction.RENEWED, SERVICE, why, now)
     else:
         # The case was decided on this fingerprint already, by a study of its own.
         found.state = RecommendationState.RETIRED
-        note_decision(session, row, found, "kept", SERVICE, f"{row.serving.id} is served here already", now)
+        note_decision(
+            session, row, found, DecisionAction.KEPT, SERVICE, f"{row.serving.id} is served here already", now
+        )
     _supersede(session, old, row, now)
     return found
 
@@ -109,7 +112,7 @@ def _supersede(session: Session, old: ServedCaseRow, row: ServedCaseRow, now: da
     row.superseded_by, old.superseded_by = None, row.case_key
     old.version += 1
     row.version += 1
-    note_decision(session, old, old.serving, "superseded", SERVICE, f"by case_key {row.case_key}", now)
+    note_decision(session, old, old.serving, DecisionAction.SUPERSEDED, SERVICE, f"by case_key {row.case_key}", now)
     session.flush()
 
 

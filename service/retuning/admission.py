@@ -7,13 +7,13 @@ from datetime import datetime
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas import times
+from shardtune.api_schemas.retunes import RetuneCause
 from shardtune.api_schemas.schedules import ScheduleSpec
 from shardtune.db.queries import retunes, schedules
 from shardtune.db.tables.retunes import RetuneRow
 from shardtune.service.access import retune_budget
 from shardtune.service.process.context import Context
 from shardtune.service.retuning import worth
-from shardtune.service.retuning.case_selection import spec_of
 from shardtune.service.workers import registry
 
 
@@ -40,7 +40,7 @@ Admission = Later | Never | None
 def decide(context: Context, session: Session, row: RetuneRow) -> Admission:
     """Whether a retune may start. The caller holds the money (`retune_money.hold`)."""
     spec = schedule_of(session, row)
-    if row.cause != "manual":
+    if row.cause != RetuneCause.MANUAL:
         reason = worth.why_not(
             retune_budget.likely_cost(session, row), row.planned_gpu_seconds, spec.likely_gain if spec else None
         )
@@ -52,7 +52,7 @@ def decide(context: Context, session: Session, row: RetuneRow) -> Admission:
 def schedule_of(session: Session, row: RetuneRow) -> ScheduleSpec | None:
     """What the schedule says that asked for a retune."""
     found = schedules.get(session, row.schedule_id) if row.schedule_id is not None else None
-    return None if found is None else spec_of(found)
+    return None if found is None else found.spec
 
 
 def _closed(

@@ -7,17 +7,11 @@ from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.schedules import Cases, ScheduleSpec
+from shardtune.api_schemas.schedules import Cases
 from shardtune.db.queries import best, schedules
 from shardtune.db.tables.best import ServedCaseRow
-from shardtune.db.tables.retunes import ScheduleRow
 from shardtune.service.process.context import Context
 from shardtune.service.workers import registry
-
-
-def spec_of(row: ScheduleRow) -> ScheduleSpec:
-    """What a schedule's user asked for."""
-    return ScheduleSpec.model_validate(row.spec)
 
 
 def selected(context: Context, session: Session, project_id: str, cases: Cases) -> list[str]:

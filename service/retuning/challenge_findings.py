@@ -5,6 +5,7 @@ import math
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.studies import Speedup
+from shardtune.api_schemas.trials import TrialOrigin
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.planning import system_study_plan
 from shardtune.service.retuning import challengers
@@ -46,5 +47,5 @@ def log_ratios(study: StudyRow) -> list[float]:
 
 def has_fallen(session: Session, study: StudyRow) -> bool:
     """The incumbent cannot be run any longer."""
-    incumbent = next((obs for obs in challengers.observed(session, study) if obs.origin == "baseline"), None)
+    incumbent = next((obs for obs in challengers.observed(session, study) if obs.origin == TrialOrigin.BASELINE), None)
     return system_study_plan.has_fallen(incumbent)

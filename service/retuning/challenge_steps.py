@@ -7,14 +7,14 @@ writes: any number of replicas may take it at once, and a service killed in betw
 import hashlib
 import logging
 from datetime import timedelta
-from typing import cast
+from typing import assert_never
 
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.retunes import Cause, Gain, RetuneOutcome, RetuneState
+from shardtune.api_schemas.retunes import Gain, RetuneOutcome, RetuneState
 from shardtune.api_schemas.studies import Budget, StudyState, Verdict
-from shardtune.api_schemas.system_studies import SystemStudy
+from shardtune.api_schemas.system_studies import SystemStudy, SystemStudyKind
 from shardtune.api_schemas.trials import TrialState
 from shardtune.db.queries import best, retunes, studies, workers
 from shardtune.db.tables.best import ServedCaseRow
@@ -51,7 +51,9 @@ def start(context: Context, retune: RetuneRow) -> str:
         origin = system_studies.origin(session, row.serving)
         worker = system_studies.worker_for(context, session, row, retune.cause)
         chosen, notes = challengers.choose(context.planner_cache, session, row, origin, worker.fingerprint_key)
-        system_study = SystemStudy(kind="challenge", retune_id=retune.id, challengers=chosen, warm_study_id=origin.id)
+        system_study = SystemStudy(
+            kind=SystemStudyKind.CHALLENGE, retune_id=retune.id, challengers=chosen, warm_study_id=origin.id
+        )
         incumbent = row.serving.answer.result.best.config
     budget = Budget(max_trials=1 + len(chosen), max_pairs=challenge.PAIRS)
     try:
@@ -104,7 +106,8 @@ class _Step:
             return
         if self.study.state is StudyState.COMPLETE:
             ratios = challenge_findings.log_ratios(self.study)
-            match challenge_findings.of(self.session, self.study):
+            finding = challenge_findings.of(self.session, self.study)
+            match finding:
                 case "kept":
                     self._keep()
                 case "faster":
@@ -113,6 +116,8 @@ class _Step:
                     self._leave(
                         RetuneOutcome.INCONCLUSIVE, f"{challenge_findings.seen(ratios)}, which could not be shown"
                     )
+                case _:
+                    assert_never(finding)
         elif self.study.state is StudyState.FAILED and challenge_findings.has_fallen(self.session, self.study):
             self._search(with_incumbent=False)
         else:
@@ -139,7 +144,7 @@ class _Step:
             return
         reason = "no worker has the fingerprint any longer that it was measured on"
         transitions.end_study(self.session, self.study, StudyState.CANCELLED, reason, self.now)
-        cause, fields = cast(Cause, self.retune.cause), tuple(self.retune.changed_fields)
+        cause, fields = self.retune.cause, self.retune.changed_fields
         finish(self.context, self.session, self.retune, RetuneOutcome.INCONCLUSIVE, reason)
         queue.request(
             self.session,
@@ -179,7 +184,9 @@ class _Step:
         origin = system_studies.origin(self.session, self.old.serving)
         ran = [obs for obs in challengers.observed(self.session, self.study) if obs.state is TrialState.COMPLETE]
         first = tuple(obs.config for obs in ran if obs.config != self.study.baseline)
-        system_study = SystemStudy(kind="search", retune_id=self.retune.id, challengers=first, warm_study_id=origin.id)
+        system_study = SystemStudy(
+            kind=SystemStudyKind.SEARCH, retune_id=self.retune.id, challengers=first, warm_study_id=origin.id
+        )
         assert self.study.fingerprint_key is not None
         notes = [f"guided by the trials of {origin.id}, which were measured earlier; their figures are not compared"]
         study = system_studies.add(

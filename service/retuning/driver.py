@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.retunes import RetuneOutcome, RetuneState
+from shardtune.api_schemas.retunes import RetuneCause, RetuneOutcome, RetuneState
 from shardtune.db.queries import retunes, studies
 from shardtune.db.tables.retunes import RetuneRow
 from shardtune.service.access import retune_budget
@@ -54,7 +54,7 @@ def _drive(context: Context, row: RetuneRow, start: Start, advance: Advance) -> 
 def _why_stop(session: Session, row: RetuneRow) -> str | None:
     spec = admission.schedule_of(session, row)
     likely_gain, most = (spec.likely_gain, spec.max_gpu_seconds) if spec is not None else (None, None)
-    planned = row.planned_gpu_seconds if row.cause != "manual" else None
+    planned = row.planned_gpu_seconds if row.cause != RetuneCause.MANUAL else None
     return worth.why_stop(retunes.spent(session, row), planned, likely_gain, most)
 
 

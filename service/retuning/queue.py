@@ -10,7 +10,8 @@ from datetime import datetime, timedelta
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.retunes import Cause, RetuneOutcome, RetuneState
+from shardtune.api_schemas.retunes import RetuneCause, RetuneOutcome, RetuneState
+from shardtune.api_schemas.schedules import Trigger
 from shardtune.db.queries import best, retunes, schedules
 from shardtune.db.tables.retunes import RetuneRow
 from shardtune.service.access import retune_budget
@@ -18,7 +19,7 @@ from shardtune.service.access.retune_budget import policy_of
 from shardtune.service.http.errors import ApiError
 from shardtune.service.process.context import Context
 from shardtune.service.retuning import admission
-from shardtune.service.retuning.case_selection import covers, spec_of
+from shardtune.service.retuning.case_selection import covers
 from shardtune.service.retuning.records import finish
 
 log = logging.getLogger(__name__)
@@ -32,6 +33,8 @@ _HOUR_S = 3600.0
 _AGAIN = timedelta(minutes=5)
 MOST_TRIES = 5
 """Of a start or a step that breaks."""
+_TRIGGERS = {RetuneCause.FINGERPRINT: Trigger.FINGERPRINT, RetuneCause.DRIFT: Trigger.DRIFT}
+"""Of the schedules whose business a cause is."""
 
 
 def request(
@@ -39,7 +42,7 @@ def request(
     *,
     project_id: str,
     case_key: str,
-    cause: Cause,
+    cause: RetuneCause,
     changed_fields: Sequence[str] = (),
     schedule_id: str | None = None,
     not_before: datetime,
@@ -58,7 +61,7 @@ def request(
         cause,
         not_before,
         now,
-        changed_fields=list(dict.fromkeys(changed_fields)),
+        changed_fields=tuple(dict.fromkeys(changed_fields)),
         schedule_id=asked.schedule_id,
         planned_gpu_seconds=asked.planned_gpu_seconds,
     )
@@ -67,8 +70,8 @@ def request(
         if asked.why_not is not None:
             retunes.end(session, row, RetuneOutcome.SKIPPED, asked.why_not, now)
         return row
-    row.changed_fields = list(dict.fromkeys([*row.changed_fields, *changed_fields]))
-    if row.state is RetuneState.QUEUED and cause == "manual":
+    row.changed_fields = tuple(dict.fromkeys([*row.changed_fields, *changed_fields]))
+    if row.state is RetuneState.QUEUED and cause == RetuneCause.MANUAL:
         row.cause, row.not_before = cause, min(row.not_before, not_before)
     elif row.state is RetuneState.QUEUED:
         row.not_before = max(row.not_before, not_before)
@@ -85,21 +88,21 @@ class _Policy:
     why_not: str | None = None
 
 
-def _policy(session: Session, project_id: str, case_key: str, cause: Cause, schedule_id: str | None) -> _Policy:
+def _policy(session: Session, project_id: str, case_key: str, cause: RetuneCause, schedule_id: str | None) -> _Policy:
     """A change or drift is the business of the schedules for that, if any covers the case; else of the project."""
     case = best.served(session, project_id, case_key)
     why_not = None
     found = schedules.get(session, schedule_id) if schedule_id is not None else None
-    if cause in ("fingerprint", "drift") and found is None and case is not None:
-        for_it = [
-            row for row in schedules.of_trigger(session, project_id, cause) if covers(session, case, spec_of(row).cases)
-        ]
+    trigger = _TRIGGERS.get(cause)
+    if trigger is not None and found is None and case is not None:
+        of_project = schedules.of_trigger(session, project_id, trigger)
+        for_it = [row for row in of_project if covers(session, case, row.spec.cases)]
         found = next((row for row in for_it if not row.is_paused), None)
         if for_it and found is None:
             why_not = f"schedule {for_it[0].id} is for this, and it is paused"
-        elif not for_it and cause == "fingerprint" and not policy_of(session, project_id).on_fingerprint:
+        elif not for_it and cause == RetuneCause.FINGERPRINT and not policy_of(session, project_id).on_fingerprint:
             why_not = "this project does not measure again by itself when hardware or software changes; a schedule for that does"
-    hours = spec_of(found).planned_gpu_hours if found is not None else None
+    hours = found.spec.planned_gpu_hours if found is not None else None
     planned = hours * _HOUR_S if hours is not None else case.planned_gpu_seconds if case is not None else None
     return _Policy(found.id if found is not None else None, planned, why_not)
 

@@ -117,7 +117,7 @@ def finish(
     """End a retune the caller holds, and book what it saves; one that has ended stays as it is."""
     if row.state is RetuneState.ENDED:
         return
-    row.gain = gain.model_dump(mode="json") if gain is not None else row.gain
+    row.gain = gain or row.gain
     row.expected_saving_gpu_seconds = booked(row.planned_gpu_seconds, outcome, gain.value if gain else None)
     retunes.end(session, row, outcome, reason, context.now())
     extra = {"retune": row.id, "outcome": outcome.value, "gpu_seconds": row.gpu_seconds}
@@ -141,7 +141,7 @@ def view(session: Session, row: RetuneRow) -> Retune:
         gpu_seconds=row.gpu_seconds if row.state is RetuneState.ENDED else retunes.spent(session, row),
         planned_gpu_seconds=row.planned_gpu_seconds,
         expected_saving_gpu_seconds=row.expected_saving_gpu_seconds,
-        gain=Gain.model_validate(row.gain) if row.gain is not None else None,
+        gain=row.gain,
         not_before=row.not_before,
         created_at=row.created_at,
         started_at=row.started_at,

@@ -8,9 +8,11 @@ from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.models import ModelProfile, ModelSpec
+from shardtune.api_schemas.retunes import RetuneCause
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies import Budget, StudyPhase, StudySpec, StudyState
-from shardtune.api_schemas.system_studies import SystemStudy
+from shardtune.api_schemas.studies import Budget, StudyPhase, StudyPurpose, StudySpec, StudyState
+from shardtune.api_schemas.system_studies import SystemStudy, SystemStudyKind
+from shardtune.api_schemas.trials import RunPurpose
 from shardtune.db.queries import leases, studies
 from shardtune.db.tables.best import RecommendationRow, ServedCaseRow
 from shardtune.db.tables.studies import FingerprintRow, StudyRow, WorkerRow
@@ -42,7 +44,7 @@ def add(
     study = StudyRow(
         id=study_id,
         project_id=earlier.project_id,
-        purpose="canary" if system_study.kind == "canary" else "retune",
+        purpose=StudyPurpose.CANARY if system_study.kind == SystemStudyKind.CANARY else StudyPurpose.RETUNE,
         state=StudyState.RUNNING,
         phase=StudyPhase.PROFILE if profile is None else StudyPhase.SEARCH,
         spec=_spec(earlier, incumbent, system_study, budget),
@@ -50,7 +52,7 @@ def add(
         baseline=incumbent,
         profile=profile,
         fingerprint_key=fingerprint_key,
-        notes=list(notes),
+        notes=tuple(notes),
         has_nvme=has_nvme,
         system_study=system_study,
         created_at=now,
@@ -58,7 +60,7 @@ def add(
     session.add(study)
     session.flush()
     if profile is None:
-        leases.add_run(session, study, None, "profile", now)
+        leases.add_run(session, study, None, RunPurpose.PROFILE, now)
     return study
 
 
@@ -67,7 +69,7 @@ def origin(session: Session, found: RecommendationRow) -> StudyRow:
     renewed = found.answer.renewed
     study = studies.get(session, renewed.study_id if renewed is not None else found.study_id)
     while study is not None and study.system_study is not None and study.system_study.warm_study_id is not None:
-        if study.system_study.kind == "search":
+        if study.system_study.kind == SystemStudyKind.SEARCH:
             break
         study = studies.get(session, study.system_study.warm_study_id)
     assert study is not None
@@ -85,7 +87,7 @@ def able(context: Context, session: Session, project_id: str, model: ModelSpec, 
     ]
 
 
-def worker_for(context: Context, session: Session, row: ServedCaseRow, cause: str) -> WorkerRow:
+def worker_for(context: Context, session: Session, row: ServedCaseRow, cause: RetuneCause) -> WorkerRow:
     """Whose fingerprint the incumbent is challenged on: after a change, that of the worker which changed last.
 
     Raises:
@@ -96,14 +98,14 @@ def worker_for(context: Context, session: Session, row: ServedCaseRow, cause: st
     found = able(context, session, row.project_id, answer.model, answer.cluster)
     if not found:
         raise Conflict("no_worker", "no live worker could measure it")
-    has_changed = cause == "fingerprint"
+    has_changed = cause == RetuneCause.FINGERPRINT
     wanted = [worker for worker in found if bool(compatibility.changed_fields(worker, measured)) == has_changed]
     return max(wanted or found, key=lambda worker: (worker.registered_at, worker.name))
 
 
 def _spec(earlier: StudyRow, incumbent: TrialConfig | None, system_study: SystemStudy, budget: Budget) -> StudySpec:
     changes: dict[str, Any] = {"cluster": earlier.cluster, "baseline": incumbent, "budget": budget}
-    if system_study.kind != "search" and incumbent is not None:
+    if system_study.kind != SystemStudyKind.SEARCH and incumbent is not None:
         # Only what runs can be asked to confirm what the others train.
         backends = {config.backend for config in (incumbent, *system_study.challengers)}
         ordered = tuple(sorted(backends))

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -17,6 +17,7 @@ from shardtune.api_schemas.best import (
     RecommendationState,
     Resolved,
     ResolveRequest,
+    UserDecision,
 )
 from shardtune.api_schemas.cases import Case
 from shardtune.api_schemas.hardware import Cluster
@@ -38,13 +39,11 @@ from shardtune.service.process.context import InContext
 from shardtune.service.recommendations import decisions, record
 from shardtune.service.routes.studies import InProject
 
-Action = Literal["pin", "unpin", "approve", "reject", "rollback"]
-
 
 class _Decisions(StringConvertor):
     """Leaves `/v1/best:history` and words that mean nothing to other routes, which answer 405 and 404."""
 
-    regex = "|".join(get_args(Action))
+    regex = "|".join(UserDecision)
 
 
 register_url_convertor("decision", _Decisions())
@@ -164,7 +163,7 @@ def list_decisions(
 )
 def decide_on_best(
     context: InContext,
-    action: Action,
+    action: UserDecision,
     case_key: InStudyKey,
     once: InOnce,
     body: DecisionRequest = DecisionRequest(),

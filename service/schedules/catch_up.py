@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import assert_never
 
-from shardtune.api_schemas.schedules import ScheduleSpec
+from shardtune.api_schemas.schedules import CatchUp, ScheduleSpec
 
 
 @dataclass(frozen=True)
@@ -30,14 +31,16 @@ def account(ticks: Sequence[datetime], now: datetime, spec: ScheduleSpec) -> lis
     if not missed:
         return timely
     match spec.catch_up:
-        case "none":
+        case CatchUp.NONE:
             return [Due(missed[-1], runs=False, stands_for=len(missed)), *timely]
-        case "one" if timely:
+        case CatchUp.ONE if timely:
             return [Due(timely[0].at, runs=True, stands_for=len(missed) + 1), *timely[1:]]
-        case "one":
+        case CatchUp.ONE:
             return [Due(missed[-1], runs=True, stands_for=len(missed))]
-        case "all":
+        case CatchUp.ALL:
             kept = missed[-spec.catch_up_limit :]
             lost = missed[: len(missed) - len(kept)]
             given_up = [Due(lost[-1], runs=False, stands_for=len(lost))] if lost else []
             return [*given_up, *(Due(at, runs=True) for at in kept), *timely]
+        case _:
+            assert_never(spec.catch_up)

@@ -13,7 +13,6 @@ from shardtune.service.http.errors import Conflict, NotFound, from_value_error, 
 from shardtune.service.http.idempotent_requests import ALWAYS, Once
 from shardtune.service.process.context import Context
 from shardtune.service.recommendations.record import project_of
-from shardtune.service.retuning.case_selection import spec_of
 from shardtune.service.schedules import cron, ticks
 
 log = logging.getLogger(__name__)
@@ -97,7 +96,7 @@ def put(context: Context, schedule_id: str, spec: ScheduleSpec, if_match: str | 
     with context.db.write() as session:
         row = _held(context, session, schedule_id, if_match)
         _check_cases(session, row.project_id, spec)
-        row.spec, row.trigger = spec.model_dump(mode="json"), spec.trigger.value
+        row.spec, row.trigger = spec, spec.trigger
         row.next_tick_at = None if row.is_paused else ticks.following(spec, now)
         row.updated_at = now
         row.version += 1
@@ -122,7 +121,7 @@ def pause(
         row = _held(context, session, schedule_id, if_match)
         if row.is_paused is not paused:
             row.is_paused, row.updated_at = paused, now
-            row.next_tick_at = None if paused else ticks.following(spec_of(row), now)
+            row.next_tick_at = None if paused else ticks.following(row.spec, now)
             row.version += 1
         if paused:
             schedules.unqueue(session, schedule_id, now, "its schedule was paused")
@@ -142,7 +141,7 @@ def run(context: Context, schedule_id: str, once: Once = ALWAYS) -> Schedule:
 def view(session: Session, row: ScheduleRow) -> Schedule:
     """A schedule as users read it."""
     return Schedule(
-        **dict(spec_of(row)),
+        **dict(row.spec),
         schedule_id=row.id,
         project_id=row.project_id,
         is_paused=row.is_paused,
@@ -184,13 +183,11 @@ def _check_cases(session: Session, project_id: str, spec: ScheduleSpec) -> None:
 
 
 def _tick(row: ScheduleTickRow) -> Tick:
-    return Tick.model_validate(
-        {
-            "at": row.at,
-            "kind": row.kind,
-            "state": row.state,
-            "stands_for": row.stands_for,
-            "cases": row.cases,
-            "reason": row.reason,
-        }
+    return Tick(
+        at=row.at,
+        kind=row.kind,
+        state=row.state,
+        stands_for=row.stands_for,
+        cases=row.cases,
+        reason=row.reason,
     )

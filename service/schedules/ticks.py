@@ -12,14 +12,13 @@ from itertools import takewhile
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.retunes import Cause
-from shardtune.api_schemas.schedules import ScheduleSpec, Trigger
+from shardtune.api_schemas.retunes import RetuneCause
+from shardtune.api_schemas.schedules import Overlap, ScheduleSpec, TickKind, TickState, Trigger
 from shardtune.db.queries import schedules
 from shardtune.db.tables.retunes import ScheduleRow, ScheduleTickRow
 from shardtune.service.canaries import send
 from shardtune.service.process.context import Context
 from shardtune.service.retuning import case_selection, queue
-from shardtune.service.retuning.case_selection import spec_of
 from shardtune.service.schedules import catch_up, cron
 from shardtune.service.schedules.catch_up import Due
 
@@ -52,7 +51,7 @@ def start_queued(context: Context) -> int:
             if row is None or row.is_paused or schedules.is_busy(session, schedule_id):
                 continue
             for tick in schedules.queued_ticks(session, schedule_id)[:1]:
-                _begin(context, session, row, tick, "schedule")
+                _begin(context, session, row, tick, RetuneCause.SCHEDULE)
                 started += 1
     return started
 
@@ -60,13 +59,13 @@ def start_queued(context: Context) -> int:
 def run_now(context: Context, session: Session, row: ScheduleRow) -> None:
     """A tick by hand, also of a paused schedule; twice in one moment is once. The caller holds the schedule."""
     now = context.now()
-    if schedules.tick_at(session, row.id, "manual", now) is None:
-        _begin(context, session, row, _add(session, row, Due(now, runs=True), "manual", now), "manual")
+    if schedules.tick_at(session, row.id, TickKind.MANUAL, now) is None:
+        _begin(context, session, row, _add(session, row, Due(now, runs=True), TickKind.MANUAL, now), RetuneCause.MANUAL)
 
 
 def _account(context: Context, seen: ScheduleRow) -> int:
     """The ticks of one schedule; 0 where another replica has them."""
-    now, spec = context.now(), spec_of(seen)
+    now, spec = context.now(), seen.spec
     assert spec.cron is not None and seen.next_tick_at is not None
     later = cron.ticks(spec.cron, spec.timezone, seen.next_tick_at)
     passed = [seen.next_tick_at, *takewhile(lambda tick: tick <= now, later)]
@@ -82,40 +81,51 @@ def _account(context: Context, seen: ScheduleRow) -> int:
 
 def _take(context: Context, session: Session, row: ScheduleRow, spec: ScheduleSpec, due: Due) -> None:
     now = context.now()
-    if schedules.tick_at(session, row.id, "cron", due.at) is not None:
+    if schedules.tick_at(session, row.id, TickKind.CRON, due.at) is not None:
         # The clock went back and the schedule was set anew: this tick has had its turn.
         return
     waiting = len(schedules.queued_ticks(session, row.id))
     busy = waiting > 0 or schedules.is_busy(session, row.id)
-    tick = _add(session, row, due, "cron", now)
+    tick = _add(session, row, due, TickKind.CRON, now)
     if not due.runs:
         late_s = (now - due.at).total_seconds()
-        tick.state, tick.reason = "missed", f"noticed {late_s:.0f} s late, which catch_up {spec.catch_up} leaves out"
+        tick.state, tick.reason = (
+            TickState.MISSED,
+            f"noticed {late_s:.0f} s late, which catch_up {spec.catch_up} leaves out",
+        )
     elif not busy:
-        _begin(context, session, row, tick, "schedule")
-    elif spec.overlap == "skip" or waiting >= _MOST_QUEUED:
+        _begin(context, session, row, tick, RetuneCause.SCHEDULE)
+    elif spec.overlap == Overlap.SKIP or waiting >= _MOST_QUEUED:
         more = f", and {waiting} ticks wait already" if waiting else ""
-        tick.state, tick.reason = "skipped", f"the retunes of the tick before have not ended{more}"
+        tick.state, tick.reason = TickState.SKIPPED, f"the retunes of the tick before have not ended{more}"
     else:
         tick.reason = "waits until the retunes of the tick before have ended"
 
 
-def _add(session: Session, row: ScheduleRow, due: Due, kind: str, now: datetime) -> ScheduleTickRow:
+def _add(session: Session, row: ScheduleRow, due: Due, kind: TickKind, now: datetime) -> ScheduleTickRow:
     tick = ScheduleTickRow(
-        schedule_id=row.id, at=due.at, kind=kind, state="queued", stands_for=due.stands_for, cases=0, created_at=now
+        schedule_id=row.id,
+        at=due.at,
+        kind=kind,
+        state=TickState.QUEUED,
+        stands_for=due.stands_for,
+        cases=0,
+        created_at=now,
     )
     session.add(tick)
     session.flush()
     return tick
 
 
-def _begin(context: Context, session: Session, row: ScheduleRow, tick: ScheduleTickRow, cause: Cause) -> None:
+def _begin(context: Context, session: Session, row: ScheduleRow, tick: ScheduleTickRow, cause: RetuneCause) -> None:
     """Do what a tick is for: ask for retunes, or, of a drift schedule that no person runs, send canaries."""
-    spec = spec_of(row)
+    spec = row.spec
     keys = case_selection.selected(context, session, row.project_id, spec.cases)
     tick.cases = len(keys)
-    tick.state, tick.reason = ("started", None) if keys else ("skipped", "no recommendation matches its cases")
-    if spec.trigger is Trigger.DRIFT and cause == "schedule":
+    tick.state, tick.reason = (
+        (TickState.STARTED, None) if keys else (TickState.SKIPPED, "no recommendation matches its cases")
+    )
+    if spec.trigger is Trigger.DRIFT and cause == RetuneCause.SCHEDULE:
         _send_canaries(context, session, row, tick, keys)
     else:
         _ask(context, session, row, tick, cause, keys)
@@ -130,11 +140,11 @@ def _send_canaries(
     if why_not:
         parts = "; ".join(f"{why} ({count})" for why, count in why_not.items())
         tick.reason = f"no canary for {why_not.total()} of its {len(keys)} cases: {parts}"
-        tick.state = "skipped" if why_not.total() == len(keys) else tick.state
+        tick.state = TickState.SKIPPED if why_not.total() == len(keys) else tick.state
 
 
 def _ask(
-    context: Context, session: Session, row: ScheduleRow, tick: ScheduleTickRow, cause: Cause, keys: Sequence[str]
+    context: Context, session: Session, row: ScheduleRow, tick: ScheduleTickRow, cause: RetuneCause, keys: Sequence[str]
 ) -> None:
     now = context.now()
     asked = [

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from shardtune.api_schemas.best import Resolved
 from shardtune.api_schemas.exports import Export, ExportFormat
 from shardtune.api_schemas.studies import Contender, Study, StudyPage, StudyPhase, StudyResult, StudySpec, StudyState
-from shardtune.api_schemas.trials import RejectionPage, TrialPage, TrialState
+from shardtune.api_schemas.trials import RejectionPage, RunPurpose, TrialPage, TrialState
 from shardtune.db.queries import leases, studies, trials
 from shardtune.db.queries.studies import StudyFilter
 from shardtune.db.tables.studies import StudyRow
@@ -72,7 +72,7 @@ def create(
         except IntegrityError:
             message = f"study_id ({study_id}) is taken; choose another, or leave it out"
             raise Conflict("study_exists", message) from None
-        leases.add_run(session, study, None, "profile", now)
+        leases.add_run(session, study, None, RunPurpose.PROFILE, now)
         log.info("study created", extra={"study": study.id, "model": spec.model.name})
         created = views.study(study, {}, 0)
         if resolve_key is None:

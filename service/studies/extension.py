@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.studies import Study, StudyPhase, StudyState, Verdict
 from shardtune.api_schemas.study_changes import Extension
-from shardtune.api_schemas.trials import TrialState
+from shardtune.api_schemas.trials import RunPurpose, TrialState
 from shardtune.db.queries import leases, studies
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.access import quotas
@@ -123,7 +123,7 @@ def _grow(session: Session, row: StudyRow, more: Extension, now: datetime) -> No
 
 
 def _check_more_pairs(row: StudyRow) -> None:
-    if row.promotion is None or not row.promotion["candidates"]:
+    if row.promotion is None or not row.promotion.candidates:
         raise Conflict(
             "nothing_to_extend", f"study {row.id} has no candidate to pair with the baseline; give add_trials"
         )
@@ -134,7 +134,7 @@ def _check_more_pairs(row: StudyRow) -> None:
 def _search_on(session: Session, row: StudyRow, now: datetime) -> None:
     """Back from the promotion; what of it still runs may finish, and does not count for the next one."""
     for run in leases.open_runs(session, row.id):
-        if run.state is TrialState.WAITING and run.purpose != "search":
+        if run.state is TrialState.WAITING and run.purpose != RunPurpose.SEARCH:
             transitions.run(run, TrialState.CANCELLED, now)
     row.phase, row.promotion, row.reason = StudyPhase.SEARCH, None, None
     row.promotion_round += 1

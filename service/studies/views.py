@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from shardtune.api_schemas.measurements import Measurement
 from shardtune.api_schemas.predictions import TrialPrediction
 from shardtune.api_schemas.studies import Study
-from shardtune.api_schemas.trials import Attempt, Run, Trial
+from shardtune.api_schemas.trials import Attempt, Run, RunPurpose, Trial
 from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow, TrialRow
 from shardtune.tuner.prediction import learning
 
@@ -37,7 +37,7 @@ def study(row: StudyRow, trials: Mapping[str, int], rejected: int) -> Study:
 
 def trial(row: TrialRow) -> Trial:
     """A trial with its runs; its figures are those of the search run."""
-    measured = next((run.measurement for run in row.runs if run.purpose == "search"), None)
+    measured = next((run.measurement for run in row.runs if run.purpose == RunPurpose.SEARCH), None)
     return Trial(
         number=row.number,
         state=row.state,

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 
 from starlette.concurrency import run_in_threadpool
 
+from shardtune.api_schemas.webhooks import DeliveryState
 from shardtune.db.queries import webhooks
 from shardtune.service.process.background import run_every
 from shardtune.service.process.context import Context
@@ -79,15 +80,15 @@ def note(context: Context, message: Message, answer: ReceiverAnswer) -> None:
     now = context.now()
     with context.db.write() as session:
         row = webhooks.delivery(session, message.delivery_id)
-        if row is None or row.state != "waiting" or row.tries != message.tries:
+        if row is None or row.state != DeliveryState.WAITING or row.tries != message.tries:
             return
         row.status, row.error = answer.status, answer.error
         extra = {"webhook": message.webhook_id, "delivery": row.id, "tries": row.tries, "status": answer.status}
         if answer.is_success:
-            row.state, row.finished_at, row.next_at = "delivered", now, None
+            row.state, row.finished_at, row.next_at = DeliveryState.DELIVERED, now, None
             log.info("webhook delivered", extra=extra)
         elif answer.status == _GONE or row.tries > len(RETRY_S):
-            row.state, row.finished_at, row.next_at = "failed", now, None
+            row.state, row.finished_at, row.next_at = DeliveryState.FAILED, now, None
             why = "the receiver answered 410 (gone)" if answer.status == _GONE else f"{row.tries} tries failed"
             webhooks.disable(session, row.webhook_id, f"{why}, last: {answer.error}", now)
             log.warning("webhook disabled: %s", why, extra=extra)

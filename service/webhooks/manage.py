@@ -7,7 +7,7 @@ import secrets as random_names
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from shardtune.api_schemas.webhooks import Delivery, Webhook, WebhookSpec, WebhookWithSecret
+from shardtune.api_schemas.webhooks import Delivery, DeliveryState, Webhook, WebhookSpec, WebhookWithSecret
 from shardtune.db.queries import studies, webhooks
 from shardtune.db.tables.studies import DeliveryRow, WebhookRow
 from shardtune.service.http.errors import Conflict, NotFound, invalid
@@ -145,7 +145,7 @@ def _note_test(context: Context, message: Message, status: int | None, error: st
         if row is None:
             raise NotFound("unknown_webhook", f"webhook {message.webhook_id} was deleted meanwhile")
         row.status, row.error, row.finished_at = status, error, context.now()
-        row.state = "failed" if error else "delivered"
+        row.state = DeliveryState.FAILED if error else DeliveryState.DELIVERED
         return _delivery(row)
 
 

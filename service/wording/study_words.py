@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from shardtune.api_schemas.measurements import Progress
-from shardtune.api_schemas.restart import RestartCheck
+from shardtune.api_schemas.restart import RestartCheck, RestartOutcome
 from shardtune.api_schemas.studies import FEWEST_PAIRS, Study, StudyPhase
-from shardtune.api_schemas.trials import Rejection, Run, Trial, TrialState
+from shardtune.api_schemas.trials import Rejection, Run, RunPurpose, Trial, TrialOrigin, TrialState
 from shardtune.tuner.verdict import promotion
 
 _MOST_REASONS = 5
@@ -75,8 +75,8 @@ def predicted(trial: Trial) -> str:
 
 def restarted(check: RestartCheck) -> str:
     """What the check of the winner's own checkpoint came to."""
-    if check.outcome != "passed":
-        return f"{'not checked' if check.outcome == 'not_checked' else check.outcome}: {check.reason}"
+    if check.outcome != RestartOutcome.PASSED:
+        return f"{'not checked' if check.outcome is RestartOutcome.NOT_CHECKED else check.outcome}: {check.reason}"
     assert check.checkpoint_bytes is not None
     off = f"largest difference {check.loss_difference:.1e}" if check.loss_difference else "no difference"
     retries = ", no allocator retries" if check.allocator_retries == 0 else ""
@@ -97,7 +97,7 @@ def why_not(trials: Sequence[Trial], rejections: Sequence[Rejection]) -> list[tu
             ("", f"and {len(rows) - _MOST_REASONS} more; `shardtune serve` has them under /v1/studies")
         ]
     rows += [("refused", text) for text in closest_refusals(rejections)]
-    if all(trial.origin != "sampler" for trial in trials):
+    if all(trial.origin != TrialOrigin.SAMPLER for trial in trials):
         rows.append(("note", "only the starting configurations ran, nothing was searched; allow 12 trials or more"))
     return rows
 
@@ -112,7 +112,7 @@ def activity(study: Study, trials: Sequence[Trial]) -> str:
     if not running:
         return what + ", choosing the next configuration" if not confirming else what
     trial, run = running[-1]
-    if run.purpose == "restart":
+    if run.purpose == RunPurpose.RESTART:
         return f"trial {trial.number} won, and has to go on from its own checkpoint: {step(run.progress)}"
     return f"{what}, trial {trial.number}: {step(run.progress)}"
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from shardtune.api_schemas.fingerprints import Effect
 from shardtune.api_schemas.hardware import Cluster, Inventory
 from shardtune.api_schemas.models import ModelSpec
 from shardtune.api_schemas.studies import StudySpec
@@ -140,7 +141,9 @@ def refusal(worker: WorkerRow, study: StudyRow) -> str:
     """Why, field by field."""
     assert study.fingerprint is not None
     found = changes(study.fingerprint.value, worker.inventory.fingerprint, study.cluster.nodes)
-    changed = ", ".join(f"{item.field} {item.now} instead of {item.was}" for item in found if item.effect == "stale")
+    changed = ", ".join(
+        f"{item.field} {item.now} instead of {item.was}" for item in found if item.effect == Effect.STALE
+    )
     return (
         f"{_REFUSAL}{worker.name} has {changed}, and measurements on both do not compare; "
         "restore it, or start a new study"

@@ -103,6 +103,6 @@ def _dependent(row: ServedCaseRow) -> Dependent:
         case_key=row.case_key,
         recommendation_id=row.serving.id,
         model=row.serving.answer.model.name,
-        freshness="fresh" if row.freshness == "fresh" else "stale",
+        freshness=row.freshness,
         changed_fields=tuple(row.changed_fields),
     )

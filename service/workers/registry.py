@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.leases import SERVED_VERSIONS, Registered, Registration, Worker, WorkerPage
 from shardtune.api_schemas.studies import StudyPhase
+from shardtune.api_schemas.trials import RunPurpose
 from shardtune.db.queries import leases, workers
 from shardtune.db.tables.studies import RunRow, StudyRow, WorkerRow
 from shardtune.service.http import paging
@@ -152,7 +153,7 @@ def reservations(
 
 def knows(worker: WorkerRow, run: RunRow) -> bool:
     """Whether the worker's release has heard of the run's kind of task."""
-    return run.purpose != "restart" or "restart" in worker.inventory.task_kinds
+    return run.purpose != RunPurpose.RESTART or "restart" in worker.inventory.task_kinds
 
 
 def has_restart_worker(context: Context, session: Session, study: StudyRow) -> bool:

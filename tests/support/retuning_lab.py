@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from sqlalchemy import select
 
-from shardtune.api_schemas.events import BEST_EVENTS
+from shardtune.api_schemas.events import EVENT_TYPES
 from shardtune.api_schemas.failures import FailureKind
 from shardtune.db.queries import retunes as rows
 from shardtune.db.tables.studies import DeliveryRow, WebhookRow
@@ -24,7 +24,12 @@ class Lab:
         self.fingerprint = FINGERPRINT
         self.speed = speed_of
         self.broken = set()
-        hook = {"url": "http://127.0.0.1:9/hook", "events": list(BEST_EVENTS), "is_enabled": True, "secret_version": 1}
+        hook = {
+            "url": "http://127.0.0.1:9/hook",
+            "events": tuple(kind for kind in EVENT_TYPES if kind.startswith("best.")),
+            "is_enabled": True,
+            "secret_version": 1,
+        }
         with self.context.db.write() as session:
             session.add(WebhookRow(id="hook", created_at=self.context.now(), **hook))
 

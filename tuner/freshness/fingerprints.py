@@ -35,7 +35,8 @@ def _series(was: str, now: str) -> Effect | None:
     """Versions: the first two numbers decide."""
     if was == now:
         return None
-    return "stale" if re.findall(r"\d+", was)[:2] != re.findall(r"\d+", now)[:2] else "confidence"
+    is_same_series = re.findall(r"\d+", was)[:2] == re.findall(r"\d+", now)[:2]
+    return Effect.CONFIDENCE if is_same_series else Effect.STALE
 
 
 def _by_more_than(stale: float, confidence: float) -> Judge:
@@ -43,16 +44,16 @@ def _by_more_than(stale: float, confidence: float) -> Judge:
 
     def judge(was: float, now: float) -> Effect | None:
         difference = abs(was - now) / max(was, now)
-        return "stale" if difference > stale else "confidence" if difference > confidence else None
+        return Effect.STALE if difference > stale else Effect.CONFIDENCE if difference > confidence else None
 
     return judge
 
 
 def _bands(was: float, now: float) -> Effect | None:
-    return "stale" if abs(bandwidth_band(was) - bandwidth_band(now)) > 1 else None
+    return Effect.STALE if abs(bandwidth_band(was) - bandwidth_band(now)) > 1 else None
 
 
-_STALE = _exactly("stale")
+_STALE = _exactly(Effect.STALE)
 
 POLICY: Mapping[str, Rule] = {
     "device": Rule(_STALE, "other hardware"),
@@ -94,14 +95,14 @@ def changes(was: Fingerprint, now: Fingerprint, nodes: int = 1) -> tuple[FieldCh
         if effect is None:
             continue
         if _matters_less(rule, now, nodes):
-            effect = "confidence"
+            effect = Effect.CONFIDENCE
         found.append(FieldChange(field=field, was=before, now=after, effect=effect))
     return tuple(found)
 
 
 def stale_fields(was: Fingerprint, now: Fingerprint, nodes: int = 1) -> tuple[str, ...]:
     """The fields because of which measurements on both do not compare; empty: they do."""
-    return tuple(change.field for change in changes(was, now, nodes) if change.effect == "stale")
+    return tuple(change.field for change in changes(was, now, nodes) if change.effect == Effect.STALE)
 
 
 def _matters_less(rule: Rule, now: Fingerprint, nodes: int) -> bool:

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal
 
-from shardtune.api_schemas.fingerprints import FieldChange
+from shardtune.api_schemas.fingerprints import Effect, FieldChange, Freshness
 from shardtune.api_schemas.hardware import Fingerprint
 from shardtune.tuner.freshness.fingerprints import POLICY, changes
 
@@ -39,7 +38,7 @@ class CaseStanding:
 class Marks:
     """What is written down about the freshness of a recommendation."""
 
-    freshness: Literal["fresh", "stale"] = "fresh"
+    freshness: Freshness = Freshness.FRESH
     changed_fields: tuple[str, ...] = ()
     stale_since: datetime | None = None
     announced_at: datetime | None = None
@@ -86,8 +85,8 @@ def marked(now_written: Marks, standing: CaseStanding, is_asked: bool, now: date
     is_news = not set(standing.values) <= set(announced_for)
     if is_asked and is_news and max(since, standing.changed_at) + debounce <= now:
         announced_at, announced_for = now, tuple(sorted({*announced_for, *standing.values}))
-    return Marks("stale", standing.stale_fields, since, announced_at, announced_for)
+    return Marks(Freshness.STALE, standing.stale_fields, since, announced_at, announced_for)
 
 
 def _stale(found: Sequence[FieldChange]) -> list[FieldChange]:
-    return [change for change in found if change.effect == "stale"]
+    return [change for change in found if change.effect == Effect.STALE]

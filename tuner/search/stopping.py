@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from shardtune.api_schemas.studies import MOST_PAIRS, MOST_TRIALS, Budget
 from shardtune.api_schemas.study_changes import Extension
-from shardtune.api_schemas.trials import TrialState
+from shardtune.api_schemas.trials import TrialOrigin, TrialState
 from shardtune.tuner.history import Observation
 
 MIN_TRIALS = 12
@@ -34,7 +34,7 @@ def end_of_search(
 
 def _no_more_gain(history: Sequence[Observation]) -> str | None:
     finished = [obs for obs in history if obs.state in _FINISHED]
-    sampled = [obs for obs in finished if obs.origin == "sampler"]
+    sampled = [obs for obs in finished if obs.origin == TrialOrigin.SAMPLER]
     if len(finished) < MIN_TRIALS or len(sampled) < PATIENCE:
         return None
     recent = {obs.number for obs in sampled[-PATIENCE:]}

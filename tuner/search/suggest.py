@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import assert_never
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
@@ -17,8 +18,8 @@ from optuna.trial import FrozenTrial, create_trial
 
 from shardtune.api_schemas.search_space import KnobValue
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.trials import Rejection, TrialState
-from shardtune.tuner.history import Observation, Origin
+from shardtune.api_schemas.trials import Rejection, TrialOrigin, TrialState
+from shardtune.tuner.history import Observation
 from shardtune.tuner.search.dominance import probably_too_large, too_large
 from shardtune.tuner.search.space import Chooser, Space
 
@@ -45,7 +46,7 @@ class Suggestion:
 
     config: TrialConfig | None
     """None: everything that may run has been tried."""
-    origin: Origin | None
+    origin: TrialOrigin | None
     rejections: tuple[Rejection, ...] = ()
 
 
@@ -72,7 +73,7 @@ class _Ask:
             self.rejections.append(rejection)
         return rejection is None
 
-    def suggest(self, config: TrialConfig | None, origin: Origin | None) -> Suggestion:
+    def suggest(self, config: TrialConfig | None, origin: TrialOrigin | None) -> Suggestion:
         """The answer, with the reasons of refused seeds (a baseline among them) and the closest of the others."""
         seeds, others = self.rejections[: self.seeds_refused], self.rejections[self.seeds_refused :]
         others.sort(key=lambda rejection: rejection.needed_gib - rejection.available_gib)
@@ -81,7 +82,7 @@ class _Ask:
 
 def next_config(
     space: Space,
-    seeds: Sequence[tuple[TrialConfig, Origin]],
+    seeds: Sequence[tuple[TrialConfig, TrialOrigin]],
     history: Sequence[Observation],
     rejected: Collection[str],
     gate: Gate,
@@ -103,12 +104,15 @@ def next_config(
     rng = random.Random(f"{seed}:{len(history)}:{len(rejected)}")
     for candidate in _candidates(space, history, warm, gate, ask, rng):
         if ask.accepts(candidate):
-            return ask.suggest(candidate, "sampler")
+            return ask.suggest(candidate, TrialOrigin.SAMPLER)
     return ask.suggest(None, None)
 
 
 def next_given(
-    given: Sequence[tuple[TrialConfig, Origin]], history: Sequence[Observation], rejected: Collection[str], gate: Gate
+    given: Sequence[tuple[TrialConfig, TrialOrigin]],
+    history: Sequence[Observation],
+    rejected: Collection[str],
+    gate: Gate,
 ) -> Suggestion:
     """The next of a list that has not been tried and passes the gate; nothing beyond the list is suggested."""
     taken = {obs.config_key for obs in history} | set(rejected)
@@ -220,7 +224,11 @@ def _told(space: Space, obs: Observation) -> FrozenTrial | None:
             return create_trial(state=state, params=params, distributions=distributions, constraints=violated)
         case TrialState.RUNNING | TrialState.WAITING:
             return create_trial(state=optuna.trial.TrialState.RUNNING, params=params, distributions=distributions)
-    return None
+        case TrialState.COMPLETE | TrialState.FAILED | TrialState.CANCELLED:
+            # Nothing is known of the configuration.
+            return None
+        case _:
+            assert_never(obs.state)
 
 
 def _is_ordered(values: tuple[KnobValue, ...]) -> bool:

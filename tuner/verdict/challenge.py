@@ -12,18 +12,19 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from statistics import median
-from typing import Literal
+from typing import Literal, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shardtune.api_schemas.promotion import PromotionField
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies import FEWEST_PAIRS
 from shardtune.api_schemas.trials import TrialState
 from shardtune.tuner.history import Observation
 from shardtune.tuner.verdict import paired_test
 from shardtune.tuner.verdict.paired_test import Decision
-from shardtune.tuner.verdict.promotion import NEAR, PromotionField
+from shardtune.tuner.verdict.promotion import NEAR
 from shardtune.tuner.verdict.ranking import contender, search_speeds
 
 MOST_CHALLENGERS = 3
@@ -65,9 +66,11 @@ def finding(log_ratios: Sequence[float], most_pairs: int, first: float | None) -
     match decide(log_ratios, most_pairs, first):
         case "faster":
             return "faster"
-        case "not_shown" if _is_small((first, *log_ratios)):
-            return "kept"
-    return "inconclusive"
+        case "not_shown" | "open" as decision:
+            # One that ended while it was open ran out of trials, runs or workers.
+            return "kept" if decision == "not_shown" and _is_small((first, *log_ratios)) else "inconclusive"
+        case decision:
+            assert_never(decision)
 
 
 def _is_small(log_ratios: Sequence[float]) -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from shardtune.api_schemas.promotion import PromotionField
 from shardtune.tuner.verdict import paired_test
 from shardtune.tuner.verdict.paired_test import Decision
 
@@ -26,17 +27,6 @@ ROUNDS = ((1, 8), (1, 4), (2, 1))
 run nobody is eliminated for a single disturbed one."""
 
 Decide = Callable[[Sequence[float], int], Decision]
-
-
-@dataclass(frozen=True)
-class PromotionField:
-    """Who is run again."""
-
-    baseline: int | None
-    """None: no configuration is feasible."""
-    candidates: tuple[int, ...]
-    """The fastest other feasible trials of the search, fastest first; empty: the baseline is the only feasible one."""
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,13 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 
 from shardtune.api_schemas.measurements import Measurement
+from shardtune.api_schemas.promotion import PromotionField
 from shardtune.api_schemas.studies import Contender, Promotion, StudyResult, Verdict
-from shardtune.api_schemas.trials import TrialState
+from shardtune.api_schemas.trials import TrialOrigin, TrialState
 from shardtune.tuner.history import Observation
 from shardtune.tuner.verdict import paired_test
 from shardtune.tuner.verdict.numerics import Judgement
-from shardtune.tuner.verdict.promotion import MOST_CANDIDATES, NEAR, PromotionField, Standing
+from shardtune.tuner.verdict.promotion import MOST_CANDIDATES, NEAR, Standing
 
 
 def contender(obs: Observation) -> Contender:
@@ -108,10 +109,10 @@ def result(
 def _baseline(
     history: Sequence[Observation], feasible: Sequence[Observation], spec_has_baseline: bool, judgement: Judgement
 ) -> tuple[Observation, tuple[str, ...]]:
-    own = next((obs for obs in feasible if obs.origin == "baseline"), None)
+    own = next((obs for obs in feasible if obs.origin == TrialOrigin.BASELINE), None)
     if own is not None:
         return own, ()
-    defaults = [obs for obs in feasible if obs.origin == "default"]
+    defaults = [obs for obs in feasible if obs.origin == TrialOrigin.DEFAULT]
     notes: tuple[str, ...] = ()
     if spec_has_baseline:
         notes = (f"the given baseline was replaced: {_why_not(history, judgement)}",)
@@ -124,7 +125,7 @@ def _baseline(
 
 
 def _why_not(history: Sequence[Observation], judgement: Judgement) -> str:
-    own = next((obs for obs in history if obs.origin == "baseline"), None)
+    own = next((obs for obs in history if obs.origin == TrialOrigin.BASELINE), None)
     if own is None:
         return "the memory gate rejected it"
     if own.number in judgement.infeasible:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from shardtune.api_schemas.failures import Failure, FailureKind
-from shardtune.api_schemas.restart import RestartCheck, RestartMeasurement
+from shardtune.api_schemas.restart import RestartCheck, RestartMeasurement, RestartOutcome
 from shardtune.api_schemas.studies import StudyResult, StudySpec
 from shardtune.api_schemas.trials import TrialState
 from shardtune.api_schemas.workload import Recipe
@@ -87,7 +87,7 @@ def _check(run: RestartRun) -> RestartCheck:
         outcome: Literal["failed", "not_checked"] = "failed" if refuses(run.failure) else "not_checked"
         reason = f"{run.failure.kind.value}: {run.failure.message}"
         return _with_figures(RestartCheck(trial_number=run.trial, outcome=outcome, reason=reason), run.measured)
-    return _with_figures(RestartCheck(trial_number=run.trial, outcome="passed"), run.measured)
+    return _with_figures(RestartCheck(trial_number=run.trial, outcome=RestartOutcome.PASSED), run.measured)
 
 
 def _with_figures(check: RestartCheck, measured: RestartMeasurement | None) -> RestartCheck:
@@ -109,4 +109,4 @@ def _with_figures(check: RestartCheck, measured: RestartMeasurement | None) -> R
 
 
 def _unchecked(number: int, why: str) -> RestartCheck:
-    return RestartCheck(trial_number=number, outcome="not_checked", reason=why)
+    return RestartCheck(trial_number=number, outcome=RestartOutcome.NOT_CHECKED, reason=why)

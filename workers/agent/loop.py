@@ -8,6 +8,7 @@ import dataclasses
 import logging
 import secrets
 from collections.abc import Callable
+from typing import assert_never
 
 from shardtune.api_schemas.failures import Failure, FailureKind
 from shardtune.api_schemas.hardware import Fingerprint, Inventory
@@ -234,10 +235,14 @@ def _describe(lease: Lease) -> str:
 
 
 def _end(result: Measurement | ModelProfile | RestartMeasurement | Failure) -> str:
-    if isinstance(result, Failure):
-        return f"{result.kind} ({result.message})"
-    if isinstance(result, Measurement):
-        return f"{result.tokens_per_s_per_gpu:.1f} tokens/s/GPU"
-    if isinstance(result, RestartMeasurement):
-        return f"saved in {result.save_s:.2f} s, loaded in {result.load_s:.2f} s"
-    return f"{result.parameters:,} parameters"
+    match result:
+        case Failure():
+            return f"{result.kind} ({result.message})"
+        case Measurement():
+            return f"{result.tokens_per_s_per_gpu:.1f} tokens/s/GPU"
+        case RestartMeasurement():
+            return f"saved in {result.save_s:.2f} s, loaded in {result.load_s:.2f} s"
+        case ModelProfile():
+            return f"{result.parameters:,} parameters"
+        case _:
+            assert_never(result)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from shardtune.api_schemas.fingerprints import FingerprintDetail, FingerprintHolder, FingerprintRecord
+from shardtune.api_schemas.fingerprints import Effect, FingerprintDetail, FingerprintHolder, FingerprintRecord
 from shardtune.service.cli.connection import running
 from shardtune.service.cli.options import DEFAULT_SERVICE, AsJson, KeyFile, RunningService
 
@@ -53,7 +53,7 @@ def lines(record: FingerprintRecord) -> list[str]:
 def _holder(holder: FingerprintHolder) -> str:
     until = f"{holder.until:%Y-%m-%d %H:%M}" if holder.until else ("now" if holder.is_live else "it was last heard of")
     changed = "; ".join(
-        change.describe() + (" (lowers the confidence only)" if change.effect == "confidence" else "")
+        change.describe() + (" (lowers the confidence only)" if change.effect == Effect.CONFIDENCE else "")
         for change in holder.changes
     )
     return f"{holder.worker} from {holder.since:%Y-%m-%d %H:%M} until {until}" + (f": {changed}" if changed else "")

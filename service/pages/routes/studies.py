@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Form, Query, Request
 from starlette.responses import PlainTextResponse, Response
 
-from shardtune.api_schemas.best import DecisionRequest
+from shardtune.api_schemas.best import DecisionRequest, UserDecision
 from shardtune.api_schemas.keys import Scope
 from shardtune.api_schemas.studies import MOST_TRIALS, Study, StudyState
 from shardtune.api_schemas.study_changes import Extension
@@ -27,7 +27,6 @@ from shardtune.service.studies import create_and_read as rules
 router = APIRouter(prefix="/studies")
 
 _LIST = 40
-_DECISIONS = ("approve", "reject", "pin", "unpin", "rollback")
 WRITES = may(Scope.STUDIES_WRITE)
 
 
@@ -134,15 +133,15 @@ def extend(context: InContext, study_id: str, add_trials: Annotated[int, Form(ge
 @router.post("/{study_id}/recommendation/{action}", dependencies=[Checked, WRITES])
 def decide(context: InContext, study_id: str, action: str) -> Response:
     """Approve, reject, pin, unpin or roll back to what the study recommends."""
-    if action not in _DECISIONS:
-        raise NotFound("unknown_action", f"A recommendation can be {', '.join(_DECISIONS)}, not {action!r}.")
+    if action not in tuple(UserDecision):
+        raise NotFound("unknown_action", f"A recommendation can be {', '.join(UserDecision)}, not {action!r}.")
     with context.db.read() as session:
         row = rules.must_exist(context, session, study_id)
         found = recommended.of_study(session, study_id)
     if found is None:
         raise NotFound("unknown_recommendation", f"Study {study_id} has recommended nothing.")
     request = DecisionRequest(recommendation_id=found.recommendation_id)
-    decisions.decide(context, found.case_key, action, request, project_id=row.project_id)
+    decisions.decide(context, found.case_key, UserDecision(action), request, project_id=row.project_id)
     return see_other(f"/studies/{study_id}")
 
 

@@ -12,7 +12,7 @@ from shardtune.db.listing import Page
 from shardtune.db.queries import overview, studies, workers
 from shardtune.db.tables.studies import StudyRow, WorkerRow
 from shardtune.service.pages.views import freshness, purpose, words
-from shardtune.service.pages.views.freshness import Freshness
+from shardtune.service.pages.views.freshness import StudyFreshness
 from shardtune.service.pages.views.purpose import Purpose
 from shardtune.service.pages.views.recommended import Recommended, of_studies
 from shardtune.service.studies import views as shown
@@ -33,7 +33,7 @@ class StudyLine:
     peak_gib: float | None
     capacity_gib: float
     """What a rank may use."""
-    freshness: Freshness
+    freshness: StudyFreshness
     recommended: Recommended | None
 
 

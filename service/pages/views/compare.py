@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies import Study
+from shardtune.api_schemas.trials import RunPurpose
 from shardtune.db.queries import studies, trials
 from shardtune.service.pages.figures import knob_value, memory, percent, rate, ratio, seconds
 from shardtune.service.pages.views import best, words
@@ -91,8 +92,12 @@ def _side(session: Session, project_id: str | None, pick: str) -> _Side | None:
     trial = trials.by_number(session, name, wanted) if wanted is not None else None
     if trial is None:
         return None
-    measured = next((run.measurement for run in trial.runs if run.purpose == "search"), None)
-    again = [run.measurement.tokens_per_s_per_gpu for run in trial.runs if run.purpose == "confirm" and run.measurement]
+    measured = next((run.measurement for run in trial.runs if run.purpose == RunPurpose.SEARCH), None)
+    again = [
+        run.measurement.tokens_per_s_per_gpu
+        for run in trial.runs
+        if run.purpose == RunPurpose.CONFIRM and run.measurement
+    ]
     return _Side(
         study=study,
         number=trial.number,

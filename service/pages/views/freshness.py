@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from shardtune.api_schemas.fingerprints import FieldChange
+from shardtune.api_schemas.fingerprints import Effect, FieldChange
 from shardtune.api_schemas.studies import Study
 from shardtune.db.tables.studies import WorkerRow
 from shardtune.service.workers import compatibility
@@ -12,7 +12,7 @@ from shardtune.tuner.freshness.fingerprints import changes
 
 
 @dataclass(frozen=True)
-class Freshness:
+class StudyFreshness:
     """How an answer stands to the workers."""
 
     word: Literal["fresh", "stale", "unchecked"]
@@ -23,22 +23,22 @@ class Freshness:
     """These with what they were and are, where a worker has them."""
 
 
-def of(study: Study, workers: Sequence[WorkerRow], stale_fields: Sequence[str] = ()) -> Freshness:
+def of(study: Study, workers: Sequence[WorkerRow], stale_fields: Sequence[str] = ()) -> StudyFreshness:
     """Stale as the service has marked it, by `stale_fields`; else where no registered worker compares any more."""
     able = [worker for worker in workers if compatibility.same_shape(worker.inventory.cluster, study.cluster)]
     if study.fingerprint is None or not able:
-        return Freshness("unchecked", "no registered worker has this hardware, so nothing can be compared")
+        return StudyFreshness("unchecked", "no registered worker has this hardware, so nothing can be compared")
     fingerprint, nodes = study.fingerprint, study.cluster.nodes
     found = {worker.name: _stale(changes(fingerprint, worker.inventory.fingerprint, nodes)) for worker in able}
     nearest = min(able, key=lambda worker: (len(found[worker.name]), -worker.seen_at.timestamp()))
     changed = found[nearest.name]
     if not changed and not stale_fields:
-        return Freshness("fresh", "a registered worker still has the hardware and software this was measured on")
+        return StudyFreshness("fresh", "a registered worker still has the hardware and software this was measured on")
     named = ", ".join(change.describe() for change in changed) or ", ".join(stale_fields)
     fields = tuple(stale_fields) or tuple(change.field for change in changed)
     shown = ", ".join(change.describe() for change in changed)
-    return Freshness("stale", f"changed since, on worker {nearest.name}: {named}", fields, shown)
+    return StudyFreshness("stale", f"changed since, on worker {nearest.name}: {named}", fields, shown)
 
 
 def _stale(found: Sequence[FieldChange]) -> list[FieldChange]:
-    return [change for change in found if change.effect == "stale"]
+    return [change for change in found if change.effect == Effect.STALE]

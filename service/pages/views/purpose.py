@@ -7,6 +7,7 @@ from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.retunes import RetuneOutcome, RetuneState
 from shardtune.api_schemas.studies import Study
+from shardtune.api_schemas.system_studies import SystemStudyKind
 from shardtune.db.queries import retunes
 from shardtune.db.tables.retunes import RetuneRow
 from shardtune.service.wording import retune_words
@@ -51,7 +52,7 @@ def _of(study: Study, found: dict[str, tuple[RetuneRow, str | None]]) -> Purpose
     system_study = study.system_study
     if system_study is None:
         return _SEARCH
-    kind = "new search" if system_study.kind == "search" else system_study.kind
+    kind = "new search" if system_study.kind == SystemStudyKind.SEARCH else system_study.kind
     if system_study.retune_id not in found:
         return Purpose(kind, _EXPLAINED[system_study.kind], system_study.warm_study_id)
     retune, schedule = found[system_study.retune_id]

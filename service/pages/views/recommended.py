@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import assert_never
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.best import RecommendationState, Renewed
+from shardtune.api_schemas.best import DecisionAction, RecommendationState, Renewed
+from shardtune.api_schemas.fingerprints import Freshness
 from shardtune.api_schemas.retunes import RetuneState
 from shardtune.api_schemas.studies import StudyResult
 from shardtune.db.queries import best, recommended, retunes
@@ -17,20 +19,20 @@ from shardtune.service.wording import retune_words
 _SHOWN = 8
 """Decisions shown, newest first."""
 _WORDS = {
-    "proposed": "proposed",
-    "served": "served, as the fastest known",
-    "kept": "kept back: what is served is faster",
-    "approved": "approved",
-    "rejected": "rejected",
-    "pinned": "pinned",
-    "unpinned": "unpinned",
-    "rolled_back": "rolled back to",
-    "stale": "stale: the machines have changed",
-    "fresh": "fresh again: the machines have changed back",
-    "renewed": "measured again, and stays",
-    "superseded": "measured on changed hardware or software since",
-    "inconclusive": "measured again, without a clear answer",
-    "regression": "found slower than it was measured",
+    DecisionAction.PROPOSED: "proposed",
+    DecisionAction.SERVED: "served, as the fastest known",
+    DecisionAction.KEPT: "kept back: what is served is faster",
+    DecisionAction.APPROVED: "approved",
+    DecisionAction.REJECTED: "rejected",
+    DecisionAction.PINNED: "pinned",
+    DecisionAction.UNPINNED: "unpinned",
+    DecisionAction.ROLLED_BACK: "rolled back to",
+    DecisionAction.STALE: "stale: the machines have changed",
+    DecisionAction.FRESH: "fresh again: the machines have changed back",
+    DecisionAction.RENEWED: "measured again, and stays",
+    DecisionAction.SUPERSEDED: "measured on changed hardware or software since",
+    DecisionAction.INCONCLUSIVE: "measured again, without a clear answer",
+    DecisionAction.REGRESSION: "found slower than it was measured",
 }
 _TONES = {
     RecommendationState.SERVING: "good",
@@ -157,7 +159,7 @@ def _view(
         newer=_newer(row, proposal) if is_serving else None,
         is_pinned=is_serving and case is not None and case.is_pinned,
         served_study=served.study_id if served is not None and served.id != row.id else None,
-        stale_fields=tuple(case.changed_fields) if is_serving and case and case.freshness == "stale" else (),
+        stale_fields=tuple(case.changed_fields) if is_serving and case and case.freshness == Freshness.STALE else (),
         actions=_actions(row, case),
         decisions=decisions,
     )
@@ -191,11 +193,12 @@ def _actions(row: RecommendationRow, case: ServedCaseRow | None) -> tuple[tuple[
             return ("approve", "Approve"), ("reject", "Reject")
         case RecommendationState.SERVING:
             return (("unpin", "Unpin"),) if case is not None and case.is_pinned else (("pin", "Pin"),)
-    return (("rollback", "Roll back to this"),)
+        case RecommendationState.RETIRED | RecommendationState.REJECTED:
+            return (("rollback", "Roll back to this"),)
+        case _:
+            assert_never(row.state)
 
 
 def _decisions(session: Session, row: RecommendationRow) -> tuple[Made, ...]:
     found = best.decisions(session, row.project_id, row.case_key, None, _SHOWN)
-    return tuple(
-        Made(d.created_at, _WORDS.get(d.action, d.action), d.by, d.note, d.recommendation_id == row.id) for d in found
-    )
+    return tuple(Made(d.created_at, _WORDS[d.action], d.by, d.note, d.recommendation_id == row.id) for d in found)

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas import times
-from shardtune.api_schemas.retunes import Retune, RetuneOutcome, RetuneState
+from shardtune.api_schemas.retunes import Retune, RetuneCause, RetuneOutcome, RetuneState
 from shardtune.api_schemas.schedules import Schedule, ScheduleSpec, Trigger
 from shardtune.db.queries import best, schedules
 from shardtune.db.tables.best import ServedCaseRow
@@ -187,7 +187,7 @@ def _ticks(schedule: Schedule, newest: Sequence[Retune]) -> tuple[Ticked, ...]:
     """Its last ticks; a change or a slow canary leaves none, but retunes."""
     made = [Ticked(tick.at, retune_words.tick_words(tick)) for tick in schedule.last_ticks]
     if schedule.trigger in (Trigger.FINGERPRINT, Trigger.DRIFT):
-        own = [one for one in newest if one.schedule_id == schedule.schedule_id and one.cause != "manual"]
+        own = [one for one in newest if one.schedule_id == schedule.schedule_id and one.cause != RetuneCause.MANUAL]
         made += [
             Ticked(o.created_at, f": {retune_words.cause(o.cause, o.changed_fields)}: 1 recommendation") for o in own
         ]

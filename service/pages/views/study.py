@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from shardtune.api_schemas.insights import Importance, ParetoPoint
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies import Study, StudyPhase, StudyState
-from shardtune.api_schemas.trials import TrialState
+from shardtune.api_schemas.trials import RunPurpose, TrialState
 from shardtune.db.listing import Page
 from shardtune.db.queries import leases, overview, trial_points, trials, workers
 from shardtune.db.queries.trial_points import TrialFilter, TrialPoint
@@ -19,7 +19,7 @@ from shardtune.service.pages.charts.parallel import Parallel, parallel
 from shardtune.service.pages.charts.plot import Plot
 from shardtune.service.pages.charts.search import best_so_far, peak, speed_against_memory
 from shardtune.service.pages.views import best, freshness, names, purpose, words
-from shardtune.service.pages.views.freshness import Freshness
+from shardtune.service.pages.views.freshness import StudyFreshness
 from shardtune.service.pages.views.predicted import Predicted, predicted
 from shardtune.service.pages.views.purpose import Purpose
 from shardtune.service.pages.views.recommended import Recommended, of_study
@@ -87,7 +87,7 @@ class StudyContext:
     best_peak_gib: float | None
     progress: StudyProgress
     trust: tuple[Trust, ...]
-    freshness: Freshness
+    freshness: StudyFreshness
     verdict_chart: Interval | None
     plots: tuple[Plot, ...]
     parallel: Parallel | None
@@ -194,7 +194,7 @@ def _activity(session: Session, study: Study, confirmed: int) -> str:
     run = running[-1]
     assert run.trial is not None
     where = f"trial {run.trial.number}: {study_words.step(run.progress)}"
-    if run.purpose == "restart":
+    if run.purpose == RunPurpose.RESTART:
         return f"restart of the winner from its own checkpoint, {where}"
     if study.phase is StudyPhase.CONFIRM:
         return f"fresh run {confirmed + 1} of at most {study_words.most_confirm_runs(study)}, {where}"

@@ -9,7 +9,7 @@ from shardtune.api_schemas.failures import FailureKind
 from shardtune.api_schemas.measurements import Measurement, RankFigures
 from shardtune.api_schemas.predictions import Prediction
 from shardtune.api_schemas.studies import Study
-from shardtune.api_schemas.trials import Trial, TrialState
+from shardtune.api_schemas.trials import RunPurpose, Trial, TrialState
 from shardtune.db.queries import trials
 from shardtune.db.tables.studies import StudyRow, TrialRow
 from shardtune.service.pages.charts.plot import Plot
@@ -69,7 +69,7 @@ def trial_page(session: Session, row: StudyRow, number: int) -> TrialContext | N
         return None
     study = best.read_models(session, [row])[0]
     trial = shown.trial(found[number])
-    run = next((run for run in trial.runs if run.purpose == "search"), None)
+    run = next((run for run in trial.runs if run.purpose == RunPurpose.SEARCH), None)
     measured = run.measurement if run else None
     reference = _reference(session, row)
     answer = best.answer(study)
@@ -113,7 +113,7 @@ def _nearest(trial: Trial, found: dict[int, TrialRow]) -> tuple[int, str, float]
 
 
 def _later_troubles(trial: Trial) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
-    later = [run for run in trial.runs if run.purpose != "search"]
+    later = [run for run in trial.runs if run.purpose != RunPurpose.SEARCH]
     found = [troubles(conditions_of(run.measurement, run.failure)) for run in later]
     return tuple((f"Fresh run {number}", lines) for number, lines in enumerate(found, 1) if lines)
 
@@ -135,7 +135,7 @@ def _plots(measured: Measurement, found: dict[int, TrialRow], reference: int | N
 
 
 def _losses_of(row: TrialRow) -> tuple[float, ...]:
-    run = next((run for run in row.runs if run.purpose == "search"), None)
+    run = next((run for run in row.runs if run.purpose == RunPurpose.SEARCH), None)
     return run.measurement.losses if run and run.measurement else ()
 
 

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from shardtune.api_schemas.studies import Study, StudyResult
+from shardtune.api_schemas.trials import RunPurpose
 from shardtune.db.tables.studies import RunRow
 from shardtune.service.pages.views.conditions import troubles
-from shardtune.service.pages.views.freshness import Freshness
+from shardtune.service.pages.views.freshness import StudyFreshness
 from shardtune.service.wording import study_words
 from shardtune.service.wording.backend_words import backend_name
 from shardtune.tuner.search.space.knobs import Flat
@@ -26,7 +27,7 @@ class Trust:
     text: str
 
 
-def trust(study: Study, fresh: Freshness, complete: Sequence[Flat], runs: Sequence[RunRow]) -> tuple[Trust, ...]:
+def trust(study: Study, fresh: StudyFreshness, complete: Sequence[Flat], runs: Sequence[RunRow]) -> tuple[Trust, ...]:
     """All of them, of a study with an answer; `complete`: the configurations that were measured; `runs`: of the best."""
     result = study.result
     if result is None:
@@ -68,7 +69,7 @@ def _rivals(result: StudyResult) -> list[Trust]:
 
 def _disturbed(result: StudyResult, runs: Sequence[RunRow]) -> list[Trust]:
     """The best's fresh runs during which something was not as it should be."""
-    seen = [run.measurement for run in runs if run.purpose == "confirm" and run.measurement is not None]
+    seen = [run.measurement for run in runs if run.purpose == RunPurpose.CONFIRM and run.measurement is not None]
     count = sum(bool(troubles(measured.conditions)) for measured in seen)
     if not count:
         return []

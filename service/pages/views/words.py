@@ -1,8 +1,11 @@
 """Clusters, workloads and outcomes in words."""
 
+from typing import assert_never
+
 from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.studies import Study, StudyPhase, StudyResult, StudyState, Verdict
+from shardtune.api_schemas.system_studies import SystemStudyKind
 from shardtune.api_schemas.trials import TrialState
 from shardtune.api_schemas.workload import Workload
 from shardtune.service.pages.figures import percent
@@ -102,7 +105,10 @@ def phase(study: Study, fresh_runs: int) -> str:
             return "counting the model's parameters"
         case StudyPhase.CONFIRM:
             return f"confirming, fresh run {fresh_runs + 1} of at most {study_words.most_confirm_runs(study)}"
-    return "searching" if study.system_study is None else "measuring"
+        case StudyPhase.SEARCH | StudyPhase.DONE:
+            return "searching" if study.system_study is None else "measuring"
+        case _:
+            assert_never(study.phase)
 
 
 def verdict(study: Study, outcome: str = "") -> tuple[str, str]:
@@ -162,10 +168,17 @@ def _unfinished(study: Study) -> tuple[str, str]:
             return "quiet", f"Cancelled before it had an answer{': ' + study.reason if study.reason else ''}."
         case StudyState.PAUSED:
             return "quiet", "Paused: no further run is given out until it is resumed."
+        case StudyState.RUNNING | StudyState.COMPLETE:
+            return _running(study)
+        case _:
+            assert_never(study.state)
+
+
+def _running(study: Study) -> tuple[str, str]:
     if study.phase is StudyPhase.CONFIRM:
         return "busy", "The search is over; the fastest and the baseline are being run again."
     if study.best_so_far is not None:
-        if study.system_study is None or study.system_study.kind == "search":
+        if study.system_study is None or study.system_study.kind == SystemStudyKind.SEARCH:
             return "busy", "Searching. These figures are single runs: pairs of fresh runs at the end decide."
         return (
             "busy",

@@ -138,7 +138,7 @@ def test_what_got_another_name_keeps_what_it_held(populated):
     database = Database(populated)
     with database.read() as session:
         study = studies.get(session, "study-1")
-        assert (study.promotion_round, study.promotion["candidates"]) == (1, [3])
+        assert (study.promotion_round, study.promotion.candidates) == (1, (3,))
         assert (study.system_study.kind, study.system_study.most_runs) == ("canary", 2)
         (period,) = session.scalars(select(FingerprintPeriodRow))
         assert (period.worker_id, period.fingerprint_key) == ("worker-1", "f")
@@ -161,7 +161,7 @@ def test_data_of_the_first_revision_survives_every_migration(populated):
     database = Database(populated)
     with database.read() as session:
         study = studies.get(session, "study-1")
-        assert (study.spec, study.notes, study.last_event) == (StudySpec.model_validate(SPEC), ["kept"], 0)
+        assert (study.spec, study.notes, study.last_event) == (StudySpec.model_validate(SPEC), ("kept",), 0)
         assert trials.of_study(session, "study-1", with_attempts=True)[0].runs[0].attempts[0].end == "complete"
     with database.write() as session:
         studies.lock(session, "study-1").reason = "still writable"

@@ -26,7 +26,7 @@ def add_study(session, study_id="study-1"):
         phase=StudyPhase.SEARCH,
         spec=StudySpec.model_validate(SPEC),
         cluster=CLUSTER,
-        notes=["seen"],
+        notes=("seen",),
         has_nvme=False,
         created_at=NOON,
     )
@@ -41,7 +41,7 @@ def test_values_and_times_survive_the_round_trip(database):
         trials.add(session, study.id, CONFIG, "default", NOON)
     with database.read() as session:
         study = studies.get(session, "study-1")
-        assert study.spec == StudySpec.model_validate(SPEC) and study.cluster == CLUSTER and study.notes == ["seen"]
+        assert study.spec == StudySpec.model_validate(SPEC) and study.cluster == CLUSTER and study.notes == ("seen",)
         assert study.created_at == NOON and study.created_at.tzinfo is UTC
         assert study.profile is None and study.promotion is None
         (trial,) = trials.of_study(session, "study-1")

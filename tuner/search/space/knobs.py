@@ -5,7 +5,7 @@ The knobs of one backend, their conditions and candidate values are in its modul
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, assert_never
 
 from shardtune.api_schemas.search_space import KnobValue
 
@@ -49,6 +49,8 @@ class Knob:
                 return is_bool or (is_int and int(value) > 1)
             case "word":
                 return value in self.words
+            case _:
+                assert_never(self.kind)
 
     def expected(self) -> str:
         """What `accepts` accepts, in words."""
@@ -59,11 +61,13 @@ class Knob:
                 return "true, false or an integer above 1"
             case "word":
                 return "one of " + ", ".join(self.words)
-            case _:
+            case "int" | "number":
                 kind = "a number" if self.kind == "number" else "an even integer" if self.step == 2 else "an integer"
                 return f"{kind} of at least {self.minimum:g}" + (
                     f", at most {self.maximum:g}" if self.maximum < math.inf else ""
                 )
+            case _:
+                assert_never(self.kind)
 
     def _in_range(self, value: float) -> bool:
         return self.minimum <= value <= self.maximum

@@ -7,10 +7,10 @@ from itertools import product
 import numpy as np
 import pytest
 
+from shardtune.api_schemas.promotion import PromotionField
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
 from shardtune.api_schemas.trials import TrialState
 from shardtune.tuner.verdict import challenge, paired_test
-from shardtune.tuner.verdict.promotion import PromotionField
 from tests.support.tuner_cases import complete
 
 UP, DOWN, LEVEL = math.log(1.1), math.log(0.95), math.log(1.001)

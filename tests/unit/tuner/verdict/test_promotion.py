@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardtune.api_schemas.promotion import PromotionField
 from shardtune.api_schemas.studies import FEWEST_PAIRS
 from shardtune.tuner.verdict import paired_test, promotion
-from shardtune.tuner.verdict.promotion import FreshRun, NextRun, PromotionField, standing
+from shardtune.tuner.verdict.promotion import FreshRun, NextRun, standing
 
 UP, DOWN = math.log(1.4), math.log(0.5)
 

@@ -10,7 +10,7 @@ from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.fingerprints import Freshness
 from shardtune.api_schemas.hardware import Cluster, Fingerprint
 from shardtune.api_schemas.models import ModelSpec
-from shardtune.api_schemas.studies import Contender, Speedup, Study, StudyResult, StudySpec, Verdict
+from shardtune.api_schemas.studies import Contender, Speedup, Study, StudyRequest, StudyResult, Verdict
 from shardtune.api_schemas.workload import Workload
 
 
@@ -187,7 +187,7 @@ class BestConfig(Schema):
 class ResolveRequest(Schema):
     """Ask for the best configuration of a study's case, and start the study where nothing is known."""
 
-    study: StudySpec
+    study: StudyRequest
     accept_nearest: bool = False
     """Take the nearest known answer rather than start a study."""
 

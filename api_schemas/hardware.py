@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
-from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.base import Dtype, Schema
 
 
 class Cluster(Schema):
@@ -39,8 +39,9 @@ class Cluster(Schema):
 class Fingerprint(Schema):
     """The hardware and software under a measurement. Which differences count is `tuner.freshness.fingerprints`; None is unknown."""
 
-    version: Literal[1, 2] = 2
-    """Of this list of fields. 1 ends at `host_memory_gib`: stored ones and workers of the release before have it."""
+    version: Literal[1, 2, 3] = 3
+    """Of this list of fields. 1 ends at `host_memory_gib`, 2 lacks `native_dtypes`: stored ones and workers of the releases
+    before have them."""
     device: Literal["cuda", "cpu"]
     gpu: str
     gpu_count: int
@@ -75,12 +76,16 @@ class Fingerprint(Schema):
     """Bus bandwidth of the largest all-reduce measured within one node, as the middle of its band."""
     inter_node_gb_per_s: float | None = Field(default=None, gt=0)
     """The same across nodes."""
+    native_dtypes: str | None = Field(default=None, max_length=200)
+    """Dtypes with units of their own for matrix products, such as `float32, bfloat16`; the device emulates the others."""
     overridden: tuple[str, ...] = ()
     """Fields that `--fingerprint-override` replaced: declared, not detected."""
 
     def canonical_json(self) -> str:
-        """As of any schema; a fingerprint of version 1 keeps the text, and so the key, that it was stored under."""
+        """As of any schema; a fingerprint of an earlier version keeps the text, and so the key, that it was stored under."""
         content = self.model_dump(mode="json")
+        if self.version < 3:
+            del content["native_dtypes"]
         if self.version == 1:
             content = {name: content[name] for name in content if name in FIRST_FIELDS}
         return json.dumps(content, sort_keys=True, separators=(",", ":"))
@@ -135,6 +140,11 @@ class MeasuredHardware(Schema):
     collectives: tuple[CollectiveTime, ...] = ()
     """None for a single rank."""
 
+    @property
+    def matmul_flops(self) -> dict[Dtype, float]:
+        """Large matrix products by dtype."""
+        return {"bfloat16": self.bf16_flops, "float32": self.fp32_flops}
+
 
 class HardwareReport(Schema):
     """The answer of `shardtune measure-hardware`: what was measured, on what."""
@@ -162,6 +172,8 @@ class Inventory(Schema):
     """Folder for NVMe offload, only where a probe wrote and read through DeepSpeed's asynchronous I/O."""
     peak_flops: float | None = None
     """Dense FLOP/s of one GPU in bf16 where its model is known, for MFU."""
+    matmul_flops: dict[Dtype, float] = {}
+    """Of one rank, by a short look when the worker started; a multiply-add is two. Empty: not looked."""
     measured: MeasuredHardware | None = None
     """What `measure-hardware` found here under this fingerprint; None before it ran."""
     details: dict[str, JsonValue] = {}

@@ -2,13 +2,13 @@
 
 from typing import Literal
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.hardware import Cluster, MeasuredHardware
 from shardtune.api_schemas.models import EXAMPLE, ModelSpec
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.workload import RECIPES, Recipe
+from shardtune.api_schemas.workload import ChosenRecipe
 
 Verdict = Literal["fits", "tight", "does not fit"]
 """`tight`: tensors, context and communication library fit, but not with the allocator's fragmentation on top."""
@@ -123,7 +123,8 @@ class PredictionRequest(Schema):
     """None: the model's own length, up to 4096."""
     micro_batch: int = Field(default=1, ge=1)
     gradient_accumulation: int = Field(default=1, ge=1)
-    recipe: Recipe = RECIPES["bf16-mixed"]
+    recipe: ChosenRecipe = None
+    """As of a workload; null or `auto`: what the cluster's GPUs have."""
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
     configs: tuple[TrialConfig, ...] = Field(default=(), max_length=1000)
 
@@ -132,15 +133,6 @@ class PredictionRequest(Schema):
     def _known_preset(cls, value: object) -> object:
         """Validate a preset's name here, so that the error names this field."""
         return ModelSpec.model_validate(value) if isinstance(value, str) else value
-
-    @model_validator(mode="before")
-    @classmethod
-    def _accept_recipe_name(cls, value: object) -> object:
-        if isinstance(value, dict) and isinstance(value.get("recipe"), str):
-            if value["recipe"] not in RECIPES:
-                raise ValueError(f"recipe ({value['recipe']!r}) is unknown; use one of {', '.join(RECIPES)}")
-            return {**value, "recipe": RECIPES[value["recipe"]]}
-        return value
 
 
 class PredictionTable(Schema):
@@ -151,6 +143,8 @@ class PredictionTable(Schema):
     cluster: Cluster
     sequence_length: int
     recipe: str
+    recipe_note: str | None = None
+    """Why the recipe was chosen, where the request left it out, or that the device only emulates its dtype."""
     predictions: tuple[Prediction, ...]
     notes: tuple[str, ...] = ()
     """What the figures rest on that nobody has checked or measured."""

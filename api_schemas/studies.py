@@ -14,7 +14,7 @@ from shardtune.api_schemas.restart import RestartCheck
 from shardtune.api_schemas.search_space import SpaceLimits
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.system_studies import SystemStudy
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.workload import Recipe, Workload, WorkloadRequest
 
 FEWEST_PAIRS, MOST_PAIRS = 7, 100
 """Pairs that a verdict needs at least (all of them won), and may use at most."""
@@ -51,8 +51,8 @@ class Budget(Schema):
         return self.max_trials or DEFAULT_TRIALS
 
 
-class StudySpec(Schema):
-    """Everything a study needs; also the content of a study file."""
+class StudyRequest(Schema):
+    """What a user asks for; also the content of a study file."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -63,7 +63,7 @@ class StudySpec(Schema):
     )
 
     model: ModelSpec
-    workload: Workload
+    workload: WorkloadRequest
     cluster: Cluster | Literal["local"] = "local"
     """`local`: whatever the only registered worker has."""
     objective: Objective = Objective()
@@ -74,6 +74,17 @@ class StudySpec(Schema):
     space: SpaceLimits = SpaceLimits()
     seed: int = Field(default=0, ge=0, lt=2**31)
     """Seeds the sampler."""
+
+    def with_recipe(self, recipe: Recipe) -> "StudySpec":
+        """What is studied, once the recipe is decided."""
+        given = {name: getattr(self, name) for name in StudyRequest.model_fields}
+        return StudySpec(**given | {"workload": self.workload.with_recipe(recipe)})
+
+
+class StudySpec(StudyRequest):
+    """Everything a study needs: a request whose recipe is decided."""
+
+    workload: Workload
 
 
 class StudyState(StrEnum):
@@ -209,7 +220,8 @@ class Study(Schema):
     system_study: SystemStudy | None = None
     """What it is for, where the service itself started it; None: a user did."""
     warnings: tuple[str, ...] = ()
-    """Keys of the given baseline that are unknown or do nothing in a trial, and what was taken for what it leaves open."""
+    """Which recipe was chosen and why, or that the device only emulates the stated one's dtype; keys of the given baseline
+    that are unknown or do nothing in a trial, and what was taken for what it leaves open."""
 
 
 class StudyPage(Schema):

@@ -9,8 +9,8 @@ from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.models import ModelSpec
 from shardtune.api_schemas.search_space import SpaceLimits
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies import MOST_PAIRS, MOST_TRIALS, Budget, Objective, StudySpec
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.studies import MOST_PAIRS, MOST_TRIALS, Budget, Objective, StudyRequest
+from shardtune.api_schemas.workload import WorkloadRequest
 
 
 class Extension(Schema):
@@ -46,7 +46,7 @@ class CloneRequest(Schema):
     """Fields of the new study's spec; each given one takes the old one's place as a whole, the others are taken over."""
 
     model: ModelSpec | None = None
-    workload: Workload | None = None
+    workload: WorkloadRequest | None = None
     cluster: Cluster | Literal["local"] | None = None
     objective: Objective | None = None
     budget: Budget | None = None
@@ -55,9 +55,8 @@ class CloneRequest(Schema):
     space: SpaceLimits | None = None
     seed: int | None = Field(default=None, ge=0, lt=2**31)
 
-    def applied_to(self, spec: StudySpec) -> StudySpec:
-        """The spec of the new study."""
+    def applied_to(self, spec: StudyRequest) -> StudyRequest:
+        """The request for the new study; a workload that is taken over keeps its recipe."""
         given = {name: getattr(self, name) for name in self.model_fields_set}
-        return spec.model_copy(
-            update={name: value for name, value in given.items() if value is not None or name == "baseline"}
-        )
+        changed = {name: value for name, value in given.items() if value is not None or name == "baseline"}
+        return StudyRequest(**{name: getattr(spec, name) for name in StudyRequest.model_fields} | changed)

@@ -3,9 +3,9 @@
 Strategies change speed and memory; two trials of one study train the same thing.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field
 
 from shardtune.api_schemas.base import Dtype, Schema
 
@@ -31,6 +31,28 @@ RECIPES: dict[str, Recipe] = {
 }
 
 
+AUTO = "auto"
+"""The word for a recipe that is left to the device; None in its place means the same."""
+
+
+def _by_name(value: object) -> object:
+    """A recipe by its name; what is no text is left to validation."""
+    if not isinstance(value, str):
+        return value
+    if value not in RECIPES:
+        raise ValueError(
+            f"recipe ({value!r}) is unknown; use one of {', '.join(RECIPES)}, {AUTO} where the device may decide, "
+            "or spell out its dtypes"
+        )
+    return RECIPES[value]
+
+
+StatedRecipe = Annotated[Recipe, BeforeValidator(_by_name)]
+"""A recipe, or the name of one."""
+ChosenRecipe = Annotated[Recipe | None, BeforeValidator(lambda value: None if value == AUTO else _by_name(value))]
+"""The same, or None (`auto`): bf16-mixed where the device computes in bfloat16 natively, else fp32."""
+
+
 class AdamW(Schema):
     """Decoupled weight decay Adam (Loshchilov and Hutter 2019), the optimizer of every backend."""
 
@@ -41,14 +63,15 @@ class AdamW(Schema):
     weight_decay: float = Field(default=0.1, ge=0)
 
 
-class Workload(Schema):
-    """One optimizer step's worth of training, the same for every configuration of a study."""
+class WorkloadRequest(Schema):
+    """A workload as it is asked for: the recipe may be left to the device."""
 
     sequence_length: int = Field(ge=8, le=4_194_304)
     """Tokens per sample."""
     global_batch: int = Field(ge=1, le=MOST_SAMPLES)
     """Samples per optimizer step = micro batch × gradient accumulation × data-parallel size."""
-    recipe: Recipe = RECIPES["bf16-mixed"]
+    recipe: ChosenRecipe = None
+    """`bf16-mixed`, `fp32` or dtypes spelt out; null or `auto`: bf16-mixed where the device has bfloat16, else fp32."""
     optimizer: AdamW = AdamW()
     max_grad_norm: float | None = Field(default=1.0, gt=0)
     """Gradients are clipped to this global L2 norm; None leaves them alone."""
@@ -59,22 +82,20 @@ class Workload(Schema):
     seed: int = Field(default=0, ge=0, lt=2**31)
     """Seeds weights and data."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _accept_recipe_name(cls, value: Any) -> Any:
-        if isinstance(value, dict) and isinstance(value.get("recipe"), str):
-            name = value["recipe"]
-            if name not in RECIPES:
-                raise ValueError(
-                    f"recipe ({name!r}) is unknown; use one of {', '.join(RECIPES)}, or spell out its dtypes"
-                )
-            return {**value, "recipe": RECIPES[name]}
-        return value
-
     @property
     def tokens_per_step(self) -> int:
         """Tokens in one global batch."""
         return self.global_batch * self.sequence_length
+
+    def with_recipe(self, recipe: Recipe) -> "Workload":
+        """What is trained, once the recipe is decided."""
+        return Workload(**{name: getattr(self, name) for name in WorkloadRequest.model_fields} | {"recipe": recipe})
+
+
+class Workload(WorkloadRequest):
+    """One optimizer step's worth of training, the same for every configuration of a study."""
+
+    recipe: StatedRecipe = RECIPES["bf16-mixed"]
 
 
 def gradient_accumulation(global_batch: int, micro_batch: int, data_parallel_size: int) -> int:

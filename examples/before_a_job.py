@@ -8,10 +8,10 @@ import os
 import sys
 from pathlib import Path
 
-from shardtune.api_schemas.studies import StudySpec
+from shardtune.api_schemas.studies import StudyRequest
 from shardtune.client import ServiceClient
 
-spec = StudySpec.model_validate(json.loads(Path(sys.argv[1]).read_text()))
+spec = StudyRequest.model_validate(json.loads(Path(sys.argv[1]).read_text()))
 with ServiceClient(os.environ["SHARDTUNE_SERVICE_URL"]) as shardtune:
     known = shardtune.resolve(spec, accept_nearest=True)
 if known.best is not None:

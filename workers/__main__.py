@@ -18,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from shardtune.api_schemas.credentials import KeySource
 from shardtune.api_schemas.failures import Failure
 from shardtune.api_schemas.leases import Task
+from shardtune.api_schemas.native_dtypes import flops_per_s
 from shardtune.workers.agent.attempt import Workplace, attempt
 from shardtune.workers.agent.client import ClientError, WorkerClient
 from shardtune.workers.agent.loop import Agent
@@ -31,14 +32,8 @@ from shardtune.workers.launchers.base import LaunchFailed, RanksAlive
 from shardtune.workers.machine import device_lock, hardware_speed, hold
 from shardtune.workers.machine.device_watch import DevicesUnfit
 from shardtune.workers.machine.gpu_peaks import figures
-from shardtune.workers.machine.inventory import (
-    DetectionFailed,
-    Libraries,
-    LibraryProbe,
-    find_gpus,
-    fingerprint,
-    inventory,
-)
+from shardtune.workers.machine.inventory import DetectionFailed, Libraries, find_gpus, fingerprint, inventory, ranks_of
+from shardtune.workers.machine.library_probe import LibraryProbe
 from shardtune.workers.machine.offer import look_again, offer
 from shardtune.workers.trial_dir import DiskFull, TrialDir
 
@@ -134,18 +129,21 @@ def run_agent(settings: WorkerSettings, options: argparse.Namespace) -> int:
     allowed = Allowed.of(settings.allowed_models, settings.allowed_scripts)
     interrupt = Interrupt().install()
     with hold.hold(settings, settings.ranks) as (gpus, launcher, watch):
-        probe = LibraryProbe.start()
+        probe = LibraryProbe.start(ranks_of(gpus, settings.ranks))
         prepared = hold.prepare(settings, launcher, interrupt)
         if interrupt or prepared is None:
             return DONE
         libraries = probe.result().updated(prepared.versions)
         offered = offer(settings, gpus, libraries, allowed, isolation=prepared.isolation)
+        rates = ", ".join(f"{flops_per_s(rate)} in {dtype}" for dtype, rate in offered.matmul_flops.items())
+        log.info("a rank multiplies at %s; native here: %s", rates, offered.fingerprint.native_dtypes)
         place = Workplace(
             work_dir=settings.work_dir.resolve(),
             launcher=launcher,
             fingerprint=offered.fingerprint,
             ranks=offered.cluster.world_size,
             peak_flops=offered.peak_flops,
+            matmul_flops=offered.matmul_flops,
             min_free_gib=settings.min_free_gib,
             devices=watch,
             allowed=allowed,

@@ -1,7 +1,7 @@
 """The best configuration for a case: the exact answer, the nearest one with every difference named, or a study."""
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 from sqlalchemy.exc import IntegrityError
@@ -10,9 +10,14 @@ from sqlalchemy.orm import Session
 from shardtune.api_schemas.best import BestConfig, Confidence, ConfidenceLevel, Difference, Resolved, ResolveRequest
 from shardtune.api_schemas.cases import Case, differing
 from shardtune.api_schemas.fingerprints import Freshness
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.models import ModelSpec
+from shardtune.api_schemas.native_dtypes import decide
 from shardtune.api_schemas.studies import StudyState, Verdict
+from shardtune.api_schemas.workload import WorkloadRequest
 from shardtune.db.queries import best
 from shardtune.db.tables.best import ServedCaseRow
+from shardtune.db.tables.studies import WorkerRow
 from shardtune.service.http import etags
 from shardtune.service.http.errors import Conflict, NotFound
 from shardtune.service.http.idempotent_requests import ALWAYS, Once
@@ -57,6 +62,22 @@ def by_case(context: Context, case: Case, exact: bool, project_id: str | None = 
     return found
 
 
+def case_of(
+    context: Context, model: ModelSpec, workload: WorkloadRequest, cluster: Cluster, project_id: str | None = None
+) -> Case:
+    """The case that a request means: a recipe that it leaves out is the one a study there would get."""
+    if workload.recipe is not None:
+        return Case(model, workload.with_recipe(workload.recipe), cluster)
+    with context.db.read() as session:
+        live = registry.live(context, session, project_of(context, project_id))
+    return _case(model, workload, cluster, live)
+
+
+def _case(model: ModelSpec, workload: WorkloadRequest, cluster: Cluster, live: Sequence[WorkerRow]) -> Case:
+    recipe, _ = decide(workload.recipe, compatibility.dtypes_of(cluster, live))
+    return Case(model, workload.with_recipe(recipe), cluster)
+
+
 def tag_of(found: BestConfig) -> str:
     """The entity tag of an answer, however old."""
     return etags.of(found.model_copy(update={"age_s": 0.0, "asked_key": None}))
@@ -83,8 +104,9 @@ def resolve(
     """
     project_id = project_of(context, project_id)
     with context.db.read() as session:
-        cluster, _ = compatibility.resolve_cluster(request.study, registry.live(context, session, project_id))
-        case = Case(request.study.model, request.study.workload, cluster)
+        live = registry.live(context, session, project_id)
+        cluster, _ = compatibility.resolve_cluster(request.study, live)
+        case = _case(request.study.model, request.study.workload, cluster, live)
         found = _find(context, session, project_id, case, not request.accept_nearest)
     if found is not None:
         return _kept(context, once, Resolved(best=found), 200)

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import JsonValue, ValidationError
 
 from shardtune.api_schemas.hardware import Cluster, Inventory
-from shardtune.api_schemas.studies import StudySpec
+from shardtune.api_schemas.studies import StudyRequest
 from shardtune.service.cli import baseline_file, read
 from shardtune.service.cli.errors import InputError
 
@@ -40,7 +40,7 @@ def is_bare_config(values: dict[str, JsonValue]) -> bool:
     return "model_type" in values and "model" not in values
 
 
-def study_spec(values: dict[str, JsonValue], folder: Path) -> StudySpec:
+def study_spec(values: dict[str, JsonValue], folder: Path) -> StudyRequest:
     """The study a file describes; `model` and `baseline` may be paths relative to it.
 
     Raises:
@@ -57,7 +57,7 @@ def study_spec(values: dict[str, JsonValue], folder: Path) -> StudySpec:
         values["model"] = read_json_object(folder / named)
     values["baseline"] = _baseline(values.get("baseline"), folder)
     try:
-        return StudySpec.model_validate(values)
+        return StudyRequest.model_validate(values)
     except ValidationError as error:
         raise InputError(*error_lines(error)) from None
 
@@ -74,7 +74,7 @@ def _baseline(given: JsonValue, folder: Path) -> JsonValue:
     return given
 
 
-def study_of_config(config: dict[str, JsonValue], inventory: Inventory) -> tuple[StudySpec, str]:
+def study_of_config(config: dict[str, JsonValue], inventory: Inventory) -> tuple[StudyRequest, str]:
     """A study of a bare `config.json` on this machine, and the workload it was given, in words.
 
     Raises:
@@ -87,18 +87,17 @@ def study_of_config(config: dict[str, JsonValue], inventory: Inventory) -> tuple
     workload: dict[str, JsonValue] = {
         "sequence_length": length,
         "global_batch": 8 * ranks,
-        "recipe": "bf16-mixed" if on_cuda else "fp32",
     }
     words = (
-        f"no workload given: sequence length {length}, global batch {8 * ranks} (8 × {ranks} ranks), "
-        f"recipe {workload['recipe']}; write a study file to choose (docs/cli.md)"
+        f"no workload given: sequence length {length}, global batch {8 * ranks} (8 × {ranks} ranks); "
+        "write a study file to choose (docs/cli.md)"
     )
     return study_spec({"model": config, "workload": workload}, Path()), words
 
 
 def with_options(
-    spec: StudySpec, *, ranks: int | None, max_trials: int | None, memory_gib: float | None
-) -> tuple[StudySpec, list[str]]:
+    spec: StudyRequest, *, ranks: int | None, max_trials: int | None, memory_gib: float | None
+) -> tuple[StudyRequest, list[str]]:
     """The study with command-line options in place of the file's values, and what was replaced, in words."""
     replaced: list[str] = []
     updates: dict[str, Any] = {}
@@ -146,6 +145,6 @@ def _line(field: str, kind: str, message: str, value: object) -> str:
 
 
 def _field_names() -> list[str]:
-    schema = StudySpec.model_json_schema()
+    schema = StudyRequest.model_json_schema()
     objects = [schema, *schema["$defs"].values()]
     return sorted({name for entry in objects for name in entry.get("properties", {})})

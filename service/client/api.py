@@ -19,7 +19,7 @@ from shardtune.api_schemas.insights import Importance, ParetoFront
 from shardtune.api_schemas.leases import Worker
 from shardtune.api_schemas.retunes import Retune
 from shardtune.api_schemas.schedules import Schedule, ScheduleSpec
-from shardtune.api_schemas.studies import Study, StudyResult, StudySpec, StudyState
+from shardtune.api_schemas.studies import Study, StudyRequest, StudyResult, StudyState
 from shardtune.api_schemas.study_changes import CloneRequest, Extension
 from shardtune.api_schemas.trials import Rejection, Trial
 from shardtune.service.client.transport import Calls, ServiceError, ServiceRefused, ServiceUnreachable
@@ -94,7 +94,7 @@ class ServiceClient:
             self._calls.send("GET", f"/v1/fingerprints/{quote(fingerprint_id, safe='')}")
         )
 
-    def create_study(self, spec: StudySpec, study_id: str | None = None) -> Study:
+    def create_study(self, spec: StudyRequest, study_id: str | None = None) -> Study:
         """Create a study; the service checks it against the registered workers first."""
         params = {"study_id": study_id} if study_id else None
         return Study.model_validate(self._calls.send("POST", "/v1/studies", spec.model_dump(mode="json"), params))
@@ -103,7 +103,7 @@ class ServiceClient:
         """What is served under a key of an earlier answer."""
         return BestConfig.model_validate(self._calls.send("GET", "/v1/best", params={"case_key": case_key}))
 
-    def resolve(self, spec: StudySpec, accept_nearest: bool = False) -> Resolved:
+    def resolve(self, spec: StudyRequest, accept_nearest: bool = False) -> Resolved:
         """The best configuration for a study's case, or the study that will know it: started now, or running already."""
         body = {"study": spec.model_dump(mode="json"), "accept_nearest": accept_nearest}
         return Resolved.model_validate(self._calls.send("POST", "/v1/best:resolve", body))

@@ -19,11 +19,10 @@ from shardtune.api_schemas.best import (
     ResolveRequest,
     UserDecision,
 )
-from shardtune.api_schemas.cases import Case
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.keys import Scope
 from shardtune.api_schemas.models import ModelSpec
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.workload import WorkloadRequest
 from shardtune.db.tables.best import ServedCaseRow
 from shardtune.service.access.auth import requires
 from shardtune.service.best import lookup
@@ -76,7 +75,9 @@ def read_best_config(
     case_key: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$")] = None,
     model: Annotated[str | None, Query(description="A preset's name, or a config.json.")] = None,
     cluster: Annotated[str | None, Query(description="A cluster as JSON.")] = None,
-    workload: Annotated[str | None, Query(description="The whole workload as JSON.")] = None,
+    workload: Annotated[
+        str | None, Query(description="The whole workload as JSON; a recipe left out is the one that fits.")
+    ] = None,
     match: Literal["nearest", "exact"] = "nearest",
     format: Annotated[str | None, Query(description="`json`, or a file's name such as `launch.sh`.")] = None,
     project: InProject = None,
@@ -85,20 +86,21 @@ def read_best_config(
     if case_key is not None:
         found = lookup.by_key(context, case_key, project)
     else:
-        found = lookup.by_case(context, _subject(model, cluster, workload), match == "exact", project)
+        wanted = lookup.case_of(context, *_case(model, cluster, workload), project)
+        found = lookup.by_case(context, wanted, match == "exact", project)
     context.uses.add(record.project_of(context, project), found.case_key)
     response.headers["Vary"] = "Accept"
-    wanted = format or _accepted(request.headers.get("accept", "*/*"))
+    form = format or _accepted(request.headers.get("accept", "*/*"))
     tag = lookup.tag_of(found)
-    if wanted == "json":
+    if form == "json":
         return etags.respond(request, response, found, tag) or found
     files = lookup.export_files(context, found)
-    if wanted not in files:
-        raise invalid("format", wanted, f"format ({wanted}) is not json or one of {', '.join(files)}; use one of these")
-    kept = etags.respond(request, response, found, f'{tag[:-1]}-{wanted}"')
-    media = next((media for end, media in _MEDIA.items() if wanted.endswith(end)), "text/plain")
+    if form not in files:
+        raise invalid("format", form, f"format ({form}) is not json or one of {', '.join(files)}; use one of these")
+    kept = etags.respond(request, response, found, f'{tag[:-1]}-{form}"')
+    media = next((media for end, media in _MEDIA.items() if form.endswith(end)), "text/plain")
     headers = {"ETag": response.headers.get("etag", ""), "Vary": "Accept", "X-Content-Type-Options": "nosniff"}
-    return kept or Response(files[wanted], media_type=media, headers=headers)
+    return kept or Response(files[form], media_type=media, headers=headers)
 
 
 @router.post(
@@ -181,15 +183,17 @@ def decide_on_best(
     return decisions.decide(context, case_key, action, body, once, project, is_unchanged)
 
 
-def _subject(model: str | None, cluster: str | None, workload: str | None) -> Case:
+def _case(model: str | None, cluster: str | None, workload: str | None) -> tuple[ModelSpec, WorkloadRequest, Cluster]:
     missing = [name for name, value in (("model", model), ("cluster", cluster), ("workload", workload)) if not value]
     if missing:
         message = "is required where case_key is not given; add it"
         errors = [FieldError(field=name, message=message) for name in missing]
         raise Invalid("invalid_request", f"{', '.join(missing)}: {message}", errors)
     given: Mapping[str, Any] = {"model": model, "cluster": cluster, "workload": workload}
-    return Case(
-        _parsed("model", ModelSpec, given), _parsed("workload", Workload, given), _parsed("cluster", Cluster, given)
+    return (
+        _parsed("model", ModelSpec, given),
+        _parsed("workload", WorkloadRequest, given),
+        _parsed("cluster", Cluster, given),
     )
 
 

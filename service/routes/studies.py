@@ -7,7 +7,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from shardtune.api_schemas.exports import Export, ExportFormat
 from shardtune.api_schemas.insights import Importance, ParetoFront
 from shardtune.api_schemas.keys import PROJECT_PATTERN, Scope
-from shardtune.api_schemas.studies import Study, StudyPage, StudyResult, StudySpec, StudyState
+from shardtune.api_schemas.studies import Study, StudyPage, StudyRequest, StudyResult, StudyState
 from shardtune.api_schemas.study_changes import CloneRequest, Extension
 from shardtune.api_schemas.trials import RejectionPage, TrialPage, TrialState
 from shardtune.db.queries.studies import StudyFilter
@@ -47,7 +47,7 @@ InProject = Annotated[
 @router.post("", status_code=201, dependencies=WRITE, responses=problems(*_CREATED))
 def create_study(
     context: InContext,
-    spec: StudySpec,
+    spec: StudyRequest,
     once: InOnce,
     response: Response,
     study_id: Annotated[

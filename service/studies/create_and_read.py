@@ -10,7 +10,8 @@ from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.best import Resolved
 from shardtune.api_schemas.exports import Export, ExportFormat
-from shardtune.api_schemas.studies import Contender, Study, StudyPage, StudyPhase, StudyResult, StudySpec, StudyState
+from shardtune.api_schemas.native_dtypes import decide
+from shardtune.api_schemas.studies import Contender, Study, StudyPage, StudyPhase, StudyRequest, StudyResult, StudyState
 from shardtune.api_schemas.trials import RejectionPage, RunPurpose, TrialPage, TrialState
 from shardtune.db.queries import leases, studies, trials
 from shardtune.db.queries.studies import StudyFilter
@@ -31,7 +32,7 @@ log = logging.getLogger(__name__)
 
 def create(
     context: Context,
-    spec: StudySpec,
+    request: StudyRequest,
     once: Once = ALWAYS,
     study_id: str | None = None,
     project_id: str | None = None,
@@ -46,9 +47,12 @@ def create(
     """
     project_id = _project(context, project_id)
     with context.db.read() as session:
-        cluster, worker = compatibility.resolve_cluster(spec, registry.live(context, session, project_id))
-        compatibility.check_model(spec.model, worker)
+        live = registry.live(context, session, project_id)
+        cluster, worker = compatibility.resolve_cluster(request, live)
+        compatibility.check_model(request.model, worker)
         has_nvme = worker.inventory.nvme_path is not None
+        recipe, recipe_note = decide(request.workload.recipe, compatibility.dtypes_of(cluster, live))
+        spec = request.with_recipe(recipe)
         baseline = validation.check(spec, cluster, has_nvme)
     with once.write(context) as session:
         now = context.now()
@@ -62,7 +66,7 @@ def create(
             spec=spec,
             cluster=cluster,
             baseline=baseline.config,
-            notes=list(baseline.notes),
+            notes=[*filter(None, [recipe_note]), *baseline.notes],
             has_nvme=has_nvme,
             created_at=now,
         )

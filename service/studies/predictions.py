@@ -1,5 +1,6 @@
 """Answer a prediction with what is known here: a live worker's cluster, what it measured, what its trials taught."""
 
+from shardtune.api_schemas.native_dtypes import DeviceDtypes
 from shardtune.api_schemas.predictions import PredictionRequest, PredictionTable
 from shardtune.service.planning import calibrations
 from shardtune.service.process.context import Context
@@ -19,7 +20,7 @@ def predict(context: Context, request: PredictionRequest) -> PredictionTable:
     with context.db.read() as session:
         worker = compatibility.local_worker(registry.live(context, session))
         known = calibrations.of(context.planner_cache, session, worker.fingerprint_key)
-        cluster = worker.inventory.cluster
+        inventory = worker.inventory
     hardware = request.hardware or known.hardware
-    asked = request.model_copy(update={"cluster": cluster, "hardware": hardware})
-    return predicting.predictions(asked, known.calibrations)
+    asked = request.model_copy(update={"cluster": inventory.cluster, "hardware": hardware})
+    return predicting.predictions(asked, known.calibrations, DeviceDtypes.of_worker(inventory))

@@ -1,21 +1,24 @@
 """Which worker can run which study."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from shardtune.api_schemas.fingerprints import Effect
 from shardtune.api_schemas.hardware import Cluster, Inventory
 from shardtune.api_schemas.models import ModelSpec
-from shardtune.api_schemas.studies import StudySpec
+from shardtune.api_schemas.native_dtypes import DeviceDtypes
+from shardtune.api_schemas.studies import StudyRequest
 from shardtune.db.tables.studies import StudyRow, WorkerRow
 from shardtune.service.http.errors import Invalid, close_matches, invalid
 from shardtune.tuner.freshness.fingerprints import changes, stale_fields
+from shardtune.tuner.prediction import catalogue
 
 _MEMORY_TOLERANCE = 1.05
 """Vendors print 80 GB where NVML reports 79.6 GiB or 93.1 GiB where there are 94; a study may say either."""
 _REFUSAL = "waiting for a worker: "
 
 
-def resolve_cluster(spec: StudySpec, live: Sequence[WorkerRow]) -> tuple[Cluster, WorkerRow]:
+def resolve_cluster(spec: StudyRequest, live: Sequence[WorkerRow]) -> tuple[Cluster, WorkerRow]:
     """The cluster the study means, and a live worker that has it.
 
     Raises:
@@ -57,6 +60,13 @@ def offers(inventory: Inventory, cluster: Cluster) -> bool:
         cluster.memory_gib <= has.memory_gib * slack
         and cluster.host_memory_gib <= has.host_memory_gib * _MEMORY_TOLERANCE
     )
+
+
+def dtypes_of(cluster: Cluster, live: Sequence[WorkerRow]) -> list[DeviceDtypes]:
+    """What the workers that have a cluster compute in; where none does or one has not looked, what its name tells."""
+    found = [DeviceDtypes.of_worker(worker.inventory) for worker in live if offers(worker.inventory, cluster)]
+    named = catalogue.dtypes_of(cluster)
+    return [replace(one, native=one.native or named.native) for one in found] or [named]
 
 
 def check_model(model: ModelSpec, worker: WorkerRow) -> None:

@@ -33,6 +33,7 @@ FINGERPRINT = Fingerprint(
     cpu="simulated",
     cpu_count=2,
     host_memory_gib=16,
+    native_dtypes="float32, bfloat16",
 )
 PROFILE = ModelProfile(
     parameters=1_000_000,

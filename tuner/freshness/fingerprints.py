@@ -82,6 +82,7 @@ POLICY: Mapping[str, Rule] = {
     "nics": Rule(_STALE, "traffic between nodes", spans_nodes=True),
     "intra_node_gb_per_s": Rule(_bands, "collectives; between CPU ranks it is a matter of load", needs_gpu=True),
     "inter_node_gb_per_s": Rule(_bands, "collectives between nodes", spans_nodes=True),
+    "native_dtypes": Rule(_STALE, "which matrix products have units of their own, and which are emulated"),
 }
 """By field. Not in it: `version` and `overridden`, which say something about the record."""
 

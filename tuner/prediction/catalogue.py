@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from shardtune.api_schemas.gpus import GB, GpuModel, models
 from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.native_dtypes import DeviceDtypes, of_architecture
 
 HOST_GIB_PER_GPU = 256
 """Assumed where a cluster is named in short: 2 TiB per 8 GPUs, as in DGX H100."""
@@ -85,6 +86,17 @@ def on_cluster(cluster: Cluster) -> GpuModel:
         settled.add("network_gbit_per_s_per_gpu")
     doubts = tuple((name, reason) for name, reason in gpu.doubts if name not in settled)
     return replace(gpu, **stated, doubts=doubts)  # type: ignore[arg-type]
+
+
+def dtypes_of(cluster: Cluster) -> DeviceDtypes:
+    """What a cluster's devices compute in, as far as their name tells."""
+    if cluster.device == "cpu":
+        return DeviceDtypes("this CPU", is_cpu=True)
+    try:
+        gpu = find(cluster.gpu)
+    except ValueError:
+        return DeviceDtypes(cluster.gpu, is_cpu=False)
+    return DeviceDtypes(gpu.name, is_cpu=False, native=of_architecture(gpu.architecture))
 
 
 def parse_cluster(text: str) -> Cluster:

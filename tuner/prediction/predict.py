@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from shardtune.api_schemas.base import DTYPE_BYTES, GIB
 from shardtune.api_schemas.hardware import Cluster, MeasuredHardware
+from shardtune.api_schemas.native_dtypes import DeviceDtypes, decide
 from shardtune.api_schemas.predictions import (
     Bound,
     MemoryPrediction,
@@ -177,8 +178,12 @@ def _shape_of(config: str, name: str) -> ModelShape:
     return model_shape.from_config(model_shape.parse(config), name)
 
 
-def predictions(request: PredictionRequest, known: Calibrations = NOTHING_LEARNT) -> PredictionTable:
-    """Answer a request: `shardtune predict` and `POST /v1/predictions`. `known`: what trials there have taught.
+def predictions(
+    request: PredictionRequest, known: Calibrations = NOTHING_LEARNT, device: DeviceDtypes | None = None
+) -> PredictionTable:
+    """Answer a request: `shardtune predict` and `POST /v1/predictions`.
+
+    `known`: what trials there have taught; `device`: what a worker there found, else the catalogue says.
 
     Raises:
         ValueError: unknown hardware or model family, a missing model field, a mesh that does not come out.
@@ -196,13 +201,14 @@ def predictions(request: PredictionRequest, known: Calibrations = NOTHING_LEARNT
             f"sequence_length ({sequence}) must not exceed the model's {shape.learned_positions} positions; "
             "shorten it or raise n_positions in the model's config"
         )
+    recipe, recipe_note = decide(request.recipe, [device or _dtypes_of(request, cluster)])
     configs = request.configs or neighbours.one_of_each(cluster, request.micro_batch)
     made = []
     for config in configs:
         workload = Workload(
             sequence_length=sequence,
             global_batch=_global_batch(config, cluster, request.gradient_accumulation),
-            recipe=request.recipe,
+            recipe=recipe,
             attention=request.attention,
         )
         made.append(predict(shape, workload, cluster, config, known.memory, known.speed, measured=request.hardware))
@@ -211,10 +217,16 @@ def predictions(request: PredictionRequest, known: Calibrations = NOTHING_LEARNT
         parameters=shape.parameters,
         cluster=cluster,
         sequence_length=sequence,
-        recipe=request.recipe.name,
+        recipe=recipe.name,
+        recipe_note=recipe_note,
         predictions=tuple(made),
         notes=_notes(request, cluster),
     )
+
+
+def _dtypes_of(request: PredictionRequest, cluster: Cluster) -> DeviceDtypes:
+    found = catalogue.dtypes_of(cluster)
+    return found if request.hardware is None else replace(found, matmul_flops=request.hardware.matmul_flops)
 
 
 def _global_batch(config: TrialConfig, cluster: Cluster, accumulation: int) -> int:

@@ -1,15 +1,17 @@
 """Run one task on this machine from its trial directory to its outcome; the agent and `run-trial` both do this."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from shardtune.api_schemas.base import Dtype
 from shardtune.api_schemas.failures import Failure, FailureKind
 from shardtune.api_schemas.hardware import Fingerprint
-from shardtune.api_schemas.leases import ProfileTask, RestartTask, Task
+from shardtune.api_schemas.leases import ProfileTask, RestartTask, Task, TrialTask
 from shardtune.api_schemas.measurements import Measurement
 from shardtune.api_schemas.models import ModelProfile
+from shardtune.api_schemas.native_dtypes import DeviceDtypes, emulation
 from shardtune.api_schemas.restart import RestartMeasurement
 from shardtune.workers.agent.collect import outcome
 from shardtune.workers.agent.phases import run_to_end
@@ -38,6 +40,8 @@ class Workplace:
     min_free_gib: float
     devices: DeviceWatch | None = None
     """Eyes on the GPUs; None for CPU ranks."""
+    matmul_flops: Mapping[Dtype, float] = field(default_factory=dict)
+    """Of one rank, as measured at the start; empty where nobody has."""
     allowed: Allowed = field(default_factory=Allowed)
     """Code of the user's own that a task may name."""
 
@@ -72,6 +76,7 @@ def attempt(
     ranks = 1 if isinstance(task, ProfileTask) else task.cluster.world_size
     try:
         _check_fits(task, place)
+        _warn_of_emulation(task, place)
         directory = directory_of()
         if task.model.script is not None:
             directory.write_script(place.allowed.scripts[task.model.script])
@@ -99,6 +104,13 @@ def _finished(
         return Attempted(result, ended.elapsed_s, ranks, None)
     directory.write_outcome(result.kind)
     return Attempted(result, ended.elapsed_s, ranks, directory.log_tail(result.rank or 0))
+
+
+def _warn_of_emulation(task: Task, place: Workplace) -> None:
+    if isinstance(task, TrialTask):
+        note = emulation(task.workload.recipe, DeviceDtypes.of(place.fingerprint, place.matmul_flops))
+        if note is not None:
+            log.warning(note)
 
 
 def _check_fits(task: Task, place: Workplace) -> None:

@@ -11,7 +11,7 @@ class Prepared:
     """What a launcher knows once it can launch."""
 
     versions: Mapping[str, str | None] = field(default_factory=dict)
-    """Of the libraries the ranks will run with, as far as the launcher knows them."""
+    """Of the libraries the ranks will run with, as far as the launcher knows them, and the processor's `cpu_dtypes`."""
     isolation: str = "none: ranks are started one by one"
     """`pid_namespace`: whatever a rank starts dies with the launcher's helper; else why there is none."""
     operators_built: bool | None = None

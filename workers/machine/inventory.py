@@ -1,21 +1,20 @@
 """What this machine offers: devices, memory, versions. Every look at a GPU or at torch happens in another process."""
 
-import json
 import os
 import platform
 import subprocess
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel, JsonValue, ValidationError
 
-from shardtune.api_schemas.base import GIB
+from shardtune.api_schemas.base import GIB, Dtype
 from shardtune.api_schemas.hardware import Cluster, Fingerprint, Inventory
 from shardtune.api_schemas.leases import TASK_KINDS
+from shardtune.api_schemas.native_dtypes import of_capability
 from shardtune.workers.config.allowlist import Allowed
-from shardtune.workers.launchers.processes import PYTHON, start_child
+from shardtune.workers.launchers.processes import PYTHON
 from shardtune.workers.machine import host_facts
 from shardtune.workers.machine.gpu_peaks import figures
 
@@ -23,7 +22,6 @@ DEFAULT_CPU_RANKS = 2
 _RANKS_SHARE = 0.8
 """Of host memory, declared to CPU ranks; the rest is for interpreters (0.5 GiB each with torch), page cache and others."""
 _NVML_S = 60.0
-_LIBRARIES_S = 300.0
 
 Amount = TypeVar("Amount", int, float)
 
@@ -44,6 +42,7 @@ class DetectedGpu(BaseModel):
     """Of the link as it was trained: a bad riser or slot halves its width."""
     sm_clock_mhz: int | None = None
     memory_clock_mhz: int | None = None
+    compute_capability: tuple[int, int] | None = None
     power_limit_w: float | None = None
 
 
@@ -94,6 +93,10 @@ class Libraries(BaseModel):
     cuda: str | None = None
     nccl: str | None = None
     causal_lm_types: tuple[str, ...] = ()
+    cpu_dtypes: str | None = None
+    """With units of their own in this processor, as torch uses it."""
+    matmul_flops: dict[Dtype, float] = {}
+    """Of one rank; empty where nobody asked."""
 
     def updated(self, versions: Mapping[str, str | None]) -> "Libraries":
         """With the versions the ranks' own launcher found, which count more than a second look."""
@@ -117,38 +120,9 @@ def find_gpus() -> Gpus:
         raise DetectionFailed(f"NVML could not be read: {child.stderr.strip()[-1500:]}") from None
 
 
-@dataclass
-class LibraryProbe:
-    """`workers.rank.inventory` under way: its imports take seconds, in which the warm host can start as well."""
-
-    _child: "subprocess.Popen[bytes]"
-
-    @classmethod
-    def start(cls) -> "LibraryProbe":
-        """Start looking."""
-        command = [*PYTHON, "-m", "shardtune.workers.rank.inventory"]
-        return cls(start_child(command, os.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
-
-    def result(self) -> Libraries:
-        """What is installed.
-
-        Raises:
-            DetectionFailed: the ranks' libraries cannot be imported.
-        """
-        try:
-            stdout, stderr = self._child.communicate(timeout=_LIBRARIES_S)
-        except subprocess.TimeoutExpired:
-            self._child.kill()
-            raise DetectionFailed(f"`workers.rank.inventory` did not answer within {_LIBRARIES_S:.0f} s") from None
-        try:
-            found: dict[str, Any] = json.loads(stdout)
-            return Libraries.model_validate({**found, **found.get("versions", {})})
-        except (ValueError, TypeError, AttributeError):
-            end = stderr.decode(errors="replace").strip()[-1500:]
-            raise DetectionFailed(
-                f"the libraries of the ranks cannot be loaded (exit code {self._child.returncode}); "
-                f"install the `worker` extra. Its last words:\n{end}"
-            ) from None
+def ranks_of(gpus: Gpus, ranks: int | None) -> int:
+    """Of the largest trial: one per GPU, or as many CPU ranks as asked for."""
+    return len(gpus.devices) or ranks or DEFAULT_CPU_RANKS
 
 
 def cluster(gpus: Gpus, ranks: int | None, memory_gib: float | None) -> Cluster:
@@ -159,7 +133,7 @@ def cluster(gpus: Gpus, ranks: int | None, memory_gib: float | None) -> Cluster:
     """
     host_gib = host_facts.host_memory_gib()
     if not gpus.devices:
-        count = ranks or DEFAULT_CPU_RANKS
+        count = ranks_of(gpus, ranks)
         share_gib = round(_RANKS_SHARE * host_gib / count, 2)
         return Cluster(
             device="cpu", gpus_per_node=count, memory_gib=memory_gib or share_gib, host_memory_gib=round(host_gib, 2)
@@ -196,7 +170,7 @@ def fingerprint(gpus: Gpus, libraries: Libraries) -> Fingerprint:
         gpu_count=len(gpus.devices),
         gpu_memory_gib=round(first.memory_bytes / GIB, 2) if first else None,
         driver=gpus.driver,
-        **libraries.model_dump(exclude={"causal_lm_types"}),
+        **libraries.model_dump(include={"torch", "deepspeed", "transformers", "cuda", "nccl"}),
         python=platform.python_version(),
         kernel=platform.release(),
         cpu=host_facts.cpu_model(),
@@ -211,7 +185,14 @@ def fingerprint(gpus: Gpus, libraries: Libraries) -> Fingerprint:
         cpu_topology=host_facts.cpu_topology(),
         cpu_max_mhz=host_facts.cpu_max_mhz(),
         nics=host_facts.nics(),
+        native_dtypes=_native_dtypes(first, libraries),
     )
+
+
+def _native_dtypes(gpu: DetectedGpu | None, libraries: Libraries) -> str | None:
+    if gpu is None:
+        return libraries.cpu_dtypes
+    return of_capability(gpu.compute_capability) if gpu.compute_capability else None
 
 
 def _least(values: Iterable[Amount | None]) -> Amount | None:
@@ -238,6 +219,7 @@ def inventory(
         task_kinds=TASK_KINDS,
         own_models=tuple(sorted(allowed.models)),
         own_scripts=tuple(sorted(allowed.scripts)),
+        matmul_flops=libraries.matmul_flops,
         peak_flops=figures(offered.gpu).peak_bf16_flops,
         details={"host": platform.node(), "gpu_uuids": list(gpus.uuids), **details},
     )

@@ -73,6 +73,7 @@ def _device(handle: Any, uuid: str, nvml: Any) -> dict[str, Any]:
         "pcie_link_gb_per_s": _pcie(generation, trained),
         "sm_clock_mhz": _clock(handle, nvml.NVML_CLOCK_GRAPHICS, nvml),
         "memory_clock_mhz": _clock(handle, nvml.NVML_CLOCK_MEM, nvml),
+        "compute_capability": _capability(handle, nvml),
         "power_limit_w": milliwatts / 1000 if milliwatts else None,
     }
 
@@ -89,6 +90,14 @@ def _ask(question: Callable[[], int], nvml: Any) -> int | None:
         return question()
     except nvml.NVMLError:
         return None
+
+
+def _capability(handle: Any, nvml: Any) -> tuple[int, int] | None:
+    try:
+        major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
+    except nvml.NVMLError:
+        return None
+    return int(major), int(minor)
 
 
 def _usable_bytes(handle: Any, nvml: Any) -> int:

@@ -194,7 +194,7 @@ def predict(
     seq_len: Annotated[int | None, typer.Option(min=8, help="Tokens per sample; the model's own up to 4096.")] = None,
     micro_batch: Annotated[int, typer.Option(min=1, help="Samples per forward pass and GPU.")] = 1,
     gradient_accumulation: Annotated[int, typer.Option(min=1, help="Micro batches per step.")] = 1,
-    recipe: Annotated[str, typer.Option(help="Dtypes: bf16-mixed or fp32.")] = "bf16-mixed",
+    recipe: Annotated[str, typer.Option(help="Dtypes: bf16-mixed, fp32, or auto: by the device.")] = "auto",
     hardware: Annotated[
         Path | None, typer.Option(help="What `measure-hardware --json` printed, here or elsewhere; for `local`.")
     ] = None,

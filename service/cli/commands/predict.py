@@ -90,6 +90,8 @@ def show(table: PredictionTable) -> None:
         f"{table.model}: {_count(table.parameters)} parameters, sequence {table.sequence_length}, {table.recipe}, "
         f"{cluster.nodes} × {cluster.gpus_per_node} {cluster.gpu} of {cluster.memory_gib:.1f} GiB"
     )
+    if table.recipe_note is not None:
+        console.print(table.recipe_note)
     console.print(
         "Predicted, not measured. Memory of the fullest rank in GiB; intervals of 90 %; speed as if it fitted."
     )

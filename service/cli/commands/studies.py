@@ -71,8 +71,8 @@ def create(
     spec = study_file.study_spec(study_file.read_json_object(file), file.parent)
     with running(service, key_file) as client, _interruptible("interrupted; the study was cancelled, results are kept"):
         created = client.create_study(spec, study_id)
-        for warning in created.warnings:
-            say(f"warning: {warning}")
+        for line in created.warnings:
+            say(f"note: {line}")
         if not wait:
             _print(created, as_json)
             return

@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.studies import Study, StudySpec, StudyState
+from shardtune.api_schemas.studies import Study, StudyRequest, StudyState
 from shardtune.api_schemas.trials import Rejection, Trial
 from shardtune.service.cli import study_file, summary
 from shardtune.service.cli.errors import InputError, Interrupted, NothingFeasible, PlatformFailure
@@ -73,7 +73,7 @@ def tune(options: TuneOptions) -> None:
             ) from None
 
 
-def _read(options: TuneOptions) -> StudySpec:
+def _read(options: TuneOptions) -> StudyRequest:
     if options.study is None:
         raise InputError(
             "STUDY (missing): give a study file or a model's config.json, such as examples/llama-tiny.json"
@@ -103,7 +103,7 @@ def _check_out(out: Path) -> None:
         raise InputError(f"--out ({out}) cannot be written: {error.strerror}; choose another directory") from None
 
 
-def _run(client: ServiceClient, state_dir: Path, spec: StudySpec | None, options: TuneOptions) -> None:
+def _run(client: ServiceClient, state_dir: Path, spec: StudyRequest | None, options: TuneOptions) -> None:
     study = _last_unfinished(client, options.state_dir) if spec is None else None
     ranks, memory_gib = _worker_options(study.cluster if study else spec.cluster if spec else "local", options)
     asked = study.spec if study else spec
@@ -119,7 +119,7 @@ def _run(client: ServiceClient, state_dir: Path, spec: StudySpec | None, options
             study = _create(client, spec)
         say(f"study {study.study_id}: {study.spec.model.name} on {_cluster_words(study.cluster)}")
         for line in study.warnings:
-            say(f"warning: {line}")
+            say(f"note: {line}")
         study = _watch(client, worker, study.study_id)
     finally:
         worker.stop()
@@ -137,7 +137,7 @@ def _only(client: ServiceClient, study: Study | None) -> None:
         client.pause(study.study_id, paused=False)
 
 
-def _create(client: ServiceClient, spec: StudySpec) -> Study:
+def _create(client: ServiceClient, spec: StudyRequest) -> Study:
     try:
         return client.create_study(spec)
     except ServiceRefused as refused:

@@ -12,7 +12,7 @@ from shardtune.service.http.errors import Invalid
 from shardtune.service.pages.gate import may
 from shardtune.service.pages.rendering import Checked, render, see_other
 from shardtune.service.pages.views.calculator import new_page
-from shardtune.service.pages.views.form import FormErrors, StudyForm, study_spec
+from shardtune.service.pages.views.form import FormErrors, StudyForm, study_request
 from shardtune.service.process.context import Context, InContext
 from shardtune.service.studies import create_and_read
 from shardtune.service.workers import registry
@@ -37,8 +37,8 @@ def create(request: Request, context: InContext, form: Annotated[StudyForm, Form
     """Create the study, or say what is wrong beside the form."""
     try:
         with context.db.read() as session:
-            spec = study_spec(form, registry.live(context, session))
-        study = create_and_read.create(context, spec)
+            wanted = study_request(form, registry.live(context, session))
+        study = create_and_read.create(context, wanted)
     except FormErrors as error:
         return _show(request, context, form, error.errors, 422)
     except Invalid as error:

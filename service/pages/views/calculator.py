@@ -7,7 +7,7 @@ from shardtune.api_schemas.base import DTYPE_BYTES
 from shardtune.api_schemas.models import preset_names
 from shardtune.api_schemas.predictions import Prediction, PredictionTable
 from shardtune.api_schemas.studies import Objective
-from shardtune.api_schemas.workload import RECIPES, Recipe
+from shardtune.api_schemas.workload import AUTO, RECIPES, Recipe
 from shardtune.db.tables.studies import WorkerRow
 from shardtune.service.http.error_codes import FieldError
 from shardtune.service.http.errors import ApiError
@@ -15,6 +15,7 @@ from shardtune.service.pages.charts.stacked import KINDS, Stack, by_kind, stack
 from shardtune.service.pages.views import form as forms
 from shardtune.service.pages.views import words
 from shardtune.service.pages.views.form import FormErrors, Hardware, StudyForm
+from shardtune.service.workers import compatibility
 from shardtune.tuner.objective import available_gib
 from shardtune.tuner.prediction import catalogue, predict
 
@@ -81,7 +82,7 @@ def new_page(form: StudyForm, live: Sequence[WorkerRow], errors: Sequence[FieldE
     return NewPage(
         form=form,
         presets=tuple(preset_names()),
-        recipes=tuple(RECIPES),
+        recipes=(AUTO, *RECIPES),
         workers=own,
         catalogue=known,
         errors=tuple(errors) or found,
@@ -111,7 +112,8 @@ def _table(form: StudyForm, live: Sequence[WorkerRow]) -> tuple[PredictionTable 
         request, cluster = forms.prediction_request(form, live), forms.cluster_of(form, live)
         # What is the longest, the largest and the cheapest that fits is asked of what a rank may use.
         may_use = cluster.model_copy(update={"memory_gib": available_gib(cluster, Objective())})
-        table = predict.predictions(request.model_copy(update={"cluster": may_use}))
+        device = next(iter(compatibility.dtypes_of(cluster, live)))
+        table = predict.predictions(request.model_copy(update={"cluster": may_use}), device=device)
         return table.model_copy(update={"cluster": cluster}), ()
     except FormErrors as error:
         return None, error.errors

@@ -13,7 +13,8 @@ from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.models import ModelSpec, preset_names
 from shardtune.api_schemas.predictions import PredictionRequest
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies import StudySpec
+from shardtune.api_schemas.studies import StudyRequest
+from shardtune.api_schemas.workload import AUTO
 from shardtune.db.tables.studies import WorkerRow
 from shardtune.service.http.error_codes import FieldError
 from shardtune.service.http.input_guard import check
@@ -44,7 +45,7 @@ class StudyForm(BaseModel):
     global_batch: str = "64"
     micro_batch: str = "1"
     checkpointing: str = "none"
-    recipe: str = "bf16-mixed"
+    recipe: str = AUTO
     max_trials: str = "14"
     max_gpu_seconds: str = ""
     baseline: str = Field(default="", max_length=_LONGEST)
@@ -144,7 +145,7 @@ def prediction_request(form: StudyForm, live: Sequence[WorkerRow]) -> Prediction
     return _validated(PredictionRequest, values)
 
 
-def study_spec(form: StudyForm, live: Sequence[WorkerRow]) -> StudySpec:
+def study_request(form: StudyForm, live: Sequence[WorkerRow]) -> StudyRequest:
     """The study the form describes.
 
     Raises:
@@ -167,7 +168,7 @@ def study_spec(form: StudyForm, live: Sequence[WorkerRow]) -> StudySpec:
     }
     if form.baseline.strip():
         values["baseline"] = _json_object("baseline", form.baseline, "a configuration or a DeepSpeed JSON")
-    return _validated(StudySpec, values)
+    return _validated(StudyRequest, values)
 
 
 def _validated(kind: type[Asked], values: Mapping[str, Any]) -> Asked:

@@ -21,6 +21,7 @@ import transformers
 
 from shardtune.api_schemas.leases import ProfileTask, Task
 from shardtune.workers.rank import trial_dir
+from shardtune.workers.rank.measure.dtypes import native_on_cpu
 from shardtune.workers.rank.process import cpu_adam, deadline, lifeline
 from shardtune.workers.rank.versions import library_versions
 from shardtune.workers.rank.warm import forking
@@ -69,7 +70,7 @@ class Host:
                 "event": "ready",
                 "fork_safe": fork_safe,
                 "reason": reason,
-                "versions": library_versions(),
+                "versions": library_versions() | {"cpu_dtypes": native_on_cpu()},
                 "isolation": os.environ.get("SHARDTUNE_ISOLATION", "none: not asked for"),
                 "operators_built": cpu_adam.is_built(),
             }

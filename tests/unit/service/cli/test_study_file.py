@@ -77,21 +77,15 @@ def inventory(device: str, ranks: int) -> Inventory:
 
 
 @pytest.mark.parametrize(
-    ("device", "positions", "length", "recipe"),
-    [("cpu", 4096, 512, "fp32"), ("cpu", 128, 128, "fp32"), ("cuda", 4096, 2048, "bf16-mixed")],
+    ("device", "positions", "length"), [("cpu", 4096, 512), ("cpu", 128, 128), ("cuda", 4096, 2048)]
 )
-def test_a_bare_config_gets_a_workload_that_suits_the_machine(
-    device: str, positions: int, length: int, recipe: str
-) -> None:
+def test_a_bare_config_gets_a_workload_that_suits_the_machine(device: str, positions: int, length: int) -> None:
     config = {"model_type": "llama", "max_position_embeddings": positions}
     assert study_file.is_bare_config(config)
     spec, words = study_file.study_of_config(config, inventory(device, 4))
-    assert (spec.workload.sequence_length, spec.workload.global_batch, spec.workload.recipe.name) == (
-        length,
-        32,
-        recipe,
-    )
-    assert str(length) in words and recipe in words
+    assert (spec.workload.sequence_length, spec.workload.global_batch) == (length, 32)
+    assert spec.workload.recipe is None, "the machine decides"
+    assert str(length) in words
 
 
 def test_options_replace_what_the_file_says() -> None:

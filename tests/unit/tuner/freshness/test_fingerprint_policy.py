@@ -105,6 +105,14 @@ def test_a_stored_fingerprint_of_the_first_version_reads_and_keeps_its_key():
     assert FINGERPRINT.content_key() != found.content_key()
 
 
+def test_a_fingerprint_of_the_second_version_keeps_its_key_and_compares_with_the_third():
+    second = GPUS.model_copy(update={"version": 2, "native_dtypes": None})
+    assert second.content_key() == "292ee0236a805f54bc8e2d6be8445d2d"
+    assert changes(second, GPUS) == () == changes(GPUS, second)
+    emulating = after(native_dtypes="float32")
+    assert effects(emulating) == {"native_dtypes": "stale"}
+
+
 def machine(fingerprint=GPUS, minutes=-60.0, is_ready=True):
     return Machine(fingerprint, NOON + timedelta(minutes=minutes), is_ready)
 

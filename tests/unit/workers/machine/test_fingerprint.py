@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from shardtune.api_schemas.hardware import CollectiveTime, MeasuredHardware, banded
+from shardtune.api_schemas.hardware import CollectiveTime, HardwareReport, MeasuredHardware, banded
 from shardtune.workers.config.overrides import overridden
 from shardtune.workers.config.settings import WorkerSettings
 from shardtune.workers.machine import hardware_speed, host_facts, nvml
@@ -47,6 +47,7 @@ class Machine:
             "nvmlDeviceGetCurrPcieLinkWidth": 16,
             "nvmlDeviceGetMaxClockInfo": 1980,
             "nvmlDeviceGetPowerManagementLimit": 700000,
+            "nvmlDeviceGetCudaComputeCapability": (9, 0),
         } | self.answers
         if name not in known:
             raise self.NVMLError(f"{name}: Not Supported")
@@ -133,6 +134,16 @@ def test_cpu_ranks_of_this_machine():
     assert found == fingerprint(NOTHING, Libraries(torch="2.13.0")), "looking twice finds no change"
 
 
+def test_native_dtypes_are_the_gpus_or_those_torch_finds_in_the_processor(monkeypatch):
+    assert fingerprint(seen(Machine(1), monkeypatch), Libraries()).native_dtypes == "float32, float16, bfloat16, float8"
+    old = seen(Machine(1, nvmlDeviceGetCudaComputeCapability=(7, 0)), monkeypatch)
+    assert fingerprint(old, Libraries(cpu_dtypes="float32, bfloat16")).native_dtypes == "float32, float16"
+    assert fingerprint(NOTHING, Libraries(cpu_dtypes="float32")).native_dtypes == "float32"
+    mute = Machine(1)
+    mute.nvmlDeviceGetCudaComputeCapability = lambda _: mute._given("nvmlNothing")
+    assert fingerprint(seen(mute, monkeypatch), Libraries()).native_dtypes is None
+
+
 def write(path, text):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text + "\n")
@@ -190,6 +201,15 @@ def test_a_measurement_of_the_release_before_is_found_again(tmp_path):
     old = detected.model_copy(update={"fingerprint": detected.fingerprint.first_version()})
     assert hardware_speed._path(tmp_path, old) == hardware_speed._path(tmp_path, detected)
     assert offer(settings, NOTHING, Libraries()) == detected
+
+
+def test_a_measurement_with_other_units_is_not_this_machines(tmp_path):
+    """`ONEDNN_MAX_CPU_ISA` takes them away from the same processor."""
+    was, now = (inventory(NOTHING, Libraries(cpu_dtypes=words), 1, None) for words in ("float32, bfloat16", "float32"))
+    report = HardwareReport(cluster=was.cluster, fingerprint=was.fingerprint, measured=collectives(1.0, 0.005))
+    hardware_speed._path(tmp_path, was).write_text(report.model_dump_json())
+    assert hardware_speed.stored(tmp_path, was) == report.measured
+    assert hardware_speed.stored(tmp_path, now) is None
 
 
 def test_overrides_are_checked_converted_and_marked():

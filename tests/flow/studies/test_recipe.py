@@ -1,0 +1,88 @@
+"""Whose recipe is trained: the user's where it was stated, else what the workers of the cluster have natively."""
+
+import json
+
+import pytest
+
+from shardtune.api_schemas.workload import RECIPES
+from tests.support.simulated_worker import CLUSTER, FINGERPRINT, SPEC, SimulatedWorker
+
+WORKLOAD = SPEC["workload"]
+STATED = SPEC | {"workload": WORKLOAD | {"recipe": "bf16-mixed"}}
+EMULATING = FINGERPRINT.model_copy(update={"native_dtypes": "float32"})
+RATES = {"bfloat16": 1.2e9, "float32": 6.7e10}
+
+
+def bring(client, **changes):
+    return SimulatedWorker(client, matmul_flops=RATES, **changes).register()
+
+
+def created(client, body):
+    answer = client.post("/v1/studies", json=body)
+    assert answer.status_code == 201, answer.text
+    return answer.json()
+
+
+def recipe_of(study):
+    return study["spec"]["workload"]["recipe"]["name"]
+
+
+@pytest.mark.parametrize("left_out", [{}, {"recipe": "auto"}, {"recipe": None}], ids=["absent", "auto", "null"])
+def test_left_out_it_is_decided_once_and_stored_with_the_reason(quick_client, left_out):
+    worker = bring(quick_client, fingerprint=EMULATING)
+    study = created(quick_client, SPEC | {"workload": WORKLOAD | left_out})
+    assert recipe_of(study) == "fp32"
+    assert study["warnings"] == [
+        "recipe (auto): fp32, because simulated only emulates bfloat16 (1.2 GFLOP/s in bfloat16, 67 GFLOP/s in float32)"
+    ]
+    worker.work()
+    stored = quick_client.get(f"/v1/studies/{study['study_id']}").json()
+    assert recipe_of(stored) == "fp32" and stored["result"]["notes"][0].startswith("recipe (auto): fp32")
+
+
+def test_where_every_worker_has_bfloat16_it_is_mixed_and_one_that_emulates_makes_it_fp32(quick_client):
+    SimulatedWorker(quick_client).register()
+    assert recipe_of(created(quick_client, SPEC)) == "bf16-mixed"
+    bring(quick_client, name="old", fingerprint=EMULATING)
+    assert recipe_of(created(quick_client, SPEC)) == "fp32"
+
+
+def test_a_stated_recipe_is_never_changed_and_its_cost_is_said_at_once(quick_client):
+    bring(quick_client, fingerprint=EMULATING)
+    study = created(quick_client, STATED)
+    assert recipe_of(study) == "bf16-mixed"
+    (warning,) = study["warnings"]
+    assert warning.startswith("recipe (bf16-mixed): simulated only emulates bfloat16 (1.2 GFLOP/s")
+    resolved = quick_client.post("/v1/best:resolve", json={"study": STATED})
+    assert resolved.status_code == 202 and resolved.json()["study"]["warnings"] == study["warnings"]
+
+
+def test_clones_keep_what_was_decided(quick_client):
+    bring(quick_client, fingerprint=EMULATING)
+    study = created(quick_client, SPEC)
+    SimulatedWorker(quick_client).register()
+    url = f"/v1/studies/{study['study_id']}:clone"
+    assert recipe_of(quick_client.post(url, json={"seed": 1}).json()) == "fp32"
+    assert recipe_of(quick_client.post(url, json={"workload": WORKLOAD}).json()) == "bf16-mixed", "asked anew"
+
+
+def test_a_lookup_without_a_recipe_means_what_a_study_there_would_train(quick_client):
+    worker = bring(quick_client, fingerprint=EMULATING)
+    study_id = created(quick_client, SPEC)["study_id"]
+    worker.work()
+    ask = {"model": "llama-tiny", "cluster": CLUSTER.model_dump_json(), "match": "exact"}
+    found = quick_client.get("/v1/best", params=ask | {"workload": json.dumps(WORKLOAD)}).json()
+    assert found["study_id"] == study_id and found["workload"]["recipe"] == RECIPES["fp32"].model_dump()
+    answer = quick_client.post("/v1/best:resolve", json={"study": SPEC})
+    assert (answer.status_code, answer.json()["best"]["study_id"]) == (200, study_id)
+    other = json.dumps(WORKLOAD | {"recipe": "bf16-mixed"})
+    assert quick_client.get("/v1/best", params=ask | {"workload": other}).status_code == 404
+
+
+def test_predictions_for_a_gpu_without_bfloat16_say_so(quick_client):
+    body = {"model": "llama-2-7b", "cluster": "8xv100-32gb"}
+    left, stated = (
+        quick_client.post("/v1/predictions", json=body | more).json() for more in ({}, {"recipe": "bf16-mixed"})
+    )
+    assert (left["recipe"], stated["recipe"]) == ("fp32", "bf16-mixed")
+    assert "V100-SXM2-32GB only emulates bfloat16" in left["recipe_note"] and "state fp32" in stated["recipe_note"]

@@ -1,0 +1,75 @@
+"""What a device has, what it only emulates, and the recipe that follows."""
+
+import pytest
+
+from shardtune.api_schemas.native_dtypes import DeviceDtypes, decide, flops_per_s, of_architecture, of_capability
+from shardtune.api_schemas.workload import RECIPES
+from shardtune.tuner.prediction import catalogue
+
+MIXED, EXACT = RECIPES["bf16-mixed"], RECIPES["fp32"]
+AVX2 = DeviceDtypes("AMD EPYC", is_cpu=True, native="float32", matmul_flops={"bfloat16": 1.2e9, "float32": 6.7e10})
+AVX512_BF16 = DeviceDtypes("AMD EPYC", is_cpu=True, native="float32, bfloat16")
+V100, A100 = (catalogue.dtypes_of(catalogue.parse_cluster(f"8x{name}")) for name in ("v100-16gb", "a100-80gb"))
+UNKNOWN_CPU = DeviceDtypes("some CPU", is_cpu=True)
+UNKNOWN_GPU = DeviceDtypes("Novel 9", is_cpu=False)
+
+
+@pytest.mark.parametrize(
+    ("devices", "recipe", "because"),
+    [
+        ([AVX512_BF16], MIXED, "AMD EPYC has bfloat16 natively"),
+        ([AVX2], EXACT, "AMD EPYC only emulates bfloat16 (1.2 GFLOP/s in bfloat16, 67 GFLOP/s in float32)"),
+        ([AVX512_BF16, AVX2], EXACT, "only emulates"),
+        ([UNKNOWN_CPU], EXACT, "nobody has looked"),
+        ([UNKNOWN_GPU], MIXED, "nobody has looked at this one"),
+        ([V100], EXACT, "V100-SXM2-16GB only emulates bfloat16"),
+        ([A100], MIXED, "has bfloat16 natively"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_recipe_that_is_left_out_is_what_every_device_has(devices, recipe, because):
+    chosen, note = decide(None, devices)
+    assert chosen == recipe
+    assert note is not None and note.startswith(f"recipe (auto): {recipe.name}, because ") and because in note
+
+
+def test_a_stated_recipe_stays_and_is_told_what_it_costs():
+    assert decide(MIXED, [AVX512_BF16]) == (MIXED, None)
+    assert decide(EXACT, [AVX2]) == (EXACT, None)
+    recipe, note = decide(MIXED, [AVX512_BF16, AVX2])
+    assert recipe == MIXED
+    assert note == (
+        "recipe (bf16-mixed): AMD EPYC only emulates bfloat16 (1.2 GFLOP/s in bfloat16, 67 GFLOP/s in float32); "
+        "state fp32, or leave it out"
+    )
+
+
+def test_what_was_measured_counts_more_than_what_a_processor_says_of_itself():
+    def cpu(bfloat16, native):
+        return DeviceDtypes("x", is_cpu=True, native=native, matmul_flops={"bfloat16": bfloat16, "float32": 1e10})
+
+    assert cpu(1e9, "float32, bfloat16").emulates("bfloat16")
+    assert cpu(9e9, None).emulates("bfloat16") is False
+    assert cpu(9e9, "float32").emulates("bfloat16"), "fast, but through float32"
+
+
+@pytest.mark.parametrize(
+    ("capability", "native"),
+    [
+        ((7, 0), "float32, float16"),
+        ((7, 5), "float32, float16"),
+        ((8, 0), "float32, float16, bfloat16"),
+        ((8, 9), "float32, float16, bfloat16, float8"),
+        ((12, 0), "float32, float16, bfloat16, float8"),
+    ],
+)
+def test_gpus_by_their_compute_capability(capability, native):
+    assert of_capability(capability) == native
+
+
+def test_every_catalogued_gpu_says_what_it_has():
+    assert all(of_architecture(catalogue.find(name).architecture) for name in catalogue.names())
+
+
+def test_rates_read_like_a_data_sheet():
+    assert [flops_per_s(rate) for rate in (1.2e9, 6.7e10, 9.89e14)] == ["1.2 GFLOP/s", "67 GFLOP/s", "989 TFLOP/s"]

@@ -1,0 +1,62 @@
+"""Which dtypes this machine has units for, and how fast one rank multiplies in them: a look of half a second."""
+
+import os
+import platform
+import time
+
+import torch
+
+from shardtune.api_schemas.base import Dtype
+from shardtune.api_schemas.workload import RECIPES
+
+_SIZE = {"cpu": 256, "cuda": 4096}
+"""Of the square matrices: 28 ms at the 1.2 GFLOP/s of a processor that emulates, and enough to show the others' rate."""
+_LOOK_S = 0.1
+_ISA_WITHOUT_BFLOAT16 = ("AVX512_CORE", "AVX512_CORE_VNNI")
+"""Values of ONEDNN_MAX_CPU_ISA that oneDNN's check takes for support: it converts to float32 there."""
+
+
+def native_on_cpu() -> str:
+    """Such as `float32, bfloat16`.
+
+    oneDNN's own check heeds ONEDNN_MAX_CPU_ISA, but is true wherever there is AVX-512, also where that has no
+    instruction for bfloat16 products and they are done in float32 (torch 2.13, `ideep::has_bf16_type_support`).
+    """
+    found = ["float32"]
+    if torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        if torch.ops.mkldnn._is_mkldnn_fp16_supported():
+            found.append("float16")
+        is_arm = platform.machine() in ("aarch64", "arm64")
+        isa = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper()
+        has_instruction = is_arm or (torch.cpu._is_avx512_bf16_supported() and isa not in _ISA_WITHOUT_BFLOAT16)
+        if has_instruction and torch.ops.mkldnn._is_mkldnn_bf16_supported():
+            found.append("bfloat16")
+    return ", ".join(found)
+
+
+def matmul_flops(ranks: int) -> dict[Dtype, float]:
+    """FLOP/s of one of `ranks` ranks in each dtype that a recipe computes in; the caller holds the devices."""
+    kind = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks))
+    dtypes = sorted({recipe.compute_dtype for recipe in RECIPES.values()})
+    return {dtype: 2.0 * _SIZE[kind] ** 3 / _best_s(torch.device(kind), getattr(torch, dtype)) for dtype in dtypes}
+
+
+def _best_s(device: torch.device, dtype: torch.dtype) -> float:
+    """The fastest of several products: what else the machine does at its start only slows them."""
+    size = _SIZE[device.type]
+    left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    best_s, begin = float("inf"), 0.0
+    left @ right  # Kernels are chosen, compiled and loaded at the first.
+    ends_s = time.perf_counter() + _LOOK_S
+    while begin < ends_s:
+        begin = _now_s(device)
+        left @ right
+        best_s = min(best_s, _now_s(device) - begin)
+    return best_s
+
+
+def _now_s(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()

@@ -105,6 +105,7 @@ def test_ddp_and_zero_2_scripts_train_the_same(tmp_path: Path) -> None:
     ids=["fsdp2", "zero-3", "ddp", "fsdp1"],
 )
 def test_scripts_train_in_mixed_precision(tmp_path: Path, model: str, config: TrialConfig) -> None:
+    """bf16-mixed, because that is what the scripts write casts for; two steps."""
     vocabulary = study_of(model).spec.model.config["vocab_size"]
     assert isinstance(vocabulary, int)
     loss, norm = train(export(tmp_path, config, model=model, recipe="bf16-mixed"))[0]

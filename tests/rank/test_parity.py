@@ -53,7 +53,8 @@ def test_fp32_training_is_the_same(host: HostProcess, name: str, micro_batch: in
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_bf16_training_stays_within_the_stated_bound(host: HostProcess, name: str) -> None:
-    assert_same_training(host, BF16, STRATEGIES[name], recipe="bf16-mixed")
+    """Where each backend casts shows in bfloat16 alone; few steps, since most processors emulate it."""
+    assert_same_training(host, BF16, STRATEGIES[name], recipe="bf16-mixed", parity_steps=6)
 
 
 def test_loss_falls_by_a_fifth_over_the_compared_steps() -> None:

@@ -49,7 +49,13 @@ def _by_name(value: object) -> object:
 
 StatedRecipe = Annotated[Recipe, BeforeValidator(_by_name)]
 """A recipe, or the name of one."""
-ChosenRecipe = Annotated[Recipe | None, BeforeValidator(lambda value: None if value == AUTO else _by_name(value))]
+ChosenRecipe = Annotated[
+    Recipe | None,
+    BeforeValidator(
+        lambda value: None if value == AUTO else _by_name(value),
+        json_schema_input_type=Recipe | Literal["auto", "bf16-mixed", "fp32"] | None,
+    ),
+]
 """The same, or None (`auto`): bf16-mixed where the device computes in bfloat16 natively, else fp32."""
 
 

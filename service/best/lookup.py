@@ -14,10 +14,9 @@ from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.models import ModelSpec
 from shardtune.api_schemas.native_dtypes import decide
 from shardtune.api_schemas.studies import StudyState, Verdict
-from shardtune.api_schemas.workload import WorkloadRequest
+from shardtune.api_schemas.workload import RECIPES, WorkloadRequest
 from shardtune.db.queries import best
 from shardtune.db.tables.best import ServedCaseRow
-from shardtune.db.tables.studies import WorkerRow
 from shardtune.service.http import etags
 from shardtune.service.http.errors import Conflict, NotFound
 from shardtune.service.http.idempotent_requests import ALWAYS, Once
@@ -48,34 +47,40 @@ def by_key(context: Context, case_key: str, project_id: str | None = None) -> Be
         return _view(row, (), context.now(), case_key)
 
 
-def by_case(context: Context, case: Case, exact: bool, project_id: str | None = None) -> BestConfig:
-    """What is served for a case on any fingerprint, fresh before stale; else the nearest known one.
+def by_case(context: Context, cases: Sequence[Case], exact: bool, project_id: str | None = None) -> BestConfig:
+    """What is served for the first of these cases that is known, on any fingerprint, fresh before stale; else what is
+    nearest to the first.
 
     Raises:
         NotFound: nothing is known that could serve.
     """
+    project_id = project_of(context, project_id)
     with context.db.read() as session:
-        found = _find(context, session, project_of(context, project_id), case, exact)
+        found = next((same for case in cases if (same := _find(context, session, project_id, case, True))), None)
+        if found is None and not exact:
+            found = _find(context, session, project_id, cases[0], False)
     if found is None:
-        name = case.model.name
+        name = cases[0].model.name
         raise NotFound("unknown_best", f"nothing is known of {name} here; POST /v1/best:resolve starts a study")
     return found
 
 
-def case_of(
+def cases_of(
     context: Context, model: ModelSpec, workload: WorkloadRequest, cluster: Cluster, project_id: str | None = None
-) -> Case:
-    """The case that a request means: a recipe that it leaves out is the one a study there would get."""
+) -> list[Case]:
+    """The case that a request means: a recipe that it leaves out is the one a study there would get.
+
+    Where nobody can tell, since the workers are gone and the name says nothing, there is one for each recipe.
+    """
     if workload.recipe is not None:
-        return Case(model, workload.with_recipe(workload.recipe), cluster)
+        return [Case(model, workload.with_recipe(workload.recipe), cluster)]
     with context.db.read() as session:
         live = registry.live(context, session, project_of(context, project_id))
-    return _case(model, workload, cluster, live)
-
-
-def _case(model: ModelSpec, workload: WorkloadRequest, cluster: Cluster, live: Sequence[WorkerRow]) -> Case:
-    recipe, _ = decide(workload.recipe, compatibility.dtypes_of(cluster, live))
-    return Case(model, workload.with_recipe(recipe), cluster)
+    devices = compatibility.dtypes_of(cluster, live)
+    recipe, _ = decide(None, devices)
+    is_known = any(device.emulates("bfloat16") is not None for device in devices)
+    others = () if is_known else (other for other in RECIPES.values() if other != recipe)
+    return [Case(model, workload.with_recipe(one), cluster) for one in (recipe, *others)]
 
 
 def tag_of(found: BestConfig) -> str:
@@ -106,7 +111,8 @@ def resolve(
     with context.db.read() as session:
         live = registry.live(context, session, project_id)
         cluster, _ = compatibility.resolve_cluster(request.study, live)
-        case = _case(request.study.model, request.study.workload, cluster, live)
+        recipe, _ = decide(request.study.workload.recipe, compatibility.dtypes_of(cluster, live))
+        case = Case(request.study.model, request.study.workload.with_recipe(recipe), cluster)
         found = _find(context, session, project_id, case, not request.accept_nearest)
     if found is not None:
         return _kept(context, once, Resolved(best=found), 200)

@@ -86,7 +86,7 @@ def read_best_config(
     if case_key is not None:
         found = lookup.by_key(context, case_key, project)
     else:
-        wanted = lookup.case_of(context, *_case(model, cluster, workload), project)
+        wanted = lookup.cases_of(context, *_case(model, cluster, workload), project)
         found = lookup.by_case(context, wanted, match == "exact", project)
     context.uses.add(record.project_of(context, project), found.case_key)
     response.headers["Vary"] = "Accept"

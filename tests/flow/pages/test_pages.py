@@ -7,7 +7,7 @@ from fastapi.testclient import TestClient
 
 from shardtune.api_schemas.failures import Failure, FailureKind
 from tests.support.page_reader import HTML, page, token
-from tests.support.simulated_worker import SPEC, SimulatedWorker, failure, measurement, speed_of
+from tests.support.simulated_worker import FINGERPRINT, SPEC, SimulatedWorker, failure, measurement, speed_of
 
 
 def behave(lease, task):
@@ -146,6 +146,16 @@ def test_the_calculator_predicts_for_hardware_nobody_has(quick_client):
         "/new/calculate", data={"csrf": token(quick_client), "model": "gpt2", "sequence_length": "1024"}
     )
     assert "124 million" in answer.text
+
+
+def test_the_calculator_says_which_recipe_the_hardware_has(quick_client):
+    with_a100 = page(quick_client, "/new?model=gpt2&hardware=A100-SXM-80GB&sequence_length=1024")
+    assert "recipe (auto): bf16-mixed" in with_a100 and "<option selected>auto" in with_a100
+    stated = page(quick_client, "/new?model=gpt2&hardware=V100-SXM2-16GB&sequence_length=1024&recipe=bf16-mixed")
+    assert "V100-SXM2-16GB only emulates bfloat16; state fp32" in stated
+    emulating = FINGERPRINT.model_copy(update={"native_dtypes": "float32"})
+    SimulatedWorker(quick_client, fingerprint=emulating).register()
+    assert "recipe (auto): fp32, because simulated only emulates" in page(quick_client, "/new?hardware=worker:sim")
 
 
 def test_the_stream_tells_of_the_end_once(quick_client, study_id):

@@ -66,7 +66,7 @@ def test_clones_keep_what_was_decided(quick_client):
     assert recipe_of(quick_client.post(url, json={"workload": WORKLOAD}).json()) == "bf16-mixed", "asked anew"
 
 
-def test_a_lookup_without_a_recipe_means_what_a_study_there_would_train(quick_client):
+def test_a_lookup_without_a_recipe_means_what_a_study_there_would_train(quick_client, clock):
     worker = bring(quick_client, fingerprint=EMULATING)
     study_id = created(quick_client, SPEC)["study_id"]
     worker.work()
@@ -77,6 +77,10 @@ def test_a_lookup_without_a_recipe_means_what_a_study_there_would_train(quick_cl
     assert (answer.status_code, answer.json()["best"]["study_id"]) == (200, study_id)
     other = json.dumps(WORKLOAD | {"recipe": "bf16-mixed"})
     assert quick_client.get("/v1/best", params=ask | {"workload": other}).status_code == 404
+    clock.turn(24 * 3600)
+    assert quick_client.get("/v1/workers").json()["workers"][0]["is_live"] is False
+    again = quick_client.get("/v1/best", params=ask | {"workload": json.dumps(WORKLOAD)}).json()
+    assert again["study_id"] == study_id, "with nobody there to ask, what there is"
 
 
 def test_predictions_for_a_gpu_without_bfloat16_say_so(quick_client):

@@ -18,12 +18,15 @@ from torch import nn
 from shardtune.api_schemas.hardware import CollectiveTime, MeasuredHardware
 from shardtune.workers.rank import mesh
 from shardtune.workers.rank.measure import throughput
+from shardtune.workers.rank.measure.dtypes import native_on_cpu
 from shardtune.workers.rank.place import Place
 from shardtune.workers.rank.process import lifeline
 
 _SIZES = {"cpu": (1 << 14, 1 << 17, 1 << 20, 1 << 23, 1 << 25), "cuda": (1 << 18, 1 << 21, 1 << 24, 1 << 27, 1 << 29)}
 """Bytes of the whole tensor, from latency to bandwidth."""
 _MATRIX = {"cpu": 1024, "cuda": 8192}
+_EMULATED = 256
+"""The same in a dtype that the processor only emulates: a product of 1024 would take it seconds."""
 _COPIED = {"cpu": 1 << 26, "cuda": 1 << 30}
 """Bytes; larger than the last-level cache of either."""
 _BETWEEN = 256
@@ -37,6 +40,7 @@ _DEPTH = 16
 def measure(place: Place) -> MeasuredHardware:
     """All figures of this machine."""
     kind = place.device.type
+    has_bfloat16 = place.is_cuda or "bfloat16" in native_on_cpu()
     collectives = [
         CollectiveTime(operation=name, bytes=size, seconds=_collective(name, size, place))
         for name in ("all_gather", "reduce_scatter", "all_reduce")
@@ -44,7 +48,7 @@ def measure(place: Place) -> MeasuredHardware:
         if place.world_size > 1
     ]
     return MeasuredHardware(
-        bf16_flops=_matmul(_MATRIX[kind], torch.bfloat16, place),
+        bf16_flops=_matmul(_MATRIX[kind] if has_bfloat16 else _EMULATED, torch.bfloat16, place),
         fp32_flops=_matmul(_MATRIX[kind], torch.float32, place),
         copy_bytes_per_s=_copy(_COPIED[kind], place),
         launch_s=_launch(place),

@@ -19,7 +19,7 @@ from shardtune.service.workers.fingerprint_history import changes_of
 
 
 @dataclass(frozen=True)
-class Era:
+class WorkerPeriod:
     """A time in which a worker's fingerprint was the same."""
 
     since: datetime
@@ -61,7 +61,7 @@ class WorkerCard:
     last: LastRun | None
     """Of live workers."""
     fingerprint: Fingerprint
-    periods: tuple[Era, ...]
+    periods: tuple[WorkerPeriod, ...]
 
 
 def cards(session: Session, live_since: datetime, project_id: str | None) -> tuple[WorkerCard, ...]:
@@ -73,14 +73,14 @@ def cards(session: Session, live_since: datetime, project_id: str | None) -> tup
     models = overview.model_names(session, {attempt.run.study_id for attempt in live.values() if attempt})
     last = {worker: _last(attempt, models) for worker, attempt in live.items() if attempt is not None}
     found = [
-        _card(row, running.get(row.id), row.id in live, last.get(row.id), _eras(history.get(row.id, [])))
+        _card(row, running.get(row.id), row.id in live, last.get(row.id), _periods(history.get(row.id, [])))
         for row in rows
     ]
     return tuple(sorted(found, key=lambda card: (not card.is_live, card.name)))
 
 
 def _card(
-    row: WorkerRow, run: RunRow | None, is_live: bool, last: LastRun | None, periods: tuple[Era, ...]
+    row: WorkerRow, run: RunRow | None, is_live: bool, last: LastRun | None, periods: tuple[WorkerPeriod, ...]
 ) -> WorkerCard:
     cluster = row.inventory.cluster
     return WorkerCard(
@@ -127,5 +127,5 @@ def _last(attempt: AttemptRow, models: Mapping[str, str]) -> LastRun:
     )
 
 
-def _eras(history: Sequence[FingerprintPeriodRow]) -> tuple[Era, ...]:
-    return tuple(Era(period.since, changes_of(period)) for period in history)
+def _periods(history: Sequence[FingerprintPeriodRow]) -> tuple[WorkerPeriod, ...]:
+    return tuple(WorkerPeriod(period.since, changes_of(period)) for period in history)

@@ -130,7 +130,7 @@ def page(
 
 
 def holders(session: Session, keys: Collection[str], project_id: str | None) -> dict[str, list[FingerprintPeriodRow]]:
-    """Eras of these fingerprints by key, the newest first; of the workers that serve a project (None: any)."""
+    """Periods of these fingerprints by key, the newest first; of the workers that serve a project (None: any)."""
     query = (
         select(FingerprintPeriodRow)
         .join(FingerprintPeriodRow.worker)

@@ -4,21 +4,17 @@ The checks take the registries as arguments: a test plants a backend or a knob b
 """
 
 import inspect
-import random
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 
-from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.search_space import BACKENDS as LISTED
-from shardtune.api_schemas.search_space import SpaceLimits
 from shardtune.api_schemas.strategies import Strategy, TrialConfig
 from shardtune.api_schemas.strategies.base import StrategySchema
-from shardtune.api_schemas.workload import RECIPES, Workload, gradient_accumulation
 from shardtune.service.wording import backend_words, knob_words
 from shardtune.tuner.export import accelerate, lightning, snippet, torchtitan, training_arguments
 from shardtune.tuner.export.backends.record import ExportedBackend
@@ -30,13 +26,11 @@ from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import evaluate
 from shardtune.tuner.search.space.backends.record import SearchedBackend
 from shardtune.tuner.search.space.backends.registry import BACKENDS as SEARCHED
-from shardtune.tuner.search.space.define_by_run import DefineByRun, Question
-from shardtune.tuner.search.space.domains import Domains
-from shardtune.tuner.search.space.knobs import COMMON, Flat
-from shardtune.tuner.search.space.limits import KnobLimits
+from shardtune.tuner.search.space.knobs import COMMON
 from shardtune.workers.rank.strategies.registry import TRAINERS
+from tests.support.drawn_knobs import Drawn, drawn
 from tests.support.made_up_studies import contender_of, study_of
-from tests.support.tuner_cases import cpu, gpus, llama, shape
+from tests.support.tuner_cases import llama, shape
 
 ROOT = Path(__file__).parents[2]
 RANK = "workers/rank/strategies/{}.py"
@@ -45,8 +39,15 @@ PREDICTION = "tuner/prediction/backends/{}.py"
 EXPORT = "tuner/export/backends/{}.py"
 KNOB_WORDS = "service/wording/knob_words.py"
 PAGE = "docs/search-space.md"
-CLUSTERS = (gpus(2, 4).model_copy(update={"gpu": "NVIDIA H100 80GB HBM3"}), cpu(4))
-DRAWS = 16
+_COMMON = set(TrialConfig.model_fields) - {"strategy"}
+_COMMON_PLACES = {
+    RANK: "workers/rank/training/wrap.py",
+    SPACE: "tuner/search/space/knobs.py or define_by_run.py",
+    PREDICTION: "tuner/prediction/configs.py",
+    EXPORT: "tuner/export",
+}
+"""Where the rows are of knobs that every backend has."""
+_RANK = "".join((ROOT / f"workers/rank/{name}.py").read_text() for name in ("training/wrap", "strategies/base"))
 
 
 @dataclass(frozen=True)
@@ -111,16 +112,23 @@ def places_without_knob(r: Registries, kind: str, varied: str | None = None) -> 
 
     `varied`: vary only this one to see what predictions and exports make of it, which is quicker.
     """
-    known, drawn = {**COMMON, **r.searched[kind].knobs}, list(_drawn(r, kind, varied))
-    fields = {name for name in r.schemas[kind].model_fields if name != "kind"}
-    knobs = {*r.searched[kind].to_knobs(drawn[0].config.strategy), *(set(TrialConfig.model_fields) - {"strategy"})}
-    decided = {name for one in drawn for name in one.table}
-    found = [f"{SPACE.format(kind)}: no row for {name!r}" for name in sorted(knobs - set(known))]
-    found += [f"{SPACE.format(kind)}: draw never decides {name!r}" for name in sorted(knobs - decided)]
+    backend, schema = r.searched[kind], r.schemas[kind]
+    sample = list(drawn(kind, backend, varied))
+    fields = {name for name in schema.model_fields if name != "kind"}
+    knobs = {*backend.to_knobs(sample[0].config.strategy), *_COMMON}
+    known, decided = {*COMMON, *backend.knobs}, {name for one in sample for name in one.table}
+    found = [f"{_place(SPACE, kind, name)}: no row for {name!r}" for name in sorted(knobs - known)]
+    found += [f"{_place(SPACE, kind, name)}: draw never decides {name!r}" for name in sorted(knobs - decided)]
     found += [f"{KNOB_WORDS} lacks {name!r}" for name in sorted(knobs - set(r.knob_words))]
     found += [f"{PAGE} has no row for {name!r}" for name in sorted(knobs) if f"| `{name}` |" not in r.page]
     found += [f"{RANK.format(kind)} does not read {name!r}" for name in sorted(fields) if not _is_read(r, kind, name)]
-    return found + _without_term(r, kind, drawn) + _without_statement(r, kind, drawn)
+    found += [f"{_COMMON_PLACES[RANK]} does not read {name!r}" for name in sorted(_COMMON) if f".{name}" not in _RANK]
+    return found + _without_term(r, kind, sample) + _without_statement(r, kind, sample)
+
+
+def _place(place: str, kind: str, knob: str) -> str:
+    """Where the row of a knob is: with its backend, or with what every backend has."""
+    return _COMMON_PLACES[place] if knob in _COMMON else place.format(kind)
 
 
 def _is_read(r: Registries, kind: str, field: str) -> bool:
@@ -132,88 +140,19 @@ def _is_read(r: Registries, kind: str, field: str) -> bool:
     return re.search(rf"\.{field}\b", "".join([r.rank_sources[kind], *renderers])) is not None
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """A configuration, where it was drawn, and what else each of its knobs could have been."""
-
-    workload: Workload
-    cluster: Cluster
-    config: TrialConfig
-    table: Flat
-    others: dict[str, TrialConfig]
-    """By knob: the same with another value of it, and what follows from that."""
-
-
-def _drawn(r: Registries, kind: str, varied: str | None) -> Iterator[Drawn]:
-    rng = random.Random(0)
-    for cluster in CLUSTERS:
-        for number in range(DRAWS):
-            recipe = RECIPES["fp32" if number % 2 else "bf16-mixed"]
-            workload = Workload(sequence_length=64, global_batch=8 * cluster.world_size, recipe=recipe)
-            domains = Domains(workload, cluster, llama("llama-tiny"), nvme=True)
-            yield _one(r, kind, domains, rng, varied)
-
-
-def _one(r: Registries, kind: str, domains: Domains, rng: random.Random, varied: str | None) -> Drawn:
-    asked: dict[str, Question] = {}
-
-    def choose(question: Question) -> Any:
-        asked[question.knob] = question
-        return rng.choice(question.values)
-
-    table = _run(r, kind, domains, choose)
-    others = {}
-    for knob, question in asked.items():
-        different = [value for value in question.values if (value, type(value)) != (table[knob], type(table[knob]))]
-        if knob == (varied or knob) and len(different) > 0:
-            others[knob] = _other(r, kind, domains, table, knob, rng.choice(different))
-    return Drawn(domains.workload, domains.cluster, _config(r, kind, table), table, others)
-
-
-def _other(r: Registries, kind: str, domains: Domains, table: Flat, knob: str, value: Any) -> TrialConfig:
-    """The same but for one value, where that is legal."""
-    try:
-        alone = _config(r, kind, {**table, knob: value})
-        steps = domains.accumulation(alone.micro_batch)
-        alone.strategy.check_cluster(domains.cluster, domains.workload.recipe, steps)
-    except ValueError:
-        return _config(r, kind, _with(r, kind, domains, table, knob, value))
-    return alone
-
-
-def _with(r: Registries, kind: str, domains: Domains, table: Flat, knob: str, value: Any) -> Flat:
-    """The same answers but one; where that leaves an answer without a place, the first candidate."""
-
-    def answer(question: Question) -> Any:
-        wanted = value if question.knob == knob else table.get(question.knob)
-        return next((one for one in question.values if one == wanted and type(one) is type(wanted)), question.values[0])
-
-    return _run(r, kind, domains, answer)
-
-
-def _run(r: Registries, kind: str, domains: Domains, answer: Any) -> Flat:
-    limits = KnobLimits(SpaceLimits(allow_compile=True), {**COMMON, **r.searched[kind].knobs})
-    limits.backends = (kind,)
-    return DefineByRun(domains, limits, answer).run({kind: r.searched[kind].draw})
-
-
-def _config(r: Registries, kind: str, table: Flat) -> TrialConfig:
-    backend = r.searched[kind]
-    own = backend.to_fields({k: v for k, v in table.items() if k not in COMMON and k != "backend"})
-    return TrialConfig(strategy=backend.config(**own), **{k: v for k, v in table.items() if k in COMMON})
-
-
-def _without_term(r: Registries, kind: str, drawn: list[Drawn]) -> list[str]:
+def _without_term(r: Registries, kind: str, sample: list[Drawn]) -> list[str]:
     """Knobs that change no prediction and have no reason for it, and reasons of knobs that do change one."""
-    knobs = {knob for one in drawn for knob in one.others}
-    moved = {knob for one in drawn for knob, other in one.others.items() if _predicted(r, one, other)}
-    reasons = r.predicted[kind].without_term
-    place = PREDICTION.format(kind)
-    silent = [f"{place}: no prediction changes with {knob!r}, and without_term has no reason" for knob in knobs]
-    return sorted(
-        [line for line, knob in zip(silent, knobs, strict=True) if knob not in moved and not reasons.get(knob)]
-        + [f"{place}: without_term names {knob!r}, which changes a prediction" for knob in moved & set(reasons)]
-    )
+    knobs = {knob for one in sample for knob in one.others}
+    moved = {knob for one in sample for knob, other in one.others.items() if _predicted(r, one, other)}
+    reasons = {knob for knob, reason in r.predicted[kind].without_term.items() if reason}
+    silent, stale = sorted(knobs - moved - reasons), sorted(moved & reasons)
+    return [
+        *(
+            f"{_place(PREDICTION, kind, k)}: no prediction changes with {k!r}, nor does without_term say why"
+            for k in silent
+        ),
+        *(f"{PREDICTION.format(kind)}: without_term names {k!r}, which changes a prediction" for k in stale),
+    ]
 
 
 def _predicted(r: Registries, one: Drawn, other: TrialConfig) -> bool:
@@ -226,14 +165,14 @@ def _predicted(r: Registries, one: Drawn, other: TrialConfig) -> bool:
     return any(not np.isclose(size[0], size[-1], rtol=1e-9, atol=0) for size in map(np.atleast_1d, sizes))
 
 
-def _without_statement(r: Registries, kind: str, drawn: list[Drawn]) -> list[str]:
+def _without_statement(r: Registries, kind: str, sample: list[Drawn]) -> list[str]:
     """Knobs that an exported file neither says nor lists among what it cannot say."""
     silent = set()
-    for one in drawn:
+    for one in sample:
         for knob, other in one.others.items():
             before, after = (_exported(r, one, config) for config in (one.config, other))
             silent |= {(name, knob) for name in before if before[name] == after.get(name)}
-    return [f"{EXPORT.format(kind)}: {name} says nothing of {knob!r}" for name, knob in sorted(silent)]
+    return [f"{_place(EXPORT, kind, knob)}: {name} says nothing of {knob!r}" for name, knob in sorted(silent)]
 
 
 def _exported(r: Registries, one: Drawn, config: TrialConfig) -> dict[str, str]:
@@ -242,7 +181,6 @@ def _exported(r: Registries, one: Drawn, config: TrialConfig) -> dict[str, str]:
     contender = contender_of(config).model_copy(update={"description": ""})
     source = ExportSource(study, contender, llama("llama-tiny"))
     backend = r.exported[config.backend]
-    assert gradient_accumulation(one.workload.global_batch, config.micro_batch, one.cluster.world_size)
     own = "".join(backend.files(source, config.strategy).values())
     said = {"train_snippet.py": snippet.source(source, r.exported) + own}
     said["accelerate.yaml"] = accelerate.document(source, r.exported) + own

@@ -4,7 +4,7 @@ import hmac
 import secrets
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 from urllib.parse import urlencode
 
 from fastapi import Depends, Form, Request
@@ -12,6 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.responses import HTMLResponse, Response
 
+from shardtune.api_schemas.strategies import Checkpointing
 from shardtune.service.pages import assets, figures
 from shardtune.service.process.context import utc_now
 from shardtune.service.process.principal import LOCAL
@@ -121,6 +122,7 @@ def _environment() -> Environment:
         "knob_value": _knob_value,
     }
     environment.globals |= {"static": assets.url, "with_query": query, "backends": BACKENDS}
+    environment.globals["checkpointing_modes"] = get_args(Checkpointing)
     return environment
 
 

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.orm.unitofwork import UOWTransaction
 
 from shardtune.api_schemas.events import EventType
-from shardtune.api_schemas.studies import StudyState
+from shardtune.api_schemas.studies import Contender, StudyState
 from shardtune.db.queries import webhooks
 from shardtune.db.tables.studies import AttemptRow, EventRow, RunRow, StudyRow, TrialRow, WebhookRow
 
@@ -97,6 +97,16 @@ def _changed(row: object, name: str) -> bool:
     return bool(inspect(row, raiseerr=True).attrs[name].history.has_changes())
 
 
+def _before(row: object, name: str) -> Sequence[Any]:
+    """The stored value, where this transaction replaces one."""
+    return inspect(row, raiseerr=True).attrs[name].history.deleted or ()
+
+
+def _best_figures(best: Contender) -> dict[str, Any]:
+    figures = {"trial_number": best.trial_number, "tokens_per_s_per_gpu": best.tokens_per_s_per_gpu}
+    return figures | {"description": best.description}
+
+
 def _of_study(row: StudyRow) -> Iterator[_Happened]:
     if inspect(row).pending:
         yield _Happened(0, row.id, EventType.STUDY_CREATED, {"model": row.spec.model.name})
@@ -104,9 +114,10 @@ def _of_study(row: StudyRow) -> Iterator[_Happened]:
     if _changed(row, "spec"):
         yield _Happened(4, row.id, EventType.STUDY_EXTENDED, {"budget": row.spec.budget.model_dump(mode="json")})
     if _changed(row, "best_so_far") and row.best_so_far is not None:
-        best = row.best_so_far
-        figures = {"trial_number": best.trial_number, "tokens_per_s_per_gpu": best.tokens_per_s_per_gpu}
-        yield _Happened(5, row.id, EventType.STUDY_BEST_CHANGED, figures | {"description": best.description})
+        figures = _best_figures(row.best_so_far)
+        # How often it was run changes with each fresh run, which is no news.
+        if figures not in [_best_figures(best) for best in _before(row, "best_so_far") if best is not None]:
+            yield _Happened(5, row.id, EventType.STUDY_BEST_CHANGED, figures)
     if _changed(row, "phase"):
         yield _Happened(6, row.id, EventType.STUDY_PHASE_CHANGED, {"phase": row.phase.value})
     if _changed(row, "state"):

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from shardtune.service.http import errors
 from shardtune.service.http.error_codes import CODES
 from tests.support.scenarios import in_threads
 from tests.support.simulated_worker import CLUSTER, SPEC, SimulatedWorker
 
 CREATE = SPEC | {"cluster": CLUSTER.model_dump()}
+SERVICE = Path(__file__).parents[3] / "service"
 NAMED = {"Idempotency-Key": "job-4711"}
 
 
@@ -131,13 +133,27 @@ def test_id_of_ones_own_choice(client):
         assert client.post("/v1/studies", json=CREATE, params={"study_id": bad}).status_code == 422
 
 
+# Where each function that makes an error takes its code.
+PLACES = {
+    **{name: 0 for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, errors.ApiError)},
+    "problem": 1,
+    "invalid": 3,
+}
+
+
+def codes_in(path):
+    """The codes of the errors that a file makes."""
+    for call in ast.walk(ast.parse(path.read_text())):
+        name = getattr(call.func, "id", getattr(call.func, "attr", "")) if isinstance(call, ast.Call) else ""
+        if name in PLACES:
+            named = [keyword.value for keyword in call.keywords if keyword.arg == "code"]
+            code = next(iter([*named, *call.args[PLACES[name] :]]), ast.Constant("invalid_request"))
+            # `errors` itself hands on what it was given.
+            assert isinstance(code, ast.Constant) or path.name == "errors.py", (path, call.lineno)
+            if isinstance(code, ast.Constant):
+                yield code.value
+
+
 def test_every_code_in_the_source_is_registered_and_every_registered_one_is_used():
-    used = set()
-    for path in Path(__file__).parents[3].glob("service/**/*.py"):
-        if path.name != "error_codes.py":
-            used |= {
-                node.value
-                for node in ast.walk(ast.parse(path.read_text()))
-                if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in CODES
-            }
-    assert used == set(CODES)
+    used = {code for path in SERVICE.glob("**/*.py") for code in codes_in(path)}
+    assert used | set(errors._HTTP_CODES.values()) == set(CODES)

@@ -49,7 +49,11 @@ def test_every_change_has_its_event(client, study_id):
     assert count["trial.created"] == count["trial.running"] == count["trial.complete"] == len(trials) == 3
     # And the profile's, which belongs to no trial.
     assert count["run.leased"] == count["run.ended"] == attempts + 1
-    assert count["study.best_changed"] >= 1
+    told = [event["data"] for event in events if event["type"] == "study.best_changed"]
+    speeds = [data["tokens_per_s_per_gpu"] for data in told]
+    assert speeds == sorted(set(speeds)), "told once each, and faster each time"
+    fastest = max(trials, key=lambda trial: trial["tokens_per_s_per_gpu"])
+    assert (told[-1]["trial_number"], speeds[-1]) == (fastest["number"], fastest["tokens_per_s_per_gpu"])
 
 
 def test_pages_follow_each_other(client, study_id):

@@ -130,7 +130,7 @@ def test_study_without_a_feasible_configuration_fails_with_the_reason(quick_clie
     study, trials = run_study(quick_client, lambda *_: failure(FailureKind.OOM, "tried to allocate 9 GiB"))
     assert study["state"] == "failed"
     assert "8 ended as oom, the first with: tried to allocate 9 GiB" in study["reason"]
-    assert all(trial["state"] == "infeasible" for trial in trials)
+    assert [trial["state"] for trial in trials] == ["infeasible"] * 8
 
 
 def test_model_that_cannot_fit_fails_before_any_trial(quick_client):

@@ -142,5 +142,17 @@ def test_sizes_outside_the_space_are_learnt_from_only_when_they_ran():
     space = space_of(cpu())
     foreign = TrialConfig(strategy=DdpConfig(bucket_cap_mb=999))
     history = search(space, by_micro_batch, 10)
-    for told in (complete(10, foreign, 1e6), infeasible(10, foreign)):
-        assert next_config(space, (), [*history, told], (), open_gate, 0).config is not None
+    crashed = Observation(
+        10, foreign, "sampler", TrialState.FAILED, failure=Failure(kind=FailureKind.CRASH, message="boom")
+    )
+
+    def suggested(told):
+        """By twelve samplers that differ in their seed only; a failed trial is what none of them hears of."""
+        return [next_config(space, (), [*history, told], (), open_gate, seed).config for seed in range(12)]
+
+    unheard = suggested(crashed)
+    # Out of memory would teach of what takes as much (tuner.search.dominance).
+    assert suggested(infeasible(10, foreign, FailureKind.NUMERICS)) == unheard
+    assert sum(config.backend == "ddp" for config in suggested(complete(10, foreign, 1e6))) > sum(
+        config.backend == "ddp" for config in unheard
+    )

@@ -14,7 +14,7 @@ from tests.support.needs import missing
 from tests.support.real_parts import Stack
 
 CHROMIUM = "/usr/bin/chromium"
-expect.set_options(timeout=15_000)
+expect.set_options(timeout=60_000)
 
 
 @pytest.fixture(scope="module")

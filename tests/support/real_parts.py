@@ -88,7 +88,7 @@ class Stack:
         }
         command = [sys.executable, "-m", "shardtune", "serve", "--host", "127.0.0.1", "--port", str(self._port)]
         process = self._start(command, "service.log", environment)
-        until(self._is_ready, 60, "service ready")
+        until(self._is_ready, 180, "service ready")
         return process
 
     def start_worker(self, ranks: int = 2, options: Sequence[str] = ()) -> psutil.Process:
@@ -104,7 +104,7 @@ class Stack:
             "--no-build-operators",
         ]
         process = self._start([*command, *options], "worker.log", {})
-        until(lambda: set(self.workers()) - before or process.poll() is not None, 120, "worker registered")
+        until(lambda: set(self.workers()) - before or process.poll() is not None, 300, "worker registered")
         assert process.poll() is None, (self._folder / "worker.log").read_text()
         return psutil.Process(process.pid)
 

@@ -67,17 +67,23 @@ _RECOMPUTE = {"none": 1.0, "selective": 1.08, "full": 1.30}
 _ACTIVATIONS = {"none": 34.0, "selective": 14.0, "full": 2.0}
 
 
+def _of_blocks(config: TrialConfig, by_mode: dict[str, float]) -> float:
+    """Mean over the blocks, of which every so many-th is checkpointed."""
+    plain = by_mode["none"]
+    return plain + (by_mode[config.activation_checkpointing] - plain) / config.checkpoint_every
+
+
 def score(config: TrialConfig) -> float | None:
     """Tokens per second of a made-up 2 × 4 GPU cluster with a slow link between nodes; None: out of memory."""
     tokens = config.micro_batch * WORKLOAD.sequence_length
-    activations = _ACTIVATIONS[config.activation_checkpointing] * tokens * HIDDEN * LAYERS
+    activations = _of_blocks(config, _ACTIVATIONS) * tokens * HIDDEN * LAYERS
     states = {**_terms(config), "activations": 0.0, "recomputation": 0.0, "logits": 0.0}
     held = sum(states.values()) + activations + 2 * GIB
     if held > CLUSTER.memory_gib * GIB * 0.95:
         return None
     accumulation = gradient_accumulation(WORKLOAD.global_batch, config.micro_batch, CLUSTER.world_size)
     # Small kernels are less efficient; a nearly full device retries allocations.
-    compute = accumulation * (tokens + 1500) * _RECOMPUTE[config.activation_checkpointing] / 20_000
+    compute = accumulation * (tokens + 1500) * _of_blocks(config, _RECOMPUTE) / 20_000
     if held > CLUSTER.memory_gib * GIB * 0.88:
         compute *= 1.15
     return WORKLOAD.tokens_per_step / CLUSTER.world_size / (compute + _communication(config, accumulation, compute))

@@ -1,14 +1,14 @@
 """Ranks on this machine: from a warm host where forking works, otherwise cold."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from shardtune.workers.launchers import operators
 from shardtune.workers.launchers.base import Prepared, RankExit
-from shardtune.workers.launchers.cold import ColdLauncher
+from shardtune.workers.launchers.cold import RANK_COMMAND, ColdLauncher
 from shardtune.workers.launchers.processes import kill_marked
-from shardtune.workers.launchers.warm import ForkUnsafe, WarmLauncher
+from shardtune.workers.launchers.warm import HOST_COMMAND, ForkUnsafe, WarmLauncher
 
 log = logging.getLogger(__name__)
 
@@ -17,12 +17,20 @@ class LocalLauncher:
     """A `WarmLauncher` until the host says that forked ranks cannot work here, then a `ColdLauncher`."""
 
     def __init__(
-        self, environment: Mapping[str, str], mark: str, log_path: Path, ready_timeout_s: float, cold: bool = False
+        self,
+        environment: Mapping[str, str],
+        mark: str,
+        log_path: Path,
+        ready_timeout_s: float,
+        cold: bool = False,
+        commands: tuple[Sequence[str], Sequence[str]] = (HOST_COMMAND, RANK_COMMAND),
     ):
+        """`commands`: of the warm host and of a cold rank."""
+        host, rank = commands
         self._environment, self._mark = environment, mark
-        self._cold = ColdLauncher(environment, mark)
+        self._cold = ColdLauncher(environment, mark, rank)
         self._current: ColdLauncher | WarmLauncher = (
-            self._cold if cold else WarmLauncher(environment, mark, log_path, ready_timeout_s)
+            self._cold if cold else WarmLauncher(environment, mark, log_path, ready_timeout_s, host)
         )
         # The devices are ours by lock, so what carries their mark is left from an agent that was killed.
         kill_marked(mark)

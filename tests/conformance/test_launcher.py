@@ -1,0 +1,141 @@
+"""What every launcher promises (workers/launchers/base.py), for each of them; the ranks are played."""
+
+import json
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from shardtune.workers.launchers.base import Launcher, RankExit
+from shardtune.workers.launchers.cold import ColdLauncher
+from shardtune.workers.launchers.local import LocalLauncher
+from shardtune.workers.launchers.processes import kill_marked, marked
+from shardtune.workers.launchers.warm import WarmLauncher
+from tests.support.worker_fakes import FAKE_HOST
+
+LAUNCHERS = ("warm", "cold", "local", "local, where forking is unsafe")
+
+Make = Callable[..., Launcher]
+
+
+@pytest.fixture
+def mark() -> Iterator[str]:
+    """A device pool of this test's own; nothing of it may live after the test."""
+    name = f"test-{uuid.uuid4().hex[:12]}"
+    yield name
+    left = marked(name)
+    kill_marked(name)
+    assert not left, f"processes {left} were left behind"
+
+
+@pytest.fixture(params=LAUNCHERS)
+def make(request: pytest.FixtureRequest, tmp_path: Path, mark: str) -> Iterator[Make]:
+    """Makes the launcher, with ranks that act as told (tests/support/fake_host.py)."""
+    made: list[Launcher] = []
+
+    def one(*acts: str) -> Launcher:
+        if request.param.endswith("unsafe"):
+            acts = (*acts, "fork_unsafe")
+        environment, log = {**os.environ, "FAKE_ACTS": json.dumps(acts)}, tmp_path / "host.log"
+        if request.param == "warm":
+            launcher: Launcher = WarmLauncher(environment, mark, log, ready_timeout_s=30, command=FAKE_HOST)
+        elif request.param == "cold":
+            launcher = ColdLauncher(environment, mark, command=FAKE_HOST)
+        else:
+            launcher = LocalLauncher(environment, mark, log, 30, commands=(FAKE_HOST, FAKE_HOST))
+        launcher.prepare(lambda: False)
+        made.append(launcher)
+        return launcher
+
+    yield one
+    for launcher in made:
+        launcher.close()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    folder = tmp_path / "run-1"
+    folder.mkdir()
+    return folder
+
+
+def ended(launcher: Launcher, ranks: int) -> tuple[RankExit, ...]:
+    """Wait until so many ranks have ended."""
+    while len(launcher.exits) < ranks:
+        launcher.wait(1)
+    return launcher.exits
+
+
+def test_every_rank_s_end_is_seen_with_its_code(make: Make, directory: Path) -> None:
+    launcher = make("complete", "exit", "killed")
+    launcher.launch(directory, 3)
+    assert set(ended(launcher, 3)) == {RankExit(0, 0), RankExit(1, 7), RankExit(2, -9)}
+    assert launcher.lost is None
+
+
+def test_ranks_know_their_place_and_write_into_the_trial(make: Make, directory: Path) -> None:
+    launcher = make("complete", "complete")
+    launcher.launch(directory, 2)
+    ended(launcher, 2)
+    assert [json.loads((directory / f"rank_{rank}.json").read_text())["rank"] for rank in (0, 1)] == [0, 1]
+    assert (directory / "rank_1.log").read_text() == "rank 1 acts complete\n"
+
+
+def test_ends_are_those_of_the_present_launch(make: Make, directory: Path) -> None:
+    launcher = make("exit")
+    launcher.launch(directory, 1)
+    ended(launcher, 1)
+    launcher.kill()
+    launcher.launch(directory, 1)
+    assert ended(launcher, 1) == (RankExit(0, 7),)
+
+
+def test_waiting_ends_by_itself_while_nothing_happens(make: Make, directory: Path) -> None:
+    launcher = make("hang")
+    launcher.launch(directory, 1)
+    launcher.wait(0.05)
+    assert launcher.exits == () and launcher.lost is None
+
+
+def test_a_kill_leaves_nothing_of_the_launch_and_may_be_repeated(make: Make, directory: Path, mark: str) -> None:
+    launcher = make("orphan", "hang", "busy")
+    helpers = marked(mark)
+    launcher.launch(directory, 3)
+    ended(launcher, 1)
+    assert marked(mark) > helpers
+    for _ in range(2):
+        launcher.kill()
+        assert marked(mark) <= helpers
+
+
+def test_after_a_kill_the_next_trial_is_launched(make: Make, directory: Path) -> None:
+    launcher = make("busy", "busy")
+    launcher.launch(directory, 2)
+    launcher.kill()
+    launcher.prepare(lambda: False)
+    launcher.launch(directory, 2)
+    assert launcher.exits == ()
+
+
+def test_a_kill_before_any_launch_does_nothing(make: Make, mark: str) -> None:
+    launcher = make("complete")
+    helpers = marked(mark)
+    launcher.kill()
+    assert marked(mark) == helpers
+
+
+def test_who_is_ready_stays_ready_at_no_cost(make: Make, mark: str) -> None:
+    launcher = make("complete")
+    helpers, prepared = marked(mark), launcher.prepare(lambda: False)
+    assert launcher.prepare(lambda: True) == prepared
+    assert marked(mark) == helpers
+
+
+def test_closing_ends_ranks_and_helpers_and_may_be_repeated(make: Make, directory: Path, mark: str) -> None:
+    launcher = make("busy", "hang")
+    launcher.launch(directory, 2)
+    for _ in range(2):
+        launcher.close()
+        assert marked(mark) == set()

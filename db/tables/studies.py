@@ -285,7 +285,8 @@ class DeliveryRow(Row):
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     webhook_id: Mapped[str] = mapped_column(ForeignKey("webhooks.id", ondelete="CASCADE"))
-    type: Mapped[EventType] = mapped_column(words(EventType, 32))
+    type: Mapped[str] = mapped_column(String(32))
+    """A type of event, or `webhook.test`."""
     body: Mapped[str] = mapped_column(Text)
     """Exactly what is signed and sent."""
     state: Mapped[DeliveryState] = mapped_column(words(DeliveryState))

@@ -4,6 +4,7 @@ A canary stands for a moment (the begin of a period, or a schedule's tick), so t
 """
 
 import hashlib
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy.exc import IntegrityError
@@ -29,6 +30,18 @@ from shardtune.tuner.freshness import drift
 _EPOCH = datetime(2020, 1, 1, tzinfo=UTC)
 
 
+@dataclass(frozen=True)
+class Sent:
+    """A canary is on its way."""
+
+
+@dataclass(frozen=True)
+class NotSent:
+    """None is sent of this moment."""
+
+    reason: str
+
+
 def watched(context: Context, session: Session) -> list[tuple[str, str, float | None]]:
     """Project and key of what is looked at, and the period of its canaries; None where drift schedules send them."""
     period_s, drifts = context.settings.canary_period_s, schedules.timed(session, Trigger.DRIFT)
@@ -49,17 +62,17 @@ def begin(context: Context, project_id: str, case_key: str, period_s: float | No
     with context.db.read() as session:
         row = best.served(session, project_id, case_key)
         moment = _due(context, session, row, period_s) if row is not None else None
-        if row is None or moment is None or isinstance(_worker(context, session, row, moment), str):
+        if row is None or moment is None or isinstance(_worker(context, session, row, moment), NotSent):
             return False
     try:
         with context.db.write() as session:
-            return send(context, session, project_id, case_key, moment) is None
+            return isinstance(send(context, session, project_id, case_key, moment), Sent)
     except IntegrityError:
         return False  # another replica sent it
 
 
-def send(context: Context, session: Session, project_id: str, case_key: str, moment: datetime) -> str | None:
-    """Send a case's canary of a moment, in the caller's transaction; why none was sent, or None.
+def send(context: Context, session: Session, project_id: str, case_key: str, moment: datetime) -> Sent | NotSent:
+    """Send a case's canary of a moment, in the caller's transaction.
 
     Raises:
         IntegrityError: another replica sent it just now.
@@ -67,12 +80,12 @@ def send(context: Context, session: Session, project_id: str, case_key: str, mom
     # Not held: where another answer is served from now on, service.canaries.judge says so.
     row = best.served(session, project_id, case_key)
     if row is None:
-        return "nothing is known of it"
+        return NotSent("nothing is known of it")
     found = _worker(context, session, row, moment)
-    if isinstance(found, str):
+    if isinstance(found, NotSent):
         return found
     _add(context, session, row, found, _number(moment), CanaryRole.WATCH)
-    return None
+    return Sent()
 
 
 def send_peer(context: Context, canary_id: str, worker_id: str) -> None:
@@ -109,20 +122,20 @@ def _due(context: Context, session: Session, row: ServedCaseRow, period_s: float
     return now - (now - _EPOCH) % timedelta(seconds=period_s)
 
 
-def _worker(context: Context, session: Session, row: ServedCaseRow, moment: datetime) -> WorkerRow | str:
+def _worker(context: Context, session: Session, row: ServedCaseRow, moment: datetime) -> WorkerRow | NotSent:
     """Who runs the canary of a moment: the worker that had one longest ago; or why nobody does."""
     if row.serving is None or row.superseded_by is not None or row.freshness != Freshness.FRESH:
-        return "what is served is not fresh"
+        return NotSent("what is served is not fresh")
     known = canaries.of_case(session, row.project_id, row.case_key)
     if any(canary.verdict in (None, CanaryVerdict.SLOW) for canary in known):
-        return "its last canary has not ended"
+        return NotSent("its last canary has not ended")
     if _number(moment) < _number(row.serving.created_at) or any(canary.tick >= _number(moment) for canary in known):
-        return "it was measured since"
+        return NotSent("it was measured since")
     if retunes.page(session, retunes.RetuneFilter(row.project_id, row.case_key, states=OPEN_RETUNE_STATES), None, 1):
-        return "a retune of it is unfinished"
+        return NotSent("a retune of it is unfinished")
     found = able(context, session, row, row.serving)
     if not found:
-        return "no live worker has the fingerprint it was measured on"
+        return NotSent("no live worker has the fingerprint it was measured on")
     last = {canary.worker_id: canary.created_at for canary in known}
     return min(found, key=lambda one: (last.get(one.id, _EPOCH), one.name))
 

@@ -6,6 +6,7 @@ How one study gives a run stands in service.leasing.lease_run; what becomes of t
 import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import assert_never
 
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
@@ -17,7 +18,8 @@ from shardtune.api_schemas.trials import TrialState
 from shardtune.db.queries import keys, leases, studies
 from shardtune.db.tables.studies import StudyRow, WorkerRow
 from shardtune.service.access import quotas
-from shardtune.service.leasing.lease_run import NOBODY, ask, live_lease, take_waiting
+from shardtune.service.leasing.answers import Busy, Granted, Reserved
+from shardtune.service.leasing.lease_run import lease_run, live_lease
 from shardtune.service.process.context import Context
 from shardtune.service.workers import compatibility
 from shardtune.service.workers.registry import check_protocol, of_session, reservations
@@ -37,15 +39,8 @@ class Idle:
     worker_id: str
     kind: str
     """Equal for workers that can run the same: their hardware, software and project, and whether they are drained."""
-    reserved: frozenset[str] = NOBODY
+    reserved: frozenset[str] = frozenset()
     """Ids of workers for which something waits that is theirs alone; what this one was told is no answer to them."""
-
-
-def grant(context: Context, request: LeaseRequest) -> Lease | None:
-    """Work for a session: its live lease, else a run that waits, else a new trial; None when there is none now."""
-    entry = check_in(context, request)
-    found = entry if isinstance(entry, Lease) else claim(context, request.session)
-    return found if isinstance(found, Lease) else None
 
 
 def check_in(context: Context, request: LeaseRequest) -> Lease | Idle:
@@ -94,9 +89,13 @@ def claim(context: Context, worker_session: str) -> Lease | Idle:
     try:
         for group in (users, others):
             found = _first_with_work(context, group, waiting, worker_session)
-            if isinstance(found, Lease):
-                return found
-            reserved |= found
+            match found:
+                case Granted(lease):
+                    return lease
+                case Reserved(worker_ids):
+                    reserved |= worker_ids
+                case _:
+                    assert_never(found)
     except IntegrityError as error:
         # Two requests of one session claimed in two studies; the index let one through, and that is the answer.
         log.warning("claim collided: %s", error.orig, extra={"session": worker_session})
@@ -107,27 +106,33 @@ def claim(context: Context, worker_session: str) -> Lease | Idle:
 
 def _first_with_work(
     context: Context, served: Sequence[StudyRow], waiting: Collection[str], worker_session: str
-) -> Lease | frozenset[str]:
+) -> Granted | Reserved:
     """A run of the first of these studies that has one, else who alone may take what waits; in `waiting` a run does."""
-    reserved, busy = NOBODY, []
-    for study in served:
+    reserved = frozenset[str]()
+    looks = [(study, study.id in waiting, _AT_ONCE_S) for study in served]
+    for study, has_waiting, patience_s in looks:
         is_background = study.purpose != StudyPurpose.USER
-        found = take_waiting(context, study.id, worker_session, is_background) if study.id in waiting else None
-        if found is None:
-            found = ask(context, study.id, worker_session, is_background, _AT_ONCE_S)
-        if isinstance(found, Lease):
-            return found
-        if found is None:
-            busy.append(study)
-        else:
-            reserved |= found
-    for study in busy:
-        # Another replica asks there; what it leaves is known when it is done.
-        found = ask(context, study.id, worker_session, study.purpose != StudyPurpose.USER, _PATIENCE_S)
-        if isinstance(found, Lease):
-            return found
-        reserved |= found or NOBODY
-    return reserved
+        found = lease_run(
+            context,
+            study.id,
+            worker_session,
+            is_background=is_background,
+            has_waiting=has_waiting,
+            patience_s=patience_s,
+        )
+        match found:
+            case Granted():
+                return found
+            case Reserved():
+                reserved |= found.worker_ids
+            case Busy() if patience_s == _AT_ONCE_S:
+                # Looked at again after all others; what waited there was looked at now.
+                looks.append((study, False, _PATIENCE_S))
+            case Busy():
+                pass
+            case _:
+                assert_never(found)
+    return Reserved(reserved)
 
 
 def _waits_for_an_end(study: StudyRow, opened: set[TrialState]) -> bool:

@@ -16,6 +16,7 @@ from shardtune.db.queries import leases, studies
 from shardtune.db.tables.studies import RunRow, StudyRow, WorkerRow
 from shardtune.service.access import retune_budget
 from shardtune.service.leasing import lease_message
+from shardtune.service.leasing.answers import Busy, Granted, NoneWaits, Reserved
 from shardtune.service.lifecycle import advance, transitions
 from shardtune.service.planning import calibrations
 from shardtune.service.planning.study_plan import Wait
@@ -26,66 +27,75 @@ from shardtune.service.workers.registry import has_restart_worker, knows, of_ses
 
 log = logging.getLogger(__name__)
 
-NOBODY: frozenset[str] = frozenset()
 _MOST_RACES = 16
 """Plans that may be overtaken by other processes before the worker is told to ask again."""
 
 
-def take_waiting(
-    context: Context, study_id: str, worker_session: str, is_background: bool
-) -> Lease | frozenset[str] | None:
-    """The first run that waits, or who alone may have it: nothing of the study's history decides about that.
+def lease_run(
+    context: Context, study_id: str, worker_session: str, *, is_background: bool, has_waiting: bool, patience_s: float
+) -> Granted | Reserved | Busy:
+    """A run of one study: one that waits, else a new one.
 
-    None: there is none (any longer), or the worker does not know its kind, and the study may have to do without it.
+    `is_background`: nobody waits for it, and it may spend only what the day has left. `Busy`: somebody else asks there,
+    for longer than `patience_s`.
     """
+    found = _take_waiting(context, study_id, worker_session, is_background) if has_waiting else NoneWaits()
+    if isinstance(found, NoneWaits):
+        return _ask(context, study_id, worker_session, is_background, patience_s)
+    return found
+
+
+def _take_waiting(
+    context: Context, study_id: str, worker_session: str, is_background: bool
+) -> Granted | Reserved | NoneWaits:
+    """The first run that waits, or who alone may have it: nothing of the study's history decides about that."""
     with context.db.write() as session:
         study = _held(context, session, study_id, is_background)
         if study is None:
-            return NOBODY
+            return Reserved()
         live = live_lease(context, session, worker_session)
         if live is not None:
-            return live
+            return Granted(live)
         run = leases.next_waiting(session, study_id)
         worker = of_session(context, session, worker_session)
-        return None if run is None or not knows(worker, run) else _take(context, session, study, run, worker)
+        if run is None or not knows(worker, run):
+            # Another took it, or the study may have to do without it.
+            return NoneWaits()
+        return _take(context, session, study, run, worker)
 
 
-def ask(
+def _ask(
     context: Context, study_id: str, worker_session: str, is_background: bool, patience_s: float
-) -> Lease | frozenset[str] | None:
-    """A run of one study: sample outside the transaction, commit if the study is still as it was.
-
-    `is_background`: nobody waits for it, and it may spend only what the day has left. Without a run: the ids of the
-    workers that alone may take the one which waits. None: somebody else asks there, for longer than `patience_s`.
-    """
+) -> Granted | Reserved | Busy:
+    """Sample outside the transaction, commit if the study is still as it was."""
     with context.planner_cache.ask_lock(study_id, context.db, patience_s) as mine:
         if not mine:
-            return None
+            return Busy()
         for _ in range(_MOST_RACES):
             seen = _look(context, study_id, is_background)
             if seen is None:
-                return NOBODY
+                return Reserved()
             planned = Wait() if seen.has_work else advance.plan(context, seen, may_ask=True)
             if planned == Wait() and not seen.has_work:
                 # Whatever changes this changes the version, which wakes those who wait.
                 context.planner_cache.note_idle(study_id, seen.version)
-                return NOBODY
+                return Reserved()
             with context.db.write() as session:
                 study = _held(context, session, study_id, is_background)
                 if study is None:
-                    return NOBODY
+                    return Reserved()
                 live = live_lease(context, session, worker_session)
                 if live is not None:
-                    return live
+                    return Granted(live)
                 if study.version == seen.version:
                     advance.apply(context, session, study, planned)
                 run = leases.next_waiting(session, study_id)
                 if run is not None:
                     worker = of_session(context, session, worker_session)
-                    return _take(context, session, study, run, worker) if knows(worker, run) else NOBODY
+                    return _take(context, session, study, run, worker) if knows(worker, run) else Reserved()
                 if isinstance(planned, Wait) and study.version == seen.version:
-                    return NOBODY
-    return NOBODY
+                    return Reserved()
+    return Reserved()
 
 
 def _look(context: Context, study_id: str, is_background: bool) -> StudySnapshot | None:
@@ -117,12 +127,12 @@ def _held(context: Context, session: Session, study_id: str, is_background: bool
     return study if study.state is StudyState.RUNNING else None
 
 
-def _take(
-    context: Context, session: Session, study: StudyRow, run: RunRow, worker: WorkerRow
-) -> Lease | frozenset[str]:
+def _take(context: Context, session: Session, study: StudyRow, run: RunRow, worker: WorkerRow) -> Granted | Reserved:
     """The lease of a waiting run, or who alone may have it."""
     reserved = reservations(context, session, [study], worker) if run.block is not None else {}
-    return reserved.get(study.id) or _start(context, session, study, run, worker)
+    if study.id in reserved:
+        return Reserved(reserved[study.id])
+    return Granted(_start(context, session, study, run, worker))
 
 
 def _start(context: Context, session: Session, study: StudyRow, run: RunRow, worker: WorkerRow) -> Lease:

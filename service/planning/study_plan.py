@@ -176,6 +176,6 @@ def _next_confirmation(seen: StudySnapshot, field: PromotionField) -> Step:
 def _checked(seen: StudySnapshot, result: StudyResult) -> Step:
     """Before it is given as the answer, the best goes on from its own checkpoint."""
     check = restart.next_step(result, seen.spec, seen.restarts, seen.has_restart_worker)
-    if check == "run":
+    if isinstance(check, restart.CheckDue):
         return NewRestart(result.best.trial_number)
     return Complete(result.model_copy(update={"restart": check}))

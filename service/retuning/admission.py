@@ -33,8 +33,12 @@ class Never:
     reason: str
 
 
-Admission = Later | Never | None
-"""None: it may start."""
+@dataclass(frozen=True)
+class Admitted:
+    """It may start."""
+
+
+Admission = Admitted | Later | Never
 
 
 def decide(context: Context, session: Session, row: RetuneRow) -> Admission:
@@ -46,7 +50,7 @@ def decide(context: Context, session: Session, row: RetuneRow) -> Admission:
         )
         if reason is not None:
             return Never(reason)
-    return _closed(context, session, row, spec, context.now()) or _unaffordable(context, session, row)
+    return _closed(context, session, row, spec, context.now()) or _affordable(context, session, row)
 
 
 def schedule_of(session: Session, row: RetuneRow) -> ScheduleSpec | None:
@@ -71,7 +75,7 @@ def _closed(
     return None
 
 
-def _unaffordable(context: Context, session: Session, row: RetuneRow) -> Admission:
+def _affordable(context: Context, session: Session, row: RetuneRow) -> Admission:
     running = retunes.running(session)
     if len(running) >= max(1, len(registry.live(context, session, row.project_id))):
         return Later(f"waits for {len(running)} running retunes: one at a time for each live worker", "fleet")
@@ -87,7 +91,7 @@ def _unaffordable(context: Context, session: Session, row: RetuneRow) -> Admissi
         if left <= 0 or left < (run if is_long else cost) or (is_long and promised > 0):
             more = f", {promised:.0f} of them promised to running retunes" if promised else ""
             return Later(f"waits for the next day: {account.words}{more}", limit.project_id or "fleet")
-    return None
+    return Admitted()
 
 
 def _promised(session: Session, running: Sequence[RetuneRow]) -> float:

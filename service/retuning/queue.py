@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import assert_never
 
 from sqlalchemy.orm import Session
 
@@ -131,16 +132,20 @@ def _start(context: Context, row: RetuneRow, start: Start, held_up: set[str]) ->
         if found.state is not RetuneState.QUEUED:
             return False
         decision = admission.decide(context, session, found)
-        if isinstance(decision, admission.Never):
-            finish(context, session, found, RetuneOutcome.SKIPPED, decision.reason)
-            return False
-        if decision is not None:
-            held_up.add(decision.holds_up)
-            found.reason = decision.reason
-            return False
-        values = {"state": RetuneState.RUNNING, "started_at": now, "reason": None}
-        if not retunes.claim(session, found, now, now + CLAIM, **values):
-            return False
+        match decision:
+            case admission.Never(reason):
+                finish(context, session, found, RetuneOutcome.SKIPPED, reason)
+                return False
+            case admission.Later(reason, holds_up):
+                held_up.add(holds_up)
+                found.reason = reason
+                return False
+            case admission.Admitted():
+                values = {"state": RetuneState.RUNNING, "started_at": now, "reason": None}
+                if not retunes.claim(session, found, now, now + CLAIM, **values):
+                    return False
+            case _:
+                assert_never(decision)
     return begin(context, row.id, start)
 
 

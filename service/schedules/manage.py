@@ -43,8 +43,8 @@ def create(context: Context, spec: ScheduleSpec, once: Once = ALWAYS, project_id
         row = ScheduleRow(
             id=f"schedule-{secrets.token_hex(6)}",
             project_id=project_id,
-            spec=spec.model_dump(mode="json"),
-            trigger=spec.trigger.value,
+            spec=spec,
+            trigger=spec.trigger,
             is_paused=False,
             next_tick_at=ticks.following(spec, now),
             version=0,

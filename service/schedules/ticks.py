@@ -136,7 +136,7 @@ def _send_canaries(
     context: Context, session: Session, row: ScheduleRow, tick: ScheduleTickRow, keys: Sequence[str]
 ) -> None:
     answers = [send.send(context, session, row.project_id, key, tick.at) for key in keys]
-    why_not = Counter(answer for answer in answers if answer is not None)
+    why_not = Counter(answer.reason for answer in answers if isinstance(answer, send.NotSent))
     if why_not:
         parts = "; ".join(f"{why} ({count})" for why, count in why_not.items())
         tick.reason = f"no canary for {why_not.total()} of its {len(keys)} cases: {parts}"

@@ -66,7 +66,7 @@ def create(
             spec=spec,
             cluster=cluster,
             baseline=baseline.config,
-            notes=[*filter(None, [recipe_note]), *baseline.notes],
+            notes=(*filter(None, [recipe_note]), *baseline.notes),
             has_nvme=has_nvme,
             created_at=now,
         )

@@ -7,6 +7,7 @@ import secrets as random_names
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
+from shardtune.api_schemas.events import EventType
 from shardtune.api_schemas.webhooks import Delivery, DeliveryState, Webhook, WebhookSpec, WebhookWithSecret
 from shardtune.db.queries import studies, webhooks
 from shardtune.db.tables.studies import DeliveryRow, WebhookRow
@@ -39,7 +40,7 @@ def create(context: Context, spec: WebhookSpec, once: Once = ALWAYS) -> WebhookW
         row = WebhookRow(
             id=f"webhook-{random_names.token_hex(6)}",
             url=spec.url,
-            events=list(spec.events),
+            events=tuple(map(EventType, spec.events)),
             study_id=spec.study_id,
             project_id=context.principal.project_id,
             is_enabled=True,
@@ -161,7 +162,7 @@ def _view(row: WebhookRow) -> Webhook:
     return Webhook(
         webhook_id=row.id,
         url=row.url,
-        events=tuple(row.events),
+        events=row.events,
         study_id=row.study_id,
         is_enabled=row.is_enabled,
         disabled_reason=row.disabled_reason,

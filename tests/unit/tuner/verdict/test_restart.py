@@ -29,8 +29,10 @@ def next_step(*runs, has_worker=True, **spec):
 
 
 def test_the_best_is_asked_once():
-    assert next_step() == "run"
-    assert next_step(RestartRun(2, TrialState.INFEASIBLE, failure=failure(FailureKind.OOM))) == "run", "another's run"
+    assert next_step() == restart.CheckDue()
+    assert next_step(RestartRun(2, TrialState.INFEASIBLE, failure=failure(FailureKind.OOM))) == restart.CheckDue(), (
+        "another's run"
+    )
     passed = next_step(RestartRun(3, TrialState.COMPLETE, restarted()))
     assert (passed.outcome, passed.steps_before, passed.steps_after, passed.reason) == ("passed", 20, 5, None)
 

@@ -1,0 +1,30 @@
+"""What a worker's question for a run of one study comes to."""
+
+from dataclasses import dataclass
+
+from shardtune.api_schemas.leases import Lease
+
+
+@dataclass(frozen=True)
+class Granted:
+    """A run of the study is the worker's."""
+
+    lease: Lease
+
+
+@dataclass(frozen=True)
+class Reserved:
+    """Nothing for this worker now."""
+
+    worker_ids: frozenset[str] = frozenset()
+    """Workers for which something waits that is theirs alone; mostly nobody."""
+
+
+@dataclass(frozen=True)
+class Busy:
+    """Another process asks there; what it leaves is known when it is done."""
+
+
+@dataclass(frozen=True)
+class NoneWaits:
+    """No run waits that the worker knows; the study may plan one."""

@@ -2,6 +2,9 @@
 
 `Database.read()` and `Database.write()` are the only ways to a session. A write on SQLite begins with BEGIN IMMEDIATE:
 a deferred transaction that reads first and writes later fails with "database is locked" as soon as two do so.
+
+Note [lock order]: on Postgres a transaction locks rows in this order, so that no two wait for each other: project (whose
+lock also guards what retuning spends), schedule, study, run, case, canary, retune, worker. It may leave any of them out.
 """
 
 from collections.abc import Iterator

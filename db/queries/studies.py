@@ -1,4 +1,4 @@
-"""Queries on studies. Lock a study before its runs, and these before their worker: one order, no deadlock."""
+"""Queries on studies. They are locked before their runs: note [lock order] in db.session."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

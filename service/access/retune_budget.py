@@ -58,7 +58,7 @@ def policy_of(session: Session, project_id: str) -> RetunePolicy:
 
 
 def hold(session: Session) -> None:
-    """Whoever spends waits here, so that two replicas cannot both spend what is left. Held before any study."""
+    """Whoever spends waits here, so that two replicas cannot both spend what is left (note [lock order])."""
     keys.lock_project(session, DEFAULT_PROJECT)
 
 

@@ -119,7 +119,7 @@ def _look(context: Context, study_id: str, is_background: bool) -> StudySnapshot
 def _held(context: Context, session: Session, study_id: str, is_background: bool) -> StudyRow | None:
     """The study, held until the transaction ends, if it may get a run."""
     if is_background:
-        # Held before the study: who spends waits here, so that two replicas do not both spend what is left.
+        # Before the study, by note [lock order].
         retune_budget.hold(session)
     study = studies.lock(session, study_id)
     if is_background and not retune_budget.admits_run(context, session, study):

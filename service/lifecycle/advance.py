@@ -78,7 +78,7 @@ def plan(context: Context, seen: StudySnapshot, may_ask: bool) -> Step:
         if seen.system_study is not None and seen.system_study.kind != SystemStudyKind.SEARCH:
             return system_study_plan.plan(seen, seen.system_study, may_ask)
         return study_plan.plan(seen, context.planner_cache, context.now(), may_ask)
-    except Exception as error:
+    except Exception as error:  # a border: it ends this study, where the loop would meet it for ever
         log.exception("planning failed", extra={"study": seen.study_id})
         return Fail(f"the search broke with {type(error).__name__}: {error}; the service's log has the traceback")
 

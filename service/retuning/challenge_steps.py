@@ -1,7 +1,7 @@
 """Retunes from their start to their outcome: challenge the incumbent first, search wide only if the ranking moved.
 
-Every step is one transaction that holds the study, the case and the retune, in this order, and looks again before it
-writes: any number of replicas may take it at once, and a service killed in between takes it again.
+Every step is one transaction that holds the study, the case and the retune (note [lock order] in db.session), and looks
+again before it writes: any number of replicas may take it at once, and a service killed in between takes it again.
 """
 
 import hashlib

@@ -43,7 +43,7 @@ def _drive(context: Context, row: RetuneRow, start: Start, advance: Advance) -> 
         return True
     try:
         advance(context, row)
-    except Exception as error:
+    except Exception as error:  # a border: a step that always breaks is counted and ends its retune, not the loop
         log.exception("a retune's step broke", extra={"retune": row.id})
         _note_broken(context, row.id, f"{type(error).__name__}: {error}; the service's log has the traceback")
         return True

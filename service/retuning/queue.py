@@ -159,7 +159,7 @@ def begin(context: Context, retune_id: str, start: Start) -> bool:
     except ApiError as error:
         _put_off(context, retune_id, error.detail)
         return False
-    except Exception as error:
+    except Exception as error:  # a border: a start that always breaks is counted and ends its retune, not the loop
         log.exception("a retune could not be started", extra={"retune": retune_id})
         _put_off(context, retune_id, f"{type(error).__name__}: {error}; the service's log has the traceback", True)
         return False

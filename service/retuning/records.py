@@ -65,7 +65,7 @@ def _seen(context: Context, session: Session, retune_id: str) -> RetuneRow:
 
 
 def _held(session: Session, retune_id: str) -> RetuneRow:
-    """A retune with its challenge, which is locked first, as everywhere: so no search can begin meanwhile."""
+    """A retune with its challenge, which is locked first (note [lock order]): so no search can begin meanwhile."""
     known = retunes.get(session, retune_id)
     if known is not None and known.challenge_study_id is not None:
         studies.lock(session, known.challenge_study_id)

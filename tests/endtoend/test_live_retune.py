@@ -12,7 +12,7 @@ import psutil
 import pytest
 from sqlalchemy import select
 
-from shardtune.api_schemas.retunes import Cause
+from shardtune.api_schemas.retunes import RetuneCause
 from shardtune.db.queries import best, retunes
 from shardtune.db.session import Database
 from shardtune.db.tables.canaries import CanaryRow
@@ -64,7 +64,7 @@ class Life:
         (served,) = stack.http.get("/v1/recommendations").json()["recommendations"]
         self.case = served["project_id"], served["case_key"]
 
-    def retune(self, cause: Cause) -> dict[str, Any]:
+    def retune(self, cause: RetuneCause) -> dict[str, Any]:
         now = self.context.now()
         project_id, key = self.case
         with self.context.db.write() as session:
@@ -152,7 +152,7 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Life]:
 
 
 def test_a_challenge_costs_a_third_of_a_search_and_keeps_what_has_not_changed(life: Life) -> None:
-    found = life.retune("manual")
+    found = life.retune(RetuneCause.MANUAL)
     assert (found["outcome"], found["search_study_id"]) == ("kept", None), found["reason"]
     trials = life.stack.trials(found["challenge_study_id"])
     runs = sum(len(trial["runs"]) for trial in trials)

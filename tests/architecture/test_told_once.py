@@ -1,0 +1,55 @@
+"""What is told in one place only: SQL in db, the open states and the ends of attempts in api_schemas."""
+
+import ast
+from pathlib import Path
+
+from shardtune.api_schemas.failures import FailureKind
+from shardtune.api_schemas.trials import AttemptEnd
+
+ROOT = Path(__file__).parents[2]
+SQL = {"select", "insert", "update", "delete", "func", "text"}
+
+
+def test_the_service_writes_no_sql():
+    found = [
+        f"{path.relative_to(ROOT)}: {alias.name}"
+        for path in (ROOT / "service").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module == "sqlalchemy"
+        for alias in node.names
+        if alias.name in SQL
+    ]
+    assert found == []
+
+
+def test_only_the_schemas_list_the_open_states():
+    pairs = ({"RUNNING", "PAUSED"}, {"WAITING", "RUNNING"}, {"QUEUED", "RUNNING"})
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for folder in ("db/queries", "db/tables", "service", "tuner")
+        for path in (ROOT / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Tuple | ast.List | ast.Set)
+        if {item.attr for item in node.elts if isinstance(item, ast.Attribute)} in pairs and len(node.elts) == 2
+    ]
+    assert found == []
+
+
+def test_an_attempt_can_end_by_every_kind_of_failure():
+    own = {AttemptEnd.COMPLETE, AttemptEnd.RELEASED, AttemptEnd.CANCELLED}
+    assert {end.value for end in set(AttemptEnd) - own} == {kind.value for kind in FailureKind}
+
+
+def test_catching_everything_has_its_reason_beside_it():
+    """The borders are a request, a background loop and a rank's entry; any other place says why it is one."""
+    borders = {"service/process/background.py", "workers/rank/main.py"}
+    found = []
+    for folder in ("api_schemas", "db", "service", "tuner"):
+        for path in (ROOT / folder).rglob("*.py"):
+            name, lines = str(path.relative_to(ROOT)), path.read_text().splitlines()
+            found += [
+                f"{name}:{number}"
+                for number, line in enumerate(lines, 1)
+                if "except Exception" in line and "# a border" not in line and name not in borders
+            ]
+    assert found == []

@@ -128,7 +128,7 @@ def test_nvme_is_searched_only_where_it_is_probed_and_allowed():
 
 
 def sizes_of(*args, **kwargs):
-    return space_of(*args, **kwargs).domains.sizes(zero.Sizes)
+    return space_of(*args, **kwargs).domains.sizes(zero.ZeroSizes)
 
 
 def test_sizes_follow_the_model():

@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 
 from shardtune.db.session import Database, is_current, upgrade
 from shardtune.service import pages, retention
-from shardtune.service.best import staleness
+from shardtune.service.best import watch_staleness
 from shardtune.service.canaries import judge
 from shardtune.service.http import errors, idempotent_requests, openapi
 from shardtune.service.http.body_limit import BodyLimit
@@ -48,7 +48,7 @@ _LOOPS = (
     long_poll.keep_looking,
     deliveries.keep_delivering,
     retention.keep_forgetting,
-    staleness.keep_watching,
+    watch_staleness.keep_watching,
     judge.keep_watching,
     retuning_loop.keep_retuning,
 )

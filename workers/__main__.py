@@ -29,12 +29,12 @@ from shardtune.workers.config.overrides import overridden
 from shardtune.workers.config.settings import WorkerSettings
 from shardtune.workers.interrupt import Interrupt
 from shardtune.workers.launchers.base import LaunchFailed, RanksAlive
-from shardtune.workers.machine import device_lock, hardware_speed, hold
+from shardtune.workers.machine import device_hold, device_lock, hardware_speed
 from shardtune.workers.machine.device_watch import DevicesUnfit
 from shardtune.workers.machine.gpu_peaks import figures
 from shardtune.workers.machine.inventory import DetectionFailed, Libraries, find_gpus, fingerprint, inventory, ranks_of
 from shardtune.workers.machine.library_probe import LibraryProbe
-from shardtune.workers.machine.offer import look_again, offer
+from shardtune.workers.machine.offered_inventory import look_again, offer
 from shardtune.workers.trial_dir import DiskFull, TrialDir
 
 DONE, COULD_NOT_WORK, BAD_INPUT, TRIAL_FAILED, INTERRUPTED = 0, 1, 2, 3, 130
@@ -128,9 +128,9 @@ def run_agent(settings: WorkerSettings, options: argparse.Namespace) -> int:
     """Serve trials until interrupted."""
     allowed = Allowed.of(settings.allowed_models, settings.allowed_scripts)
     interrupt = Interrupt().install()
-    with hold.hold(settings, settings.ranks) as (gpus, launcher, watch):
+    with device_hold.hold(settings, settings.ranks) as (gpus, launcher, watch):
         probe = LibraryProbe.start(ranks_of(gpus, settings.ranks))
-        prepared = hold.prepare(settings, launcher, interrupt)
+        prepared = device_hold.prepare(settings, launcher, interrupt)
         if interrupt or prepared is None:
             return DONE
         libraries = probe.result().updated(prepared.versions)
@@ -164,9 +164,9 @@ def run_trial(settings: WorkerSettings, options: argparse.Namespace) -> int:
     allowed.check(task.model)
     ranks = None if task.kind == "profile" else task.cluster.world_size
     interrupt = Interrupt().install()
-    with hold.hold(settings, ranks) as (gpus, launcher, watch):
+    with device_hold.hold(settings, ranks) as (gpus, launcher, watch):
         # One trial: it builds what it needs, and most need nothing.
-        prepared = hold.prepare(settings.model_copy(update={"build_operators": False}), launcher, interrupt)
+        prepared = device_hold.prepare(settings.model_copy(update={"build_operators": False}), launcher, interrupt)
         if interrupt or prepared is None:
             return INTERRUPTED
         detected = fingerprint(gpus, Libraries().updated(prepared.versions))

@@ -13,7 +13,7 @@ from shardtune.service.http.error_codes import FieldError
 from shardtune.service.http.errors import ApiError
 from shardtune.service.http.validation_errors import field_error
 from shardtune.service.pages.assets import Static, folder
-from shardtune.service.pages.gate import ENTERS, LoginNeeded
+from shardtune.service.pages.page_access import ENTERS, LoginNeeded
 from shardtune.service.pages.rendering import PageRefused, render, see_other
 from shardtune.service.pages.routes import (
     best,

@@ -15,13 +15,13 @@ from shardtune.api_schemas.promotion import PromotionField
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies import StudyPhase, StudyResult, StudySpec, StudyState
 from shardtune.api_schemas.trials import Rejection, TrialOrigin
-from shardtune.service.planning import winner_rules
+from shardtune.service.planning import agreement
 from shardtune.service.planning.planner_cache import PlannerCache
 from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction import learning, memory_gate, traced_shape
 from shardtune.tuner.search import seeds, space, stopping, suggest, warm_start
-from shardtune.tuner.verdict import numerics, promotion, ranking, restart
+from shardtune.tuner.verdict import parity, promotion, ranking, restart
 
 
 @dataclass(frozen=True)
@@ -85,20 +85,20 @@ class Fail:
 Step = Wait | NewTrial | NewConfirmation | NewRestart | Confirm | Complete | Fail
 
 
-def judge(history: Sequence[Observation], spec: StudySpec) -> numerics.Judgement:
+def judge(history: Sequence[Observation], spec: StudySpec) -> parity.Judgement:
     """Who trains the same thing, as far as is known while the search runs."""
-    return numerics.judge(history, spec.workload.recipe, single_backend=len(spec.space.backends) == 1)
+    return parity.judge(history, spec.workload.recipe, single_backend=len(spec.space.backends) == 1)
 
 
 def confirm_failure(seen: StudySnapshot, number: int, measurement: Measurement) -> Failure | None:
     """Why a fresh run is no repetition of its trial: it left the study's reference."""
-    reference = winner_rules.judgement_at_the_end(seen.history, seen.rejected, seen.spec).judgement.reference
+    reference = agreement.judgement_at_the_end(seen.history, seen.rejected, seen.spec).judgement.reference
     trial_of = {obs.number: obs for obs in seen.history}
     if reference is None or number not in trial_of:
         return None
     again = replace(trial_of[number], measurement=measurement)
-    bounds = numerics.tolerance(seen.spec.workload.recipe)
-    reason = numerics.difference(trial_of[reference], again, bounds)
+    bounds = parity.tolerance(seen.spec.workload.recipe)
+    reason = parity.difference(trial_of[reference], again, bounds)
     return Failure(kind=FailureKind.NUMERICS, message=reason) if reason else None
 
 
@@ -149,8 +149,8 @@ def _end_of_search(seen: StudySnapshot, reason: str | None, rejections: tuple[Re
     if seen.has_open_run:
         return Wait(rejections)
     rejected = (*seen.rejected, *rejections)
-    settled = winner_rules.judgement_at_the_end(seen.history, rejected, seen.spec)
-    failure = winner_rules.why_no_winner(seen.history, rejected, seen.spec, settled.judgement)
+    settled = agreement.judgement_at_the_end(seen.history, rejected, seen.spec)
+    failure = agreement.why_no_winner(seen.history, rejected, seen.spec, settled.judgement)
     if failure is not None:
         # Where nothing ran, the failure has said why.
         return Fail(

@@ -11,7 +11,7 @@ from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies import StudyPhase, StudyState
 from shardtune.api_schemas.system_studies import SystemStudy, SystemStudyKind
 from shardtune.api_schemas.trials import Rejection, TrialOrigin, TrialState
-from shardtune.service.planning import winner_rules
+from shardtune.service.planning import agreement
 from shardtune.service.planning.study_plan import Complete, Confirm, Fail, NewConfirmation, NewTrial, Step, Wait
 from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.tuner.history import Observation
@@ -72,11 +72,11 @@ def _gate(seen: StudySnapshot) -> suggest.Gate:
 def _end(seen: StudySnapshot, rejections: tuple[Rejection, ...]) -> Step:
     """All have run once: who is paired with the incumbent?"""
     rejected = (*seen.rejected, *rejections)
-    settled = winner_rules.judgement_at_the_end(seen.history, rejected, seen.spec)
+    settled = agreement.judgement_at_the_end(seen.history, rejected, seen.spec)
     incumbent = next((obs for obs in seen.history if obs.origin == TrialOrigin.BASELINE), None)
     if incumbent is None or incumbent.state is not TrialState.COMPLETE:
         return Fail(_why_fallen(incumbent), rejections)
-    failure = winner_rules.why_no_winner(seen.history, rejected, seen.spec, settled.judgement)
+    failure = agreement.why_no_winner(seen.history, rejected, seen.spec, settled.judgement)
     if failure is not None:
         return Fail(failure, rejections)
     field = ranking.pick(seen.history, True, settled.judgement)

@@ -13,7 +13,7 @@ from shardtune.db.queries import retunes, schedules
 from shardtune.db.tables.retunes import RetuneRow
 from shardtune.service.access import retune_budget
 from shardtune.service.process.context import Context
-from shardtune.service.retuning import worth
+from shardtune.service.retuning import cost_benefit
 from shardtune.service.workers import registry
 
 
@@ -45,7 +45,7 @@ def decide(context: Context, session: Session, row: RetuneRow) -> Admission:
     """Whether a retune may start. The caller holds the money (`retune_money.hold`)."""
     spec = schedule_of(session, row)
     if row.cause != RetuneCause.MANUAL:
-        reason = worth.why_not(
+        reason = cost_benefit.why_not(
             retune_budget.likely_cost(session, row), row.planned_gpu_seconds, spec.likely_gain if spec else None
         )
         if reason is not None:

@@ -10,7 +10,7 @@ from shardtune.db.queries import retunes, studies
 from shardtune.db.tables.retunes import RetuneRow
 from shardtune.service.access import retune_budget
 from shardtune.service.process.context import Context
-from shardtune.service.retuning import admission, worth
+from shardtune.service.retuning import admission, cost_benefit
 from shardtune.service.retuning.queue import CLAIM, MOST_TRIES, Start, begin
 from shardtune.service.retuning.records import stop
 
@@ -55,7 +55,7 @@ def _why_stop(session: Session, row: RetuneRow) -> str | None:
     spec = admission.schedule_of(session, row)
     likely_gain, most = (spec.likely_gain, spec.max_gpu_seconds) if spec is not None else (None, None)
     planned = row.planned_gpu_seconds if row.cause != RetuneCause.MANUAL else None
-    return worth.why_stop(retunes.spent(session, row), planned, likely_gain, most)
+    return cost_benefit.why_stop(retunes.spent(session, row), planned, likely_gain, most)
 
 
 def _note_broken(context: Context, retune_id: str, why: str) -> None:

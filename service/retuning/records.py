@@ -16,7 +16,7 @@ from shardtune.service.http.idempotent_requests import ALWAYS, Once
 from shardtune.service.lifecycle import transitions
 from shardtune.service.process.context import Context
 from shardtune.service.recommendations.record import project_of, unknown_key
-from shardtune.service.retuning.worth import booked
+from shardtune.service.retuning.cost_benefit import booked
 
 log = logging.getLogger(__name__)
 

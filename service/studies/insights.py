@@ -15,7 +15,7 @@ from shardtune.service.studies.create_and_read import must_exist
 from shardtune.tuner.insights import importance, pareto
 from shardtune.tuner.objective import available_gib
 from shardtune.tuner.search.space.flat import flatten
-from shardtune.tuner.search.space.knobs import Flat
+from shardtune.tuner.search.space.legal_values import Flat
 
 _MOST_TRIALS = 2_000
 """Looked at, the newest first: a study of more is rare, and reading them all would take seconds."""

@@ -8,7 +8,7 @@ import pytest
 
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config
 from shardtune.tuner.export.backends.record import AccelerateParts, ConsumerParts, SnippetParts
-from shardtune.tuner.search.space.knobs import Knob
+from shardtune.tuner.search.space.legal_values import Knob
 from tests.support.registries import (
     EXPORT,
     KNOB_WORDS,

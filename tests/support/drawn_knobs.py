@@ -12,7 +12,7 @@ from shardtune.api_schemas.workload import RECIPES, Workload
 from shardtune.tuner.search.space.backends.record import SearchedBackend
 from shardtune.tuner.search.space.define_by_run import DefineByRun, Question
 from shardtune.tuner.search.space.domains import Domains
-from shardtune.tuner.search.space.knobs import COMMON, Flat
+from shardtune.tuner.search.space.legal_values import COMMON, Flat
 from shardtune.tuner.search.space.limits import KnobLimits
 from tests.support.tuner_cases import cpu, gpus, llama
 

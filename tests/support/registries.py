@@ -26,7 +26,7 @@ from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import evaluate
 from shardtune.tuner.search.space.backends.record import SearchedBackend
 from shardtune.tuner.search.space.backends.registry import BACKENDS as SEARCHED
-from shardtune.tuner.search.space.knobs import COMMON
+from shardtune.tuner.search.space.legal_values import COMMON
 from shardtune.workers.rank.strategies.registry import TRAINERS
 from tests.support.drawn_knobs import Drawn, drawn
 from tests.support.made_up_studies import contender_of, study_of

@@ -11,7 +11,7 @@ from shardtune.tuner.history import Observation
 from shardtune.tuner.search.space import Space
 from shardtune.tuner.search.space.backends.registry import KNOBS
 from shardtune.tuner.search.space.flat import flatten
-from shardtune.tuner.search.space.knobs import Flat
+from shardtune.tuner.search.space.legal_values import Flat
 
 _PLACEMENT = ("backend", *(name for name, knob in KNOBS.items() if knob.places))
 _RISING = {name: knob.rising for name, knob in KNOBS.items() if knob.rising}

@@ -10,7 +10,7 @@ from shardtune.api_schemas.studies import Contender, Promotion, StudyResult, Ver
 from shardtune.api_schemas.trials import TrialOrigin, TrialState
 from shardtune.tuner.history import Observation
 from shardtune.tuner.verdict import paired_test
-from shardtune.tuner.verdict.numerics import Judgement
+from shardtune.tuner.verdict.parity import Judgement
 from shardtune.tuner.verdict.promotion import MOST_CANDIDATES, NEAR, Standing
 
 

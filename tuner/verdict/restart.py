@@ -8,7 +8,7 @@ from shardtune.api_schemas.restart import RestartCheck, RestartMeasurement, Rest
 from shardtune.api_schemas.studies import StudyResult, StudySpec
 from shardtune.api_schemas.trials import TrialState
 from shardtune.api_schemas.workload import Recipe
-from shardtune.tuner.verdict import numerics
+from shardtune.tuner.verdict import parity
 
 _UNFIT = {
     FailureKind.OOM,
@@ -38,9 +38,9 @@ class CheckDue:
 
 def fault(measured: RestartMeasurement, recipe: Recipe) -> Failure | None:
     """Why the new processes did not go on with the same training, or not within the memory; None where they did."""
-    bounds = numerics.tolerance(recipe)
+    bounds = parity.tolerance(recipe)
     for ours, theirs in zip(measured.went_on, measured.resumed, strict=True):
-        reason = numerics.step_difference(ours, theirs, bounds, "the processes that saved")
+        reason = parity.step_difference(ours, theirs, bounds, "the processes that saved")
         if reason is not None:
             message = f"loaded from its checkpoint in new processes it trains something else: {reason}"
             return Failure(kind=FailureKind.NUMERICS, message=message)
@@ -102,7 +102,7 @@ def _with_figures(check: RestartCheck, measured: RestartMeasurement | None) -> R
         update={
             "steps_before": measured.saved_at_step,
             "steps_after": len(measured.resumed),
-            "loss_difference": max(numerics.relative(ours.loss, theirs.loss) for ours, theirs in pairs),
+            "loss_difference": max(parity.relative(ours.loss, theirs.loss) for ours, theirs in pairs),
             "save_s": measured.save_s,
             "load_s": measured.load_s,
             "checkpoint_bytes": measured.checkpoint_bytes,

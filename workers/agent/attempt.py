@@ -14,7 +14,7 @@ from shardtune.api_schemas.models import ModelProfile
 from shardtune.api_schemas.native_dtypes import DeviceDtypes, emulation
 from shardtune.api_schemas.restart import RestartMeasurement
 from shardtune.workers.agent.collect import outcome
-from shardtune.workers.agent.phases import run_to_end
+from shardtune.workers.agent.restart_phases import run_to_end
 from shardtune.workers.agent.supervise import Ended, RunLimits
 from shardtune.workers.clock import now_s
 from shardtune.workers.config.allowlist import Allowed

@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from shardtune.workers.rank.process import lifeline
+from shardtune.workers.rank.process import parent_death
 
 
 def main() -> int:
@@ -13,7 +13,7 @@ def main() -> int:
     if len(sys.argv) != 2:
         sys.stderr.write("usage: python -m shardtune.workers.rank TRIAL_DIR\n")
         return 2
-    lifeline.tie_to_parent()
+    parent_death.tie_to_parent()
     rank = importlib.import_module("shardtune.workers.rank.main")
     code = int(rank.run(Path(sys.argv[1])))
     sys.stdout.flush()

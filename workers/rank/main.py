@@ -14,7 +14,7 @@ from torch import nn
 from shardtune.api_schemas.leases import ProfileTask, RestartTask, TrialTask
 from shardtune.api_schemas.measurements import Progress, RankReport
 from shardtune.workers.rank import classify, mesh, trial_dir
-from shardtune.workers.rank.measure import memory, pace
+from shardtune.workers.rank.measure import memory, speed_check
 from shardtune.workers.rank.place import Place
 from shardtune.workers.rank.process import cpu_adam, deadline
 from shardtune.workers.rank.strategies.base import Setting, Trainer
@@ -88,7 +88,7 @@ class RankAttempt:
         self.phase = "building"
         if isinstance(task, RestartTask):
             return self._restart(task, place)
-        pace_s = pace.seconds(place)
+        pace_s = speed_check.seconds(place)
         meter = memory.meter(place)
         begin = time.perf_counter()
         built = self._build(task, place)
@@ -134,7 +134,7 @@ class RankAttempt:
         """The same with the user's script in place of build, wrap and train."""
         self._progress.write(Progress(phase="building"))
         self.phase = "building"
-        pace_s = pace.seconds(place)
+        pace_s = speed_check.seconds(place)
         recorder = scripted.ScriptRecorder(task, place, self._folder, self._progress)
         self.phase = "training"
         scripted.run_trial(recorder, task, place, self._folder)

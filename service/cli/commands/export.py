@@ -16,8 +16,8 @@ from shardtune.api_schemas.leases import TrialTask
 from shardtune.api_schemas.measurements import Measurement
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.service.cli.errors import PlatformFailure
-from shardtune.service.cli.files import write_files
 from shardtune.service.cli.processes import MODULE
+from shardtune.service.cli.write_files import write_files
 
 _CHECK_S = 180.0
 _PAIRS = 3

@@ -16,12 +16,12 @@ from shardtune.api_schemas.studies import Study, StudyRequest, StudyState
 from shardtune.api_schemas.trials import Rejection, Trial
 from shardtune.service.cli import study_file, summary
 from shardtune.service.cli.errors import InputError, Interrupted, NothingFeasible, PlatformFailure
-from shardtune.service.cli.files import write_files
 from shardtune.service.cli.lines import LineView
 from shardtune.service.cli.live import LiveView
 from shardtune.service.cli.processes import detect_inventory
 from shardtune.service.cli.signals import signals_interrupt
 from shardtune.service.cli.stack import DATABASE_VARIABLE, LocalWorker, local_service, state_directory
+from shardtune.service.cli.write_files import write_files
 from shardtune.service.client import ServiceClient, ServiceRefused, ServiceUnreachable
 from shardtune.service.wording import study_words
 

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Form, Query, Request
 from starlette.responses import Response
 
 from shardtune.service.http.errors import ApiError
-from shardtune.service.pages.gate import COOKIE, log_in, log_out
+from shardtune.service.pages.page_access import COOKIE, log_in, log_out
 from shardtune.service.pages.rendering import Checked, render, see_other
 from shardtune.service.process.context import InOpenContext
 

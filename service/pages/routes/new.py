@@ -9,7 +9,7 @@ from starlette.responses import Response
 from shardtune.api_schemas.keys import Scope
 from shardtune.service.http.error_codes import FieldError
 from shardtune.service.http.errors import Invalid
-from shardtune.service.pages.gate import may
+from shardtune.service.pages.page_access import may
 from shardtune.service.pages.rendering import Checked, render, see_other
 from shardtune.service.pages.views.calculator import new_page
 from shardtune.service.pages.views.form import FormErrors, StudyForm, study_request

@@ -11,7 +11,7 @@ from shardtune.db.queries.retunes import RetuneFilter
 from shardtune.service.access import retune_budget
 from shardtune.service.http.error_codes import FieldError
 from shardtune.service.http.errors import Conflict, Invalid, NotFound
-from shardtune.service.pages.gate import may
+from shardtune.service.pages.page_access import may
 from shardtune.service.pages.rendering import Checked, render, see_other
 from shardtune.service.pages.views.schedules import ScheduleForm, ScheduleFormErrors, cards, choices, lines, spec_of
 from shardtune.service.process.context import Context, InContext

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from shardtune.api_schemas.keys import KeySpec, Scope
 from shardtune.service.access import manage_keys
 from shardtune.service.http.validation_errors import field_error
-from shardtune.service.pages.gate import may
+from shardtune.service.pages.page_access import may
 from shardtune.service.pages.rendering import Checked, see_other
 from shardtune.service.pages.routes import webhooks
 from shardtune.service.pages.views.settings import show

@@ -15,7 +15,7 @@ from shardtune.db.listing import Page
 from shardtune.db.queries import overview
 from shardtune.db.queries.trial_points import TRIAL_SORTS, TrialFilter
 from shardtune.service.http.errors import NotFound
-from shardtune.service.pages.gate import may
+from shardtune.service.pages.page_access import may
 from shardtune.service.pages.rendering import Checked, render, see_other
 from shardtune.service.pages.views import best, recommended, words
 from shardtune.service.pages.views import study as views

@@ -11,7 +11,7 @@ from shardtune.api_schemas.keys import Scope
 from shardtune.api_schemas.webhooks import WebhookSpec
 from shardtune.service.http.errors import Invalid, NotFound
 from shardtune.service.http.validation_errors import field_error
-from shardtune.service.pages.gate import may
+from shardtune.service.pages.page_access import may
 from shardtune.service.pages.rendering import Checked, render, see_other
 from shardtune.service.pages.views import settings
 from shardtune.service.process.context import Context, InContext

@@ -5,7 +5,7 @@ from starlette.responses import Response
 
 from shardtune.api_schemas.keys import Scope
 from shardtune.service.http.errors import NotFound
-from shardtune.service.pages.gate import may
+from shardtune.service.pages.page_access import may
 from shardtune.service.pages.rendering import Checked, render, see_other
 from shardtune.service.pages.views.workers import cards
 from shardtune.service.process.context import InContext

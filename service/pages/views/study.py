@@ -28,7 +28,7 @@ from shardtune.service.studies import insights
 from shardtune.service.wording import study_words
 from shardtune.tuner.objective import available_gib
 from shardtune.tuner.search.space.flat import flatten
-from shardtune.tuner.search.space.knobs import Flat
+from shardtune.tuner.search.space.legal_values import Flat
 
 PAGE = 50
 _MOST_CHARTED = 2_000

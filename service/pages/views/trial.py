@@ -16,7 +16,7 @@ from shardtune.service.pages.charts.plot import Plot
 from shardtune.service.pages.charts.series import losses, step_times
 from shardtune.service.pages.views import best, words
 from shardtune.service.pages.views.conditions import circumstances, conditions_of, surroundings, troubles
-from shardtune.service.planning import study_snapshot, winner_rules
+from shardtune.service.planning import agreement, study_snapshot
 from shardtune.service.studies import views as shown
 from shardtune.service.wording import study_words
 from shardtune.tuner.objective import available_gib
@@ -120,7 +120,7 @@ def _later_troubles(trial: Trial) -> tuple[tuple[str, tuple[tuple[str, str], ...
 
 def _reference(session: Session, row: StudyRow) -> int | None:
     seen = study_snapshot.view(session, row)
-    return winner_rules.judgement_at_the_end(seen.history, seen.rejected, seen.spec).judgement.reference
+    return agreement.judgement_at_the_end(seen.history, seen.rejected, seen.spec).judgement.reference
 
 
 def _plots(measured: Measurement, found: dict[int, TrialRow], reference: int | None, number: int) -> tuple[Plot, ...]:

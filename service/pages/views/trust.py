@@ -11,7 +11,7 @@ from shardtune.service.pages.views.conditions import troubles
 from shardtune.service.pages.views.freshness import StudyFreshness
 from shardtune.service.wording import study_words
 from shardtune.service.wording.backend_words import backend_name
-from shardtune.tuner.search.space.knobs import Flat
+from shardtune.tuner.search.space.legal_values import Flat
 from shardtune.tuner.search.stopping import MIN_TRIALS
 
 _NOISY = 0.1

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardtune.service.best import staleness
+from shardtune.service.best import watch_staleness
 from tests.support.scenarios import best, in_threads, tune
 from tests.support.simulated_worker import FINGERPRINT, SimulatedWorker
 
@@ -60,7 +60,7 @@ def test_what_depends_on_a_fingerprint(client):
     (item,) = detail["dependents"]
     assert (item["case_key"], item["freshness"], item["changed_fields"]) == (key, "fresh", [])
     register(client, "sim", NEWER)
-    staleness.watch(client.app.state.context)
+    watch_staleness.watch(client.app.state.context)
     (item,) = client.get(f"/v1/fingerprints/{record['fingerprint_id']}").json()["dependents"]
     assert (item["freshness"], item["changed_fields"]) == ("stale", ["torch"])
     unknown = client.get(f"/v1/fingerprints/{'0' * 32}")

@@ -3,7 +3,7 @@
 import pytest
 
 from shardtune.api_schemas.hardware import FIRST_FIELDS
-from shardtune.service.best import staleness
+from shardtune.service.best import watch_staleness
 from tests.support.scenarios import best, in_threads, tune
 from tests.support.simulated_worker import FINGERPRINT, SPEC, SimulatedWorker
 
@@ -32,7 +32,7 @@ def keep_alive(context, clock, seconds, *workers):
         clock.turn(60)
         for worker in workers:
             worker.lease()
-        staleness.watch(context)
+        watch_staleness.watch(context)
 
 
 def retunes(client):
@@ -47,13 +47,13 @@ def told(client, key):
 @pytest.mark.answered
 def test_a_change_is_seen_at_once_and_causes_one_retune_after_the_debounce(client, context, clock, case):
     worker = bring(client)
-    in_threads(lambda _: staleness.watch(context), range(4))
+    in_threads(lambda _: watch_staleness.watch(context), range(4))
     found = best(client)
     assert (found["freshness"], found["changed_fields"]) == ("stale", ["torch"]), "the driver was unknown before"
     assert found["confidence"]["level"] == "low" and "torch" in found["confidence"]["reasons"][0]
     assert (retunes(client), told(client, case)) == ([], [])
     keep_alive(context, clock, DEBOUNCE_S, worker)
-    in_threads(lambda _: staleness.watch(context), range(4))
+    in_threads(lambda _: watch_staleness.watch(context), range(4))
     (retune,) = retunes(client)
     assert (retune["case_key"], retune["cause"], retune["changed_fields"]) == (case, "fingerprint", ["torch"])
     (event,) = told(client, case)
@@ -70,7 +70,7 @@ def test_a_change_that_rolls_over_five_workers_is_one_event(client, context, clo
     for n in range(5):
         keep_alive(context, clock, 60, *fleet)
         fleet[n] = bring(client, f"node-{n}")
-        staleness.watch(context)
+        watch_staleness.watch(context)
         assert best(client)["freshness"] == ("stale" if n == 4 else "fresh")
     keep_alive(context, clock, 2 * DEBOUNCE_S, *fleet)
     assert len(retunes(client)) == len(told(client, case)) == 1
@@ -105,7 +105,7 @@ def test_a_silent_worker_holds_its_fingerprint_for_a_while_and_nobody_alive_says
     keep_alive(context, clock, 120, other)
     assert best(client)["freshness"] == "stale"
     clock.turn(10 * GONE_S)
-    staleness.watch(context)
+    watch_staleness.watch(context)
     assert retunes(client) == []
 
 

@@ -20,7 +20,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 from shardtune.db.session import Database
 from shardtune.service.app import create_app
-from shardtune.service.best import staleness
+from shardtune.service.best import watch_staleness
 from shardtune.service.process.context import Context
 from shardtune.service.settings import Settings
 from shardtune.service.webhooks import addresses, deliveries
@@ -224,7 +224,7 @@ def test_a_stale_recommendation_is_told_once_with_what_changed(service, receiver
     worker.work()
     changed = SimulatedWorker(client, fingerprint=FINGERPRINT.model_copy(update={"kernel": "6.6"})).register()
     for _ in range(8):
-        staleness.watch(context)
+        watch_staleness.watch(context)
         clock.turn(60)
         changed.lease()
     deliver(context)

@@ -14,7 +14,7 @@ from shardtune.db.tables.best import ServedCaseRow
 from shardtune.db.tables.retunes import RetuneRow
 from shardtune.db.tables.studies import AttemptRow
 from shardtune.service.app import create_app
-from shardtune.service.best import staleness
+from shardtune.service.best import watch_staleness
 from shardtune.service.process.context import Context
 from shardtune.service.retuning import challenge_steps, driver, queue
 from shardtune.service.settings import Settings
@@ -97,10 +97,10 @@ def test_a_change_of_fifty_recommendations_keeps_to_the_budget_of_each_day_most_
     client, context, _ = service
     by_use = fifty_cases(context, best(client)["case_key"])
     worker = SimulatedWorker(client, fingerprint=CHANGED).register()
-    staleness.watch(context)
+    watch_staleness.watch(context)
     clock.turn(context.settings.fingerprint_debounce_s)
     worker.register()
-    staleness.watch(context)
+    watch_staleness.watch(context)
     asked = client.get("/v1/retunes", params={"limit": 100}).json()["retunes"]
     assert sorted(row["case_key"] for row in asked) == sorted(by_use)
     assert {tuple(row["changed_fields"]) for row in asked} == {("kernel",)}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from shardtune.api_schemas.search_space import KnobValue
 from shardtune.tuner.search.space.domains import Domains
-from shardtune.tuner.search.space.knobs import COMMON, Flat
+from shardtune.tuner.search.space.legal_values import COMMON, Flat
 from shardtune.tuner.search.space.limits import KnobLimits
 
 

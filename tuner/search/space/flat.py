@@ -4,7 +4,7 @@ from pydantic import ValidationError
 
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.tuner.search.space.backends.registry import BACKENDS
-from shardtune.tuner.search.space.knobs import COMMON, Flat
+from shardtune.tuner.search.space.legal_values import COMMON, Flat
 
 
 def flatten(config: TrialConfig) -> Flat:

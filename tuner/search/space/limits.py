@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Mapping
 
 from shardtune.api_schemas.search_space import BACKENDS, KnobValue, Limit, SpaceLimits
-from shardtune.tuner.search.space.knobs import Knob
+from shardtune.tuner.search.space.legal_values import Knob
 
 
 class KnobLimits:

@@ -7,12 +7,12 @@ from shardtune.api_schemas.models import ModelProfile
 from shardtune.api_schemas.search_space import KnobValue, SpaceLimits
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.workload import Workload
-from shardtune.tuner.search.space import candidates
+from shardtune.tuner.search.space import choices
 from shardtune.tuner.search.space.backends.registry import BACKENDS, KNOBS
 from shardtune.tuner.search.space.define_by_run import Answer, DefineByRun, NoLegalValue, Question
 from shardtune.tuner.search.space.domains import Domains
 from shardtune.tuner.search.space.flat import flatten, unflatten
-from shardtune.tuner.search.space.knobs import Flat
+from shardtune.tuner.search.space.legal_values import Flat
 from shardtune.tuner.search.space.limits import KnobLimits
 
 Chooser = Callable[[str, tuple[KnobValue, ...]], KnobValue]
@@ -44,7 +44,7 @@ class Space:
         own = flatten(config)
 
         def answer(question: Question) -> KnobValue:
-            if candidates.position(own.get(question.knob), question.values) is None:
+            if choices.position(own.get(question.knob), question.values) is None:
                 raise NoLegalValue(question.knob, question.values)
             return own[question.knob]
 
@@ -65,7 +65,7 @@ class Space:
 
         def answer(question: Question) -> KnobValue:
             is_open = self.limits.is_open(question.knob)
-            place = candidates.nearest if is_open and not exact else candidates.position
+            place = choices.nearest if is_open and not exact else choices.position
             index = place(own.get(question.knob), question.values)
             if index is None:
                 raise NoLegalValue(question.knob, question.values)
@@ -77,7 +77,7 @@ class Space:
             self._walk(answer)
         except NoLegalValue as end:
             raise ValueError(
-                f"{end.knob} ({own.get(end.knob)!r}) is not in the space; it has {candidates.listed(end.candidates)}"
+                f"{end.knob} ({own.get(end.knob)!r}) is not in the space; it has {choices.listed(end.candidates)}"
             ) from None
         return answers
 
@@ -110,7 +110,7 @@ class Space:
             limited = question.knob in self.limits or question.knob == "backend"
             if value is not None and not limited:
                 return value
-            index = candidates.nearest(value, question.values)
+            index = choices.nearest(value, question.values)
             return question.values[0 if index is None else index]
 
         if config.backend not in self.limits.backends:
@@ -141,7 +141,7 @@ class Space:
 
     def lightest(self) -> Iterator[TrialConfig]:
         """For each way of placing model states, the configuration that holds least; if none fits, nothing does."""
-        return self.enumerate(candidates.lightest)
+        return self.enumerate(choices.lightest)
 
     def like(self, skeleton: TrialConfig) -> Iterator[TrialConfig]:
         """Every configuration that places model states as one of `lightest` does."""
@@ -149,8 +149,8 @@ class Space:
 
         def narrow(question: Question) -> tuple[KnobValue, ...]:
             placed = (
-                len(candidates.lightest(question)) > 1
-                and candidates.position(own.get(question.knob), question.values) is not None
+                len(choices.lightest(question)) > 1
+                and choices.position(own.get(question.knob), question.values) is not None
             )
             return (own[question.knob],) if placed else question.values
 
@@ -164,13 +164,13 @@ class Space:
         """
         dead: dict[str, NoLegalValue] = {}
         alive: set[str] = set()
-        for table in self._tables(candidates.outline, dead):
+        for table in self._tables(choices.outline, dead):
             alive |= table.keys()
         for knob, end in dead.items():
             if knob not in alive:
                 raise ValueError(
                     f"space.knobs.{knob} ({self.limits.text(knob)}) leaves nothing to search: "
-                    f"the values here are {candidates.listed(end.candidates)}; name one of these"
+                    f"the values here are {choices.listed(end.candidates)}; name one of these"
                 )
         if not alive:
             raise ValueError("space.knobs: the limits contradict each other on every backend; drop one of them")

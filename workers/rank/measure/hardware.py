@@ -20,7 +20,7 @@ from shardtune.workers.rank import mesh
 from shardtune.workers.rank.measure import throughput
 from shardtune.workers.rank.measure.dtypes import native_on_cpu
 from shardtune.workers.rank.place import Place
-from shardtune.workers.rank.process import lifeline
+from shardtune.workers.rank.process import parent_death
 
 _SIZES = {"cpu": (1 << 14, 1 << 17, 1 << 20, 1 << 23, 1 << 25), "cuda": (1 << 18, 1 << 21, 1 << 24, 1 << 27, 1 << 29)}
 """Bytes of the whole tensor, from latency to bandwidth."""
@@ -134,7 +134,7 @@ def _collective(name: str, size: int, place: Place) -> float:
 
 def main() -> int:
     """Measure as the rank the environment names."""
-    lifeline.tie_to_parent()
+    parent_death.tie_to_parent()
     folder = Path(sys.argv[1])
     place = Place.from_environment("cuda" if torch.cuda.is_available() else "cpu")
     if place.is_cuda:

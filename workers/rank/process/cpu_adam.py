@@ -22,7 +22,7 @@ from torch.utils.cpp_extension import _get_build_directory, _import_module_from_
 from shardtune.api_schemas.leases import ProfileTask, RestartTask, Task, TrialTask
 from shardtune.api_schemas.strategies import ZeroConfig
 from shardtune.workers.rank.classify import SetupError
-from shardtune.workers.rank.process import lifeline
+from shardtune.workers.rank.process import parent_death
 
 # DeepSpeed's CPU Adam asks for the CPU's vendor each time it is made, which takes a second and a subprocess. Cached
 # here, the warm host asks once for all its ranks.
@@ -64,7 +64,7 @@ def ensure(task: TrialTask | RestartTask, moving: Callable[[], None]) -> None:
         "-m",
         "shardtune.workers.rank.process.cpu_adam",
     ]
-    environment = {**os.environ, lifeline.PARENT_VARIABLE: str(os.getpid())}
+    environment = {**os.environ, parent_death.PARENT_VARIABLE: str(os.getpid())}
     builder = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
     while True:
         try:
@@ -120,7 +120,7 @@ def _built_for() -> str:
 def main() -> int:
     """Build, and take the compilers along when killed or when the parent ends."""
     signal.signal(signal.SIGTERM, lambda *_: os.killpg(0, signal.SIGKILL))
-    lifeline.tie_to_parent(sign=signal.SIGTERM)
+    parent_death.tie_to_parent(sign=signal.SIGTERM)
     try:
         build()
     except SetupError as failure:

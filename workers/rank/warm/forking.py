@@ -13,7 +13,7 @@ from typing import NoReturn
 import torch
 
 from shardtune.workers.rank import main
-from shardtune.workers.rank.process import lifeline
+from shardtune.workers.rank.process import parent_death
 
 _PROBE_TIMEOUT_S = 60.0
 
@@ -60,7 +60,7 @@ def become_rank(folder: Path, rank: int, environment: dict[str, str], host: int)
     """In the child: cut what ties it to the host's work, then run the rank and end without the host's clean-up."""
 
     def run() -> int:
-        lifeline.tie_to_parent(host)
+        parent_death.tie_to_parent(host)
         os.setpgid(0, 0)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -22,7 +22,7 @@ import transformers
 from shardtune.api_schemas.leases import ProfileTask, Task
 from shardtune.workers.rank import trial_dir
 from shardtune.workers.rank.measure.dtypes import native_on_cpu
-from shardtune.workers.rank.process import cpu_adam, deadline, lifeline
+from shardtune.workers.rank.process import cpu_adam, deadline, parent_death
 from shardtune.workers.rank.versions import library_versions
 from shardtune.workers.rank.warm import forking
 
@@ -177,7 +177,7 @@ def _import_if_there(name: str) -> None:
 
 def serve() -> None:
     """Run a host on this process's standard input and output."""
-    lifeline.tie_to_parent()
+    parent_death.tie_to_parent()
     events = os.dup(1)
     fcntl.fcntl(events, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
     # Libraries print; only events may reach the agent.

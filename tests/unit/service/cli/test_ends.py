@@ -14,9 +14,9 @@ import pytest
 
 from shardtune.service.cli import main
 from shardtune.service.cli.errors import PlatformFailure
-from shardtune.service.cli.files import write_files
 from shardtune.service.cli.processes import Child, listening_socket, wait_until
 from shardtune.service.cli.stack import prepare, state_directory
+from shardtune.service.cli.write_files import write_files
 from shardtune.service.client import ServiceClient, ServiceRefused, ServiceUnreachable
 
 STUDY = {"model": "llama-tiny", "workload": {"sequence_length": 64, "global_batch": 16}}

@@ -9,7 +9,7 @@ from hypothesis import given
 
 from shardtune.tuner.insights.importance import FASTEST, FEWEST_TRIALS, Row, importance
 from shardtune.tuner.insights.pareto import front
-from shardtune.tuner.search.space.knobs import Flat
+from shardtune.tuner.search.space.legal_values import Flat
 
 
 def rows(count: int, speed: Callable[[Flat, random.Random], float], seed: int = 0) -> tuple[Row, ...]:

@@ -11,7 +11,7 @@ from shardtune.api_schemas.workload import RECIPES
 from shardtune.tuner.history import Observation
 from shardtune.tuner.objective import over_limit
 from shardtune.tuner.search.stopping import end_of_search
-from shardtune.tuner.verdict import numerics, ranking
+from shardtune.tuner.verdict import parity, ranking
 from shardtune.tuner.verdict.promotion import Standing
 from tests.support.tuner_cases import complete, cpu, infeasible, measured
 
@@ -58,7 +58,7 @@ def test_a_spent_budget_is_named(budget):
 
 
 def judge(*observations, recipe=BF16, single=False):
-    return numerics.judge(observations, recipe, single)
+    return parity.judge(observations, recipe, single)
 
 
 def test_the_reference_needs_a_trial_of_another_backend():
@@ -113,7 +113,7 @@ def confirmed(obs, speeds):
     )
 
 
-AGREED = numerics.Judgement(reference=0, confirmed_by=1)
+AGREED = parity.Judgement(reference=0, confirmed_by=1)
 
 
 def answer(history, field, ratios, challenger):
@@ -172,20 +172,20 @@ def test_a_baseline_that_did_not_fit_is_replaced_and_said_so():
 
 def test_a_single_feasible_configuration_has_nothing_to_beat():
     history = [complete(0, DDP, 100, "default"), infeasible(1, FSDP2)]
-    field = ranking.pick(history, False, numerics.Judgement(0, None))
+    field = ranking.pick(history, False, parity.Judgement(0, None))
     found = ranking.unbeaten(history, field)
     assert field.candidates == ()
     assert found.speedup is None and found.promotion is None and found.verdict is Verdict.NO_SIGNIFICANT_IMPROVEMENT
 
 
 def test_no_winner_until_two_agree():
-    field = ranking.pick([complete(0, DDP)], False, numerics.Judgement(None, None))
+    field = ranking.pick([complete(0, DDP)], False, parity.Judgement(None, None))
     assert field.baseline is None and "no winner" in field.notes[0]
 
 
 def test_a_trial_that_trains_something_else_never_wins():
     history = [complete(0, DDP, 100, "default"), complete(1, FSDP2, 90), complete(2, ZERO, 900)]
-    judgement = numerics.Judgement(0, 1, {2: "left"})
+    judgement = parity.Judgement(0, 1, {2: "left"})
     assert ranking.pick(history, False, judgement).candidates == (1,)
     best = ranking.best_so_far(history, judgement)
     assert best is not None and best.trial_number == 0

@@ -10,7 +10,7 @@ from shardtune.workers.config.overrides import overridden
 from shardtune.workers.config.settings import WorkerSettings
 from shardtune.workers.machine import hardware_speed, host_facts, nvml
 from shardtune.workers.machine.inventory import Gpus, Libraries, cluster, fingerprint, inventory
-from shardtune.workers.machine.offer import offer, with_bandwidth
+from shardtune.workers.machine.offered_inventory import offer, with_bandwidth
 
 NOTHING = Gpus(driver=None, devices=())
 

@@ -8,7 +8,7 @@ from shardtune.api_schemas.strategies import DdpConfig
 from shardtune.tuner.search.space.backends.record import SearchedBackend
 from shardtune.tuner.search.space.define_by_run import DefineByRun
 from shardtune.tuner.search.space.domains import Domains
-from shardtune.tuner.search.space.knobs import GRAD_SYNC, Knob
+from shardtune.tuner.search.space.legal_values import GRAD_SYNC, Knob
 
 _MIB = 1 << 20
 _DEFAULT = DdpConfig()

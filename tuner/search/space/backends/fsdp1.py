@@ -8,7 +8,7 @@ from shardtune.api_schemas.strategies.fsdp1 import HYBRID, RESHARDING, ShardingS
 from shardtune.tuner.search.space.backends.record import SearchedBackend, fields_of
 from shardtune.tuner.search.space.define_by_run import DefineByRun, NoLegalValue
 from shardtune.tuner.search.space.domains import divisors
-from shardtune.tuner.search.space.knobs import CPU_OFFLOAD, DP_REPLICATE, DP_SHARD, GRAD_SYNC, Flat, Knob
+from shardtune.tuner.search.space.legal_values import CPU_OFFLOAD, DP_REPLICATE, DP_SHARD, GRAD_SYNC, Flat, Knob
 
 _KNOB_OF = {"forward_prefetch": "fsdp1_forward_prefetch", "backward_prefetch": "fsdp1_backward_prefetch"}
 _FIELD_OF = {knob: field for field, knob in _KNOB_OF.items()}

@@ -6,7 +6,7 @@ from shardtune.api_schemas.strategies import Fsdp2Config
 from shardtune.tuner.search.space.backends.record import SearchedBackend
 from shardtune.tuner.search.space.define_by_run import DefineByRun, NoLegalValue
 from shardtune.tuner.search.space.domains import Domains, divisors
-from shardtune.tuner.search.space.knobs import CPU_OFFLOAD, DP_REPLICATE, DP_SHARD, GRAD_SYNC, Knob
+from shardtune.tuner.search.space.legal_values import CPU_OFFLOAD, DP_REPLICATE, DP_SHARD, GRAD_SYNC, Knob
 
 
 def _draw(drawing: DefineByRun, accumulates: bool) -> None:

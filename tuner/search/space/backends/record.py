@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.strategies import Strategy
 from shardtune.tuner.search.space.define_by_run import DefineByRun
-from shardtune.tuner.search.space.knobs import Flat, Knob
+from shardtune.tuner.search.space.legal_values import Flat, Knob
 
 S = TypeVar("S", bound=Strategy)
 

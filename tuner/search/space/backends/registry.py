@@ -4,7 +4,7 @@ from typing import Any
 
 from shardtune.tuner.search.space.backends import ddp, fsdp1, fsdp2, zero
 from shardtune.tuner.search.space.backends.record import SearchedBackend
-from shardtune.tuner.search.space.knobs import COMMON, Knob
+from shardtune.tuner.search.space.legal_values import COMMON, Knob
 
 BACKENDS: dict[str, SearchedBackend[Any]] = {
     "ddp": ddp.BACKEND,

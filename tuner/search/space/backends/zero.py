@@ -8,7 +8,7 @@ from shardtune.api_schemas.strategies import Offload, ZeroConfig
 from shardtune.tuner.search.space.backends.record import SearchedBackend, fields_of
 from shardtune.tuner.search.space.define_by_run import DefineByRun
 from shardtune.tuner.search.space.domains import Domains, divisors
-from shardtune.tuner.search.space.knobs import Flat, Knob
+from shardtune.tuner.search.space.legal_values import Flat, Knob
 
 _DEFAULT = ZeroConfig(stage=3)
 

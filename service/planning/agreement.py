@@ -8,8 +8,8 @@ from shardtune.api_schemas.failures import FailureKind
 from shardtune.api_schemas.studies import StudySpec
 from shardtune.api_schemas.trials import Rejection, TrialState
 from shardtune.tuner.history import Observation
-from shardtune.tuner.verdict import numerics
-from shardtune.tuner.verdict.numerics import Judgement
+from shardtune.tuner.verdict import parity
+from shardtune.tuner.verdict.parity import Judgement
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Settled:
 def judgement_at_the_end(history: Sequence[Observation], rejected: Sequence[Rejection], spec: StudySpec) -> Settled:
     """The judgement by two backends; by one, where every other backend had its chance and none is feasible."""
     recipe, wanted = spec.workload.recipe, set(spec.space.backends)
-    judgement = numerics.judge(history, recipe, single_backend=len(wanted) == 1)
+    judgement = parity.judge(history, recipe, single_backend=len(wanted) == 1)
     complete = {obs.config.backend for obs in history if obs.state is TrialState.COMPLETE}
     if judgement.reference is not None or len(complete) != 1:
         return Settled(judgement)
@@ -31,7 +31,7 @@ def judgement_at_the_end(history: Sequence[Observation], rejected: Sequence[Reje
         return Settled(judgement)
     only = next(iter(complete))
     note = f"only {only} configurations are feasible, so no other backend could confirm what they train"
-    return Settled(numerics.judge(history, recipe, single_backend=True), (note,))
+    return Settled(parity.judge(history, recipe, single_backend=True), (note,))
 
 
 def why_no_winner(
@@ -84,10 +84,10 @@ def _nothing_feasible(history: Sequence[Observation], rejected: Sequence[Rejecti
 
 
 def _disagreement(complete: Sequence[Observation], spec: StudySpec) -> str:
-    bounds = numerics.tolerance(spec.workload.recipe)
+    bounds = parity.tolerance(spec.workload.recipe)
     first = complete[0]
     for other in complete[1:]:
-        reason = numerics.difference(first, other, bounds)
+        reason = parity.difference(first, other, bounds)
         if reason is not None:
             return f"trial {other.number} against trial {first.number}: {reason}"
     return "there is a single trajectory"

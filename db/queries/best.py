@@ -111,7 +111,6 @@ def put(session: Session, project_id: str, case_key: str, now: datetime, **keys:
 
 
 def recommendation(session: Session, recommendation_id: str) -> RecommendationRow | None:
-    """One recommendation."""
     return session.get(RecommendationRow, recommendation_id)
 
 

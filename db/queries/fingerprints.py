@@ -108,7 +108,6 @@ def of_workers(session: Session) -> dict[str, list[FingerprintPeriodRow]]:
 
 
 def get(session: Session, key: str) -> FingerprintRow | None:
-    """One fingerprint."""
     return session.get(FingerprintRow, key)
 
 

@@ -35,7 +35,6 @@ def store(session: Session, scope: str, key: str, status: int, answer: str) -> N
 
 
 def is_answered(session: Session, scope: str, key: str) -> bool:
-    """Whether the key has its answer."""
     return get(session, scope, key).status is not None
 
 

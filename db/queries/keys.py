@@ -50,7 +50,6 @@ def newest(
 
 
 def project(session: Session, project_id: str) -> ProjectRow | None:
-    """A project."""
     return session.get(ProjectRow, project_id)
 
 

@@ -64,7 +64,6 @@ def page(
 
 
 def by_number(session: Session, study_id: str, number: int) -> TrialRow | None:
-    """One trial of a study."""
     return session.scalars(
         select(TrialRow).where(TrialRow.study_id == study_id, TrialRow.number == number)
     ).one_or_none()
@@ -93,7 +92,6 @@ def measured_ids(session: Session, fingerprint_key: str, at_most: int) -> Sequen
 
 
 def run_with_trial(session: Session, run_id: str) -> RunRow:
-    """One run and its trial."""
     return session.scalars(select(RunRow).where(RunRow.id == run_id).options(joinedload(RunRow.trial))).one()
 
 

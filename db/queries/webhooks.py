@@ -12,7 +12,6 @@ from shardtune.db.tables.studies import DeliveryRow, WebhookRow
 
 
 def get(session: Session, webhook_id: str) -> WebhookRow | None:
-    """One webhook."""
     return session.get(WebhookRow, webhook_id)
 
 

@@ -16,7 +16,6 @@ _FEW = 16
 
 
 def named(session: Session, name: str) -> WorkerRow | None:
-    """The worker of this name."""
     return session.scalars(select(WorkerRow).where(WorkerRow.name == name)).one_or_none()
 
 

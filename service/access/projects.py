@@ -24,7 +24,6 @@ def page(context: Context, token: str | None, limit: int) -> ProjectPage:
 
 
 def read(context: Context, project_id: str) -> Project:
-    """One project."""
     with context.db.read() as session:
         row = keys.project(session, project_id) if context.principal.sees(project_id) else None
         if row is None:

@@ -16,7 +16,6 @@ class Uses:
         self._counts: Counter[tuple[str, str]] = Counter()
 
     def add(self, project_id: str, case_key: str) -> None:
-        """Count one."""
         with self._guard:
             self._counts[project_id, case_key] += 1
 

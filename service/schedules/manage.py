@@ -58,7 +58,6 @@ def create(context: Context, spec: ScheduleSpec, once: Once = ALWAYS, project_id
 
 
 def read(context: Context, schedule_id: str) -> Schedule:
-    """One schedule."""
     with context.db.read() as session:
         return view(session, _seen(context, schedules.get(session, schedule_id), schedule_id))
 

@@ -94,7 +94,6 @@ def _project(context: Context, named: str | None) -> str:
 
 
 def read(context: Context, study_id: str) -> Study:
-    """One study."""
     with context.db.read() as session:
         return read_models(session, [must_exist(context, session, study_id)])[0]
 

@@ -60,7 +60,6 @@ def everyone(context: Context) -> list[Webhook]:
 
 
 def read(context: Context, webhook_id: str) -> Webhook:
-    """One webhook."""
     with context.db.read() as session:
         return _view(_get(context, session, webhook_id))
 

@@ -61,6 +61,31 @@ def test_every_folder_says_what_it_owns() -> None:
     assert silent == []
 
 
+def _is_stub(statement: ast.stmt) -> bool:
+    return (
+        isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant) and statement.value.value is ...
+    )
+
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def _owes_a_word(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    speaks = node.name.startswith("_") or len(node.body) == 1 or any(map(_is_stub, node.body))
+    return not speaks and ast.get_docstring(node) is None
+
+
+def test_what_takes_more_than_one_statement_says_what_it_is_for() -> None:
+    """ruff asks for docstrings of modules and classes; one-line functions and protocol methods may speak for themselves."""
+    silent = []
+    for path in _modules():
+        tree = ast.parse(path.read_text())
+        public = (node for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_"))
+        functions = (node for scope in (tree, *public) for node in scope.body if isinstance(node, _FUNCTIONS))
+        silent += [f"{path.relative_to(ROOT)}:{node.lineno} {node.name}" for node in functions if _owes_a_word(node)]
+    assert silent == []
+
+
 def test_a_class_name_means_one_thing() -> None:
     places = defaultdict(list)
     for path in _modules():

@@ -143,7 +143,7 @@ def test_what_got_another_name_keeps_what_it_held(populated):
         (period,) = session.scalars(select(FingerprintPeriodRow))
         assert (period.worker_id, period.fingerprint_key) == ("worker-1", "f")
         (schedule,) = session.scalars(select(ScheduleRow))
-        assert schedule.spec["cases"] == {"case_keys": ["0" * 32], "model": None}
+        assert (schedule.spec.cases.case_keys, schedule.spec.cases.model) == (("0" * 32,), None)
     database.close()
     with migration_config(populated) as config:
         command.downgrade(config, "0014")

@@ -23,6 +23,8 @@ tune: setup
 # processes leaves the cores to the ranks.
 test: setup
 	./tests/setup-machine.sh
+	# Minutes of C++ where nothing is cached: before the tests, which have limits, not within one.
+	$(BIN)/python -m shardtune.workers.rank.process.cpu_adam
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 
 # The tests once more, for docs/measurements/test-run.md and the order of the next run.

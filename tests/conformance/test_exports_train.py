@@ -49,7 +49,7 @@ def export(folder: Path, config: TrialConfig, **study: str) -> Path:
 def launch(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = ["bash", str(folder / "launch.sh"), *arguments]
     environment = {**os.environ, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, timeout=480, check=False, env=environment)
 
 
 def train(folder: Path) -> list[tuple[float, float]]:

@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
-.PHONY: setup tune test durations screenshots soak test-long check check-style check-types check-imports format clean
+.PHONY: setup tune test durations screenshots soak test-long check check-style check-types check-imports check-safety format clean
 
 setup: .venv/.ready
 
@@ -48,7 +48,7 @@ test-long: soak
 		tests/endtoend/test_live_retune.py tests/endtoend/test_fingerprint_change.py $(PYTEST_ARGS)
 
 check: setup
-	$(MAKE) --no-print-directory --jobs=2 --output-sync=target check-types check-imports check-style
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=target check-types check-imports check-style check-safety
 
 check-types:
 	$(BIN)/mypy
@@ -60,6 +60,11 @@ check-imports:
 check-style:
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+# What bandit leaves out is explained in pyproject.toml, and beside the line.
+check-safety:
+	$(BIN)/python -m bandit --quiet --recursive --configfile pyproject.toml api_schemas db service tuner workers
+	$(BIN)/python -m tests.support.audit
 
 format: setup
 	$(BIN)/ruff format .

@@ -2,9 +2,9 @@
 
 import json
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, field_validator
 
 from shardtune.api_schemas.base import Dtype, Schema
 
@@ -154,21 +154,25 @@ class HardwareReport(Schema):
     measured: MeasuredHardware
 
 
+Word = Annotated[str, Field(max_length=100)]
+MOST_DETAILS = 16 * 1024
+
+
 class Inventory(Schema):
     """What a worker offers when it registers."""
 
     cluster: Cluster
     """The largest trial this worker can run."""
     fingerprint: Fingerprint
-    causal_lm_types: tuple[str, ...] = ()
+    causal_lm_types: tuple[Word, ...] = Field(default=(), max_length=2000)
     """`model_type` values its transformers builds a causal LM from."""
-    task_kinds: tuple[str, ...] = ("profile", "trial")
+    task_kinds: tuple[Word, ...] = Field(default=("profile", "trial"), max_length=50)
     """Kinds of tasks it understands; what a worker of an older release does not say."""
     own_models: tuple[str, ...] = ()
     """Names of the entry-point group `shardtune.models` that the worker's owner allows."""
     own_scripts: tuple[str, ...] = ()
     """Names of training scripts that the worker's owner allows."""
-    nvme_path: str | None = None
+    nvme_path: str | None = Field(default=None, max_length=1000)
     """Folder for NVMe offload, only where a probe wrote and read through DeepSpeed's asynchronous I/O."""
     peak_flops: float | None = None
     """Dense FLOP/s of one GPU in bf16 where its model is known, for MFU."""
@@ -177,4 +181,12 @@ class Inventory(Schema):
     measured: MeasuredHardware | None = None
     """What `measure-hardware` found here under this fingerprint; None before it ran."""
     details: dict[str, JsonValue] = {}
-    """Anything else worth seeing (host name, GPU UUIDs); never used in decisions."""
+    """Anything else worth seeing (host name, GPU UUIDs), 16 KiB of it; never used in decisions."""
+
+    @field_validator("details")
+    @classmethod
+    def _short(cls, details: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        size = len(json.dumps(details))
+        if size > MOST_DETAILS:
+            raise ValueError(f"details ({size} bytes of JSON) may have {MOST_DETAILS}; leave out what nobody reads")
+        return details

@@ -76,10 +76,19 @@ def _send(
     data: dict[str, Any],
     now: datetime,
 ) -> None:
-    for webhook in listening:
-        mine = webhook.study_id in (None, study_id) and webhook.project_id in (None, project_id)
-        if mine and (not webhook.events or kind in webhook.events):
-            body = json.dumps({"type": kind, "timestamp": now.isoformat(), "data": data})
+    wanted = [
+        webhook
+        for webhook in listening
+        if webhook.study_id in (None, study_id) and webhook.project_id in (None, project_id)
+        if not webhook.events or kind in webhook.events
+    ]
+    if not wanted:
+        return
+    body = json.dumps({"type": kind, "timestamp": now.isoformat(), "data": data})
+    # One that was deleted since it was read would take the change down with it.
+    kept = webhooks.keep(session, [webhook.id for webhook in wanted])
+    for webhook in wanted:
+        if webhook.id in kept:
             webhooks.add_delivery(session, webhook, kind, body, now)
 
 

@@ -3,13 +3,24 @@
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import CursorResult, delete, select, tuple_, update
+from sqlalchemy import CursorResult, delete, exists, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.schedules import TickState
 from shardtune.db.tables.access import IdempotentRow
+from shardtune.db.tables.best import ServedCaseRow
+from shardtune.db.tables.canaries import CanaryRow
+from shardtune.db.tables.fingerprints import FingerprintPeriodRow
 from shardtune.db.tables.retunes import ScheduleTickRow
-from shardtune.db.tables.studies import DeliveryRow, EventRow, RunRow, StudyRow
+from shardtune.db.tables.studies import (
+    AttemptRow,
+    DeliveryRow,
+    EventRow,
+    FingerprintRow,
+    RunRow,
+    StudyRow,
+    WorkerRow,
+)
 
 _BATCH = 1000
 
@@ -48,6 +59,35 @@ def clear_log_tails(session: Session, before: datetime) -> int:
     old = select(RunRow.id).where(RunRow.finished_at < before, RunRow.log_tail.is_not(None)).limit(_BATCH)
     changed = update(RunRow).where(RunRow.id.in_(old)).values(log_tail=None)
     return _count(session.execute(changed.execution_options(**_PLAIN)))
+
+
+def delete_workers(session: Session, before: datetime) -> int:
+    """Workers that were not heard of since a moment and never ran anything, with the fingerprints they had when."""
+    old = select(WorkerRow.id).where(
+        WorkerRow.seen_at < before,
+        *(~exists().where(row.worker_id == WorkerRow.id) for row in (RunRow, AttemptRow, CanaryRow)),
+    )
+    ids = session.scalars(old.limit(_BATCH)).all()
+    for row in (FingerprintPeriodRow.worker_id, WorkerRow.id):
+        session.execute(delete(row.class_).where(row.in_(ids)).execution_options(**_PLAIN))
+    return len(ids)
+
+
+def delete_fingerprints(session: Session, before: datetime) -> int:
+    """Fingerprints that came before a moment and that nothing names any more: no worker, study, run or answer."""
+    naming = (
+        WorkerRow.fingerprint_key,
+        FingerprintPeriodRow.fingerprint_key,
+        FingerprintPeriodRow.predecessor_key,
+        StudyRow.fingerprint_key,
+        RunRow.fingerprint_key,
+        ServedCaseRow.fingerprint_key,
+    )
+    old = select(FingerprintRow.key).where(
+        FingerprintRow.first_seen_at < before, *(~exists().where(name == FingerprintRow.key) for name in naming)
+    )
+    gone = delete(FingerprintRow).where(FingerprintRow.key.in_(old.limit(_BATCH)))
+    return _count(session.execute(gone.execution_options(**_PLAIN)))
 
 
 _PLAIN: dict[str, Any] = {"synchronize_session": False}

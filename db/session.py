@@ -4,7 +4,8 @@
 a deferred transaction that reads first and writes later fails with "database is locked" as soon as two do so.
 
 Note [lock order]: on Postgres a transaction locks rows in this order, so that no two wait for each other: project (whose
-lock also guards what retuning spends), schedule, study, run, case, canary, retune, worker. It may leave any of them out.
+lock also guards what retuning spends), schedule, study, run, case, canary, retune, worker, webhook, its messages. It may
+leave any of them out.
 """
 
 from collections.abc import Iterator
@@ -102,18 +103,23 @@ def parse_url(url: str) -> URL:
     except ArgumentError:
         parsed = None
     if parsed is None or parsed.get_backend_name() not in ("sqlite", "postgresql"):
-        shown = parsed.render_as_string(hide_password=True) if parsed else url
+        shown = without_secrets(parsed) if parsed else "not a URL"
         raise ValueError(
-            f"database_url ({shown!r}) must be sqlite:///PATH or postgresql://USER@HOST/NAME; set SHARDTUNE_DATABASE_URL"
+            f"database_url ({shown}) must be sqlite:///PATH or postgresql://USER@HOST/NAME; set SHARDTUNE_DATABASE_URL"
         )
     if parsed.get_backend_name() == "postgresql":
         return parsed.set(drivername="postgresql+psycopg")
     if parsed.database in (None, "", ":memory:"):
         raise ValueError(
-            f"database_url ({url!r}) names no file, and every connection would see its own empty database; "
+            f"database_url ({without_secrets(parsed)}) names no file, and every connection would see its own empty database; "
             "use sqlite:///.shardtune/shardtune.sqlite3"
         )
     return parsed
+
+
+def without_secrets(url: URL) -> str:
+    """As it may be shown: a password can stand in the query, too."""
+    return url.set(query={}).render_as_string(hide_password=True)
 
 
 def make_engine(url: str, **options: Any) -> Engine:

@@ -11,10 +11,10 @@ from starlette.concurrency import run_in_threadpool
 
 from shardtune.db.session import Database, is_current, upgrade
 from shardtune.service import pages, retention
+from shardtune.service.access import auth
 from shardtune.service.best import watch_staleness
 from shardtune.service.canaries import judge
-from shardtune.service.http import errors, idempotent_requests, openapi
-from shardtune.service.http.body_limit import BodyLimit
+from shardtune.service.http import door, errors, idempotent_requests, openapi
 from shardtune.service.http.error_codes import Problem
 from shardtune.service.http.input_guard import READABLE
 from shardtune.service.leasing import long_poll
@@ -92,16 +92,18 @@ def create_app(
         lifespan=_lifespan(migrate),
         responses={500: {"model": Problem}},
         dependencies=[READABLE, NAMED],
+        # The document is ours to serve, and the page that shows it one of ours (FastAPI's loads its scripts from a CDN).
+        openapi_url=None,
         telemetry={**config(settings), "tracer_provider": tracer_provider},
     )
     app.state.context = context
     errors.install(app)
     idempotent_requests.install(app)
     openapi.install(app)
-    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
     for routes in _ROUTES:
         app.include_router(routes.router)
     pages.install(app)
+    door.install(app, door.Entry(door.API, auth.enter), *pages.ENTRIES)
     return app
 
 

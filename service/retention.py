@@ -1,6 +1,9 @@
-"""Forget old events, webhook messages, ticks, log tails and answers to named requests. Never measurements, attempts or results."""
+"""Forget old events, webhook messages, ticks, log tails, answers to named requests, and workers that never ran anything.
+Never measurements, attempts or results.
+"""
 
 import logging
+from collections import Counter
 from datetime import timedelta
 
 from starlette.concurrency import run_in_threadpool
@@ -13,6 +16,8 @@ from shardtune.service.process.context import Context
 log = logging.getLogger(__name__)
 
 _EVERY_S = 3600.0
+_UNNAMED = timedelta(hours=1)
+"""A fingerprint is stored just before what names it."""
 
 
 def forget(context: Context) -> dict[str, int]:
@@ -21,7 +26,8 @@ def forget(context: Context) -> dict[str, int]:
     events_before = now - timedelta(days=settings.keep_events_days)
     logs_before = now - timedelta(days=settings.keep_logs_days)
     answers_before = now - idempotent_requests.KEPT
-    forgotten = {"events": 0, "deliveries": 0, "ticks": 0, "log_tails": 0, "idempotent_requests": 0}
+    workers_before = now - timedelta(days=settings.keep_workers_days)
+    forgotten: Counter[str] = Counter()
     while True:
         with context.db.write() as session:
             now_gone = {
@@ -30,9 +36,10 @@ def forget(context: Context) -> dict[str, int]:
                 "ticks": retention.delete_ticks(session, events_before),
                 "log_tails": retention.clear_log_tails(session, logs_before),
                 "idempotent_requests": retention.delete_idempotent(session, answers_before),
+                "workers": retention.delete_workers(session, workers_before),
+                "fingerprints": retention.delete_fingerprints(session, now - _UNNAMED),
             }
-        for kind, count in now_gone.items():
-            forgotten[kind] += count
+        forgotten.update(now_gone)
         if not any(now_gone.values()):
             return forgotten
 

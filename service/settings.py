@@ -11,16 +11,21 @@ from shardtune.api_schemas.times import check_windows, check_zone
 from shardtune.db.session import parse_url
 
 DEFAULT_DATABASE_URL = "sqlite:///.shardtune/shardtune.sqlite3"
+SECRET_FIELDS = ("database_url", "secret_key")
+"""Never repeated in an error, not even where they cannot be read."""
 
 
 class Settings(BaseSettings):
     """Settings of one service process."""
 
-    model_config = SettingsConfigDict(env_prefix="SHARDTUNE_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="SHARDTUNE_", frozen=True, extra="ignore", hide_input_in_errors=True)
 
     database_url: str = DEFAULT_DATABASE_URL
     """`sqlite:///PATH` or `postgresql://USER@HOST/NAME`."""
     log_level: str = "INFO"
+    require_keys: bool = False
+    """Without any API key everything is refused, also to this machine. For a service behind a proxy, which makes everybody
+    look local; the first key is made with `shardtune keys create`, on the database itself."""
     telemetry: bool = False
     """Record a span and a duration for each request by OpenTelemetry, exported by OTLP as `OTEL_*` variables say."""
 
@@ -61,10 +66,14 @@ class Settings(BaseSettings):
     """Events and finished webhook messages older than this are forgotten, once their study has ended."""
     keep_logs_days: float = Field(default=90, gt=0)
     """Ends of ranks' output older than this are forgotten. Measurements, attempts and results never are."""
+    keep_workers_days: float = Field(default=90, gt=0)
+    """Workers that were not heard of for this long, and never ran anything, are forgotten."""
+    max_workers: int = Field(default=2000, ge=1)
+    """Workers a project may have registered, and as many that serve every project."""
     requires_approval: bool = False
     """In every project a new best configuration is served only after a person has approved it, whatever the project says."""
     max_webhooks: int = Field(default=100, ge=1)
-    """Webhooks that may exist."""
+    """Webhooks a project may have, and as many that are told of every project."""
     retune_gpu_seconds_per_day: float = Field(default=86_400, ge=0)
     """Seconds × ranks that retunes and canaries of all projects may use between two midnights; `inf`: no limit."""
     retune_timezone: str = "UTC"
@@ -79,8 +88,10 @@ class Settings(BaseSettings):
     """Schedules a project may have."""
     schedule_least_gap_s: float = Field(default=300, ge=60)
     """Seconds that must lie between two ticks of a schedule."""
-    max_body_bytes: int = Field(default=8 << 20, gt=0)
-    """Largest request body; a report carries at most some hundred kilobytes."""
+    max_connections: int = Field(default=4096, ge=64)
+    """Connections one process holds open; must have room for streams and waiting workers. Beyond it: 503."""
+    request_receive_s: float = Field(default=30, gt=0)
+    """A request must have arrived so long after its first byte, and an answer be taken; else the connection ends."""
     measure: MeasurePlan = MeasurePlan()
     """How long runs warm up and measure; JSON in the environment."""
     restart: RestartPlan = RestartPlan()

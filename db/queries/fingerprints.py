@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Text, cast, exists, func, or_, select, tuple_
+from sqlalchemy import ColumnElement, Text, cast, delete, exists, func, or_, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, joinedload
 
@@ -13,6 +13,9 @@ from shardtune.api_schemas.hardware import Fingerprint
 from shardtune.db.tables.best import RecommendationRow, ServedCaseRow
 from shardtune.db.tables.fingerprints import FingerprintPeriodRow
 from shardtune.db.tables.studies import FingerprintRow, StudyRow, WorkerRow
+
+MOST_PERIODS = 50
+"""Of one worker. A machine changes some times a year; a worker that invents changes must not fill the database."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,8 @@ class ServedCase:
 def put(session: Session, fingerprint: Fingerprint, now: datetime) -> str:
     """Store a fingerprint under its key, once."""
     key = fingerprint.content_key()
-    if session.get(FingerprintRow, key) is None:
+    # Held, so that it is not forgotten (db.retention) before anything names it.
+    if session.get(FingerprintRow, key, with_for_update={"read": True, "key_share": True}) is None:
         # A fleet that was upgraded brings the same new one from many workers at once.
         insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
         values = {"key": key, "value": fingerprint, "first_seen_at": now}
@@ -57,7 +61,9 @@ def put(session: Session, fingerprint: Fingerprint, now: datetime) -> str:
 
 
 def note(session: Session, worker_id: str, key: str, now: datetime) -> None:
-    """Begin a period where a worker brings another fingerprint than it had. The caller holds the worker."""
+    """Begin a period where a worker brings another fingerprint than it had; its oldest beyond `MOST_PERIODS` are forgotten.
+    The caller holds the worker.
+    """
     before = present(session, worker_id)
     if before is not None and before.fingerprint_key == key:
         return
@@ -67,6 +73,13 @@ def note(session: Session, worker_id: str, key: str, now: datetime) -> None:
     predecessor = before.fingerprint_key if before is not None else None
     session.add(FingerprintPeriodRow(worker_id=worker_id, fingerprint_key=key, predecessor_key=predecessor, since=now))
     session.flush()
+    of_worker = select(FingerprintPeriodRow.id).where(FingerprintPeriodRow.worker_id == worker_id)
+    old = of_worker.order_by(FingerprintPeriodRow.id.desc()).offset(MOST_PERIODS)
+    session.execute(
+        delete(FingerprintPeriodRow)
+        .where(FingerprintPeriodRow.id.in_(session.scalars(old).all()))
+        .execution_options(synchronize_session=False)
+    )
 
 
 def present(session: Session, worker_id: str) -> FingerprintPeriodRow | None:

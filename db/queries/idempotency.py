@@ -18,10 +18,17 @@ def claim(session: Session, scope: str, key: str, request_sha256: str, now: date
     return session.execute(statement).first() is not None
 
 
+def find(session: Session, scope: str, key: str) -> IdempotentRow | None:
+    """What is stored under a key, if anything is."""
+    query = select(IdempotentRow).where(IdempotentRow.scope == scope, IdempotentRow.key == key)
+    return session.scalars(query.execution_options(populate_existing=True)).one_or_none()
+
+
 def get(session: Session, scope: str, key: str) -> IdempotentRow:
     """What is stored under a key that is taken."""
-    query = select(IdempotentRow).where(IdempotentRow.scope == scope, IdempotentRow.key == key)
-    return session.scalars(query.execution_options(populate_existing=True)).one()
+    known = find(session, scope, key)
+    assert known is not None, "it is taken"
+    return known
 
 
 def store(session: Session, scope: str, key: str, status: int, answer: str) -> None:

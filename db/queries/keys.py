@@ -23,6 +23,10 @@ def by_secret(session: Session, secret_sha256: str) -> ApiKeyRow | None:
     return session.scalars(query).one_or_none()
 
 
+def get(session: Session, key_id: str) -> ApiKeyRow | None:
+    return session.get(ApiKeyRow, key_id)
+
+
 def lock(session: Session, key_id: str) -> ApiKeyRow | None:
     """A key, held until the transaction ends."""
     query = select(ApiKeyRow).where(ApiKeyRow.id == key_id).with_for_update(key_share=True, of=ApiKeyRow)

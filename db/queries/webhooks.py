@@ -1,7 +1,7 @@
 """Queries on webhooks and their deliveries."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from sqlalchemy import func, select, update
@@ -15,19 +15,32 @@ def get(session: Session, webhook_id: str) -> WebhookRow | None:
     return session.get(WebhookRow, webhook_id)
 
 
+def lock(session: Session, webhook_id: str) -> WebhookRow | None:
+    """One webhook, held until the transaction ends; before any of its messages."""
+    query = select(WebhookRow).where(WebhookRow.id == webhook_id).with_for_update(key_share=True)
+    return session.scalars(query.execution_options(populate_existing=True)).one_or_none()
+
+
 def everyone(session: Session) -> Sequence[WebhookRow]:
     """All webhooks, oldest first."""
     return session.scalars(select(WebhookRow).order_by(WebhookRow.created_at, WebhookRow.id)).all()
 
 
-def count(session: Session) -> int:
-    """How many there are."""
-    return session.scalars(select(func.count()).select_from(WebhookRow)).one()
+def count(session: Session, project_id: str | None) -> int:
+    """How many a project has; None: how many are told of every project."""
+    query = select(func.count()).select_from(WebhookRow).where(WebhookRow.project_id.is_not_distinct_from(project_id))
+    return session.scalars(query).one()
 
 
 def enabled(session: Session) -> Sequence[WebhookRow]:
     """Webhooks that are told of events."""
     return session.scalars(select(WebhookRow).where(WebhookRow.is_enabled)).all()
+
+
+def keep(session: Session, webhook_ids: Collection[str]) -> frozenset[str]:
+    """Of these webhooks those that are still there, and stay until the transaction ends."""
+    query = select(WebhookRow.id).where(WebhookRow.id.in_(webhook_ids)).order_by(WebhookRow.id)
+    return frozenset(session.scalars(query.with_for_update(read=True, key_share=True)))
 
 
 def add_delivery(session: Session, webhook: WebhookRow, kind: str, body: str, now: datetime) -> DeliveryRow:
@@ -46,25 +59,43 @@ def add_delivery(session: Session, webhook: WebhookRow, kind: str, body: str, no
     return row
 
 
-def is_any_due(session: Session, now: datetime) -> bool:
-    """Whether `due` would find anything; takes no lock."""
+def with_due(session: Session, now: datetime) -> Sequence[tuple[str, str | None]]:
+    """Webhooks with messages to send, and their projects, who has waited longest first; takes no lock."""
     query = (
-        select(DeliveryRow.id).where(DeliveryRow.state == DeliveryState.WAITING, DeliveryRow.next_at <= now).limit(1)
+        select(DeliveryRow.webhook_id, WebhookRow.project_id)
+        .join(DeliveryRow.webhook)
+        .where(DeliveryRow.state == DeliveryState.WAITING, DeliveryRow.next_at <= now)
+        .group_by(DeliveryRow.webhook_id, WebhookRow.project_id)
+        .order_by(func.min(DeliveryRow.next_at), DeliveryRow.webhook_id)
     )
-    return session.scalars(query).one_or_none() is not None
+    return [(webhook_id, project_id) for webhook_id, project_id in session.execute(query)]
 
 
-def due(session: Session, now: datetime, limit: int) -> Sequence[DeliveryRow]:
-    """Messages to send, held until the transaction ends; those another replica holds are passed over."""
+def due(session: Session, webhook_id: str, now: datetime, limit: int) -> Sequence[DeliveryRow]:
+    """A webhook's messages to send, held until the transaction ends; those another replica holds are passed over."""
     query = (
         select(DeliveryRow)
-        .where(DeliveryRow.state == DeliveryState.WAITING, DeliveryRow.next_at <= now)
+        .where(
+            DeliveryRow.webhook_id == webhook_id,
+            DeliveryRow.state == DeliveryState.WAITING,
+            DeliveryRow.next_at <= now,
+        )
         .order_by(DeliveryRow.next_at)
         .limit(limit)
         .options(joinedload(DeliveryRow.webhook, innerjoin=True))
         .with_for_update(skip_locked=True, key_share=True, of=DeliveryRow)
     )
     return session.scalars(query).all()
+
+
+def has_delivered_since(session: Session, webhook_id: str, moment: datetime) -> bool:
+    """Whether its receiver has taken any message since then."""
+    query = select(DeliveryRow.id).where(
+        DeliveryRow.webhook_id == webhook_id,
+        DeliveryRow.state == DeliveryState.DELIVERED,
+        DeliveryRow.finished_at >= moment,
+    )
+    return session.scalars(query.limit(1)).first() is not None
 
 
 def delivery(session: Session, delivery_id: str) -> DeliveryRow | None:

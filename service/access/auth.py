@@ -1,22 +1,23 @@
 """API keys at the door: who sends a request, and whether the route is for them.
 
-Without any key in the database everything is allowed, to requests from this machine. With the first key the door
-is shut for good: revoked keys count, so that revoking the last one opens nothing.
+Without any key in the database everything is allowed, to requests from this machine (service.access.local_only). With
+the first key the door is shut for good: revoked keys count, so that revoking the last one opens nothing.
 """
 
 import hashlib
 import logging
 from datetime import datetime, timedelta
-from ipaddress import ip_address
 from typing import Annotated, Any
 
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer, SecurityScopes
 from sqlalchemy.exc import OperationalError
+from starlette.concurrency import run_in_threadpool
 
 from shardtune.api_schemas.keys import Scope
 from shardtune.db.queries import keys
 from shardtune.db.tables.access import ApiKeyRow
+from shardtune.service.access import local_only
 from shardtune.service.http.errors import Forbidden, TooMany, Unauthorized
 from shardtune.service.process.context import Context, context_of
 from shardtune.service.process.principal import LOCAL, Principal
@@ -50,6 +51,7 @@ def authenticate(context: Context, secret: str | None) -> Principal | None:
     with context.db.read() as session:
         row = keys.by_secret(session, hash_of(secret)) if secret else None
         if row is None and not context.has_keys(lambda: keys.any_key(session)):
+            _check_may_be_without(context)
             return None
     if not secret:
         raise Unauthorized("key_required", f"this service needs an API key; {_HOW}")
@@ -57,6 +59,30 @@ def authenticate(context: Context, secret: str | None) -> Principal | None:
         raise Unauthorized("key_invalid", "the API key is unknown, expired or revoked; ask an administrator for one")
     _note_use(context, row)
     return principal_of(row)
+
+
+def _check_may_be_without(context: Context) -> None:
+    """Whether anybody may do anything before there is a key.
+
+    Raises:
+        Unauthorized: the operator demands keys, and there is none yet.
+    """
+    if context.settings.require_keys:
+        raise Unauthorized(
+            "key_required",
+            "SHARDTUNE_REQUIRE_KEYS is set, and there is no API key yet: make the first one with "
+            "`shardtune keys create --name admin --scope admin --all-projects` on the service's host",
+        )
+
+
+def is_still_good(context: Context) -> bool:
+    """Whether who sent this request could send it again: for what stays open, such as a stream."""
+    key_id = context.principal.key_id
+    with context.db.read() as session:
+        if key_id is None:
+            return not keys.any_key(session)
+        row = keys.get(session, key_id)
+        return row is not None and is_valid(row, context.now())
 
 
 def principal_of(row: ApiKeyRow) -> Principal:
@@ -74,25 +100,46 @@ def requires(scope: Scope) -> Any:
     return Security(_authorize, scopes=[scope.value])
 
 
+async def enter(request: Request) -> None:
+    """Know who sends a request to the API before anything of its body is read.
+
+    Raises:
+        Unauthorized: no key where one is needed, or one that does not count.
+        Forbidden: there are no keys, and it does not come from this machine.
+    """
+    credentials = await _bearer(request)
+    await run_in_threadpool(_sender, request, context_of(request), credentials)
+
+
+def _sender(request: Request, context: Context, credentials: HTTPAuthorizationCredentials | None) -> Principal:
+    """Looked up once for a request."""
+    known = getattr(request.state, "sender", None)
+    if isinstance(known, Principal):
+        return known
+    principal = authenticate(context, credentials.credentials if credentials else None)
+    if principal is None:
+        local_only.check(request)
+        principal = LOCAL
+    request.state.sender = principal
+    return principal
+
+
 def _authorize(
     request: Request,
     wanted: SecurityScopes,
     context: Annotated[Context, Depends(context_of)],
     credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)],
 ) -> None:
-    principal = authenticate(context, credentials.credentials if credentials else None)
-    if principal is None:
-        check_local(request)
-        principal = LOCAL
+    principal = _sender(request, context, credentials)
     for scope in wanted.scopes:
         if not principal.may(Scope(scope)):
             raise Forbidden("scope_missing", f"this needs a key with the scope {scope}; key {principal.name} lacks it")
     if Scope.WORKERS_LEASE.value not in wanted.scopes:
-        _count(context, principal)
+        count(context, principal)
     request.state.principal = principal
 
 
-def _count(context: Context, principal: Principal) -> None:
+def count(context: Context, principal: Principal) -> None:
     """Against the project's requests per minute. Not what workers ask: a heartbeat refused would cost a run.
 
     Raises:
@@ -113,32 +160,6 @@ def _count(context: Context, principal: Principal) -> None:
             "or raise the quota",
             wait_s,
         )
-
-
-def check_local(request: Request) -> None:
-    """Without keys nobody else is served, and no web page that names this machine by a name of its own (DNS rebinding).
-
-    Raises:
-        Forbidden: the request comes from elsewhere, or is addressed to another name.
-    """
-    peer = request.client.host if request.client else "localhost"
-    for host in (peer, request.url.hostname or ""):
-        if not is_loopback(host):
-            raise Forbidden(
-                "local_only",
-                f"without any API key the service answers this machine only, not {host}; make a key with "
-                "`shardtune keys create` on the service's host",
-            )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address or name means this machine."""
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def _note_use(context: Context, row: ApiKeyRow) -> None:

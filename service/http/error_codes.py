@@ -38,10 +38,12 @@ class Problem(BaseModel):
 CODES: dict[str, Meaning] = {
     "bad_request": Meaning(400, "the request cannot be read"),
     "protocol_version": Meaning(400, "the worker speaks another version of the protocol"),
-    "key_required": Meaning(401, "the service has keys, and the request carries none"),
+    "key_required": Meaning(401, "the service has keys, or requires them, and the request carries none"),
     "key_invalid": Meaning(401, "the key is unknown, expired or revoked"),
     "scope_missing": Meaning(403, "the key lacks the scope this route needs"),
-    "local_only": Meaning(403, "without any key the service answers requests from its own machine only"),
+    "local_only": Meaning(
+        403, "without any key the service answers its own machine only, no proxy and no other site's page"
+    ),
     "not_found": Meaning(404, "no such route"),
     "unknown_study": Meaning(404, "no such study in the key's project"),
     "unknown_trial": Meaning(404, "no such trial in the study"),
@@ -60,7 +62,7 @@ CODES: dict[str, Meaning] = {
     "method_not_allowed": Meaning(405, "the route has no such method"),
     "not_acceptable": Meaning(406, "none of the accepted media types is offered"),
     "no_secret_key": Meaning(409, "webhooks need SHARDTUNE_SECRET_KEY, which is not set"),
-    "too_many_webhooks": Meaning(409, "there are as many webhooks as there may be"),
+    "too_many_webhooks": Meaning(409, "the project has as many webhooks as it may"),
     "too_many_schedules": Meaning(409, "the project has as many schedules as it may"),
     "study_ended": Meaning(409, "the study has ended"),
     "nothing_to_extend": Meaning(409, "the larger budget would change nothing for the study"),
@@ -78,7 +80,7 @@ CODES: dict[str, Meaning] = {
     "study_failed": Meaning(409, "the last study of this case failed"),
     "nothing_to_decide": Meaning(409, "the decision does not apply to the present state"),
     "precondition_failed": Meaning(412, "If-Match names another version than the present one"),
-    "content_too_large": Meaning(413, "the body exceeds the limit"),
+    "content_too_large": Meaning(413, "the body has more bytes or values than its address takes"),
     "invalid_request": Meaning(422, "fields of the request are wrong; `errors` lists them"),
     "invalid_page_token": Meaning(422, "the page token is not one this list gave out"),
     "invalid_idempotency_key": Meaning(422, "the Idempotency-Key is empty, too long or not printable ASCII"),

@@ -23,6 +23,7 @@ from pydantic import JsonValue
 from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
 from shardtune.service.http.error_codes import CODES, FieldError, Problem
@@ -125,6 +126,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(ApiError, _service_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(ClientDisconnect, _gone)
     for away in (OperationalError, InterfaceError, PoolTimeout):
         app.add_exception_handler(away, _database_unreachable)
     app.add_exception_handler(Exception, _unexpected)
@@ -156,6 +158,11 @@ def _http_error(request: Request, error: Exception) -> JSONResponse:
     detail = f"{request.method} {cut(request.url.path)}: {error.detail}; see /openapi.json for what exists"
     headers = {"Allow": _allowed(request)} if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED else error.headers
     return problem(error.status_code, code, detail, headers=headers)
+
+
+def _gone(_request: Request, _error: Exception) -> JSONResponse:
+    """Its sender has gone in the middle of a body: nobody reads this, and it is no failure of ours."""
+    return problem(400, "bad_request", "the request ended before its body did; send it again")
 
 
 def _allowed(request: Request) -> str:

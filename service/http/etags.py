@@ -1,7 +1,7 @@
 """Entity tags: a strong name for what a resource looks like, for If-None-Match (reading) and If-Match (changing)."""
 
 import hashlib
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Header, Request, Response
 from pydantic import BaseModel
@@ -12,6 +12,10 @@ InIfMatch = Annotated[
     str | None,
     Header(alias="If-Match", description="Change only if the resource still has this ETag; 412 otherwise."),
 ]
+
+
+UNCHANGED: dict[int | str, dict[str, Any]] = {304: {"description": "`If-None-Match` names the present version"}}
+"""The `responses` of a route that may answer so, for its OpenAPI entry."""
 
 
 def of(value: BaseModel) -> str:

@@ -1,7 +1,8 @@
 """Repeating a POST is safe: with an `Idempotency-Key` its answer is stored in the transaction of its change.
 
-The key is claimed by the first statement of that transaction: of two requests at once, the second waits for the
-first and then finds its answer. A refused request stores nothing, and may be sent again.
+A stored answer is looked for before the route runs: what the route checks (is a worker there, is the study open) holds
+for the first request only. The key is claimed by the first statement of the change's transaction: of two requests at
+once, the second waits for the first and then finds its answer. A refused request stores nothing, and may be sent again.
 """
 
 import hashlib
@@ -15,8 +16,10 @@ from typing import Annotated, TypeVar
 from fastapi import Depends, FastAPI, Header, Request, Response
 from pydantic import BaseModel
 from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
 
 from shardtune.db.queries import idempotency
+from shardtune.db.tables.access import IdempotentRow
 from shardtune.service.http.errors import Invalid, invalid
 from shardtune.service.process.context import Context, InContext
 
@@ -66,12 +69,27 @@ class Once:
             idempotency.store(session, self.scope, self.key, status, text)
         return value
 
+    def replay(self, context: Context) -> None:
+        """Answer as before, if this request was answered before; takes no lock.
+
+        Raises:
+            Replayed: it was.
+            Invalid: the key was used for another request.
+        """
+        if self.key is None:
+            return
+        with context.db.read() as session:
+            known = idempotency.find(session, self.scope, self.key)
+            if known is not None and known.created_at >= context.now() - KEPT:
+                self._answer_as(known)
+
     def _claim(self, session: Session, now: datetime) -> None:
         assert self.key is not None
         idempotency.forget(session, now - KEPT, self.scope, self.key)
-        if idempotency.claim(session, self.scope, self.key, self.request_sha256, now):
-            return
-        known = idempotency.get(session, self.scope, self.key)
+        if not idempotency.claim(session, self.scope, self.key, self.request_sha256, now):
+            self._answer_as(idempotency.get(session, self.scope, self.key))
+
+    def _answer_as(self, known: IdempotentRow) -> None:
         if known.request_sha256 != self.request_sha256:
             raise Invalid(
                 "idempotency_key_reused",
@@ -103,7 +121,9 @@ async def _once(
         message = "must be 1 to 255 printable ASCII characters; use a UUID"
         raise invalid("Idempotency-Key", key, message, code="invalid_idempotency_key")
     parts = (request.method, request.url.path, request.url.query, _canonical(await request.body()))
-    return Once(context.principal.project_id or _EVERY, key, hashlib.sha256("\0".join(parts).encode()).hexdigest())
+    once = Once(context.principal.project_id or _EVERY, key, hashlib.sha256("\0".join(parts).encode()).hexdigest())
+    await run_in_threadpool(once.replay, context)
+    return once
 
 
 InOnce = Annotated[Once, Depends(_once)]

@@ -33,3 +33,6 @@ def configure(level: str) -> None:
     # Leases and heartbeats would fill the log with access lines.
     logging.getLogger("uvicorn.access").setLevel(logging.WARNING)
     logging.getLogger("alembic").setLevel(logging.WARNING)
+    # They write whole addresses, and that of a webhook may be its secret.
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    logging.getLogger("httpcore").setLevel(logging.WARNING)

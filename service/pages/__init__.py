@@ -1,8 +1,8 @@
 """The dashboard: server-rendered pages over the service's own rules and queries, with small scripts on top.
 
-Every table and form works without a script; `install` is all the application needs to know.
+Every table and form works without a script; `install` and `ENTRIES` are all the application needs to know.
 """
 
-from shardtune.service.pages.app import install
+from shardtune.service.pages.app import ENTRIES, install
 
-__all__ = ["install"]
+__all__ = ["ENTRIES", "install"]

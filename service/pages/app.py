@@ -9,13 +9,16 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from shardtune.service.http.door import Entry
 from shardtune.service.http.error_codes import FieldError
 from shardtune.service.http.errors import ApiError
 from shardtune.service.http.validation_errors import field_error
+from shardtune.service.pages import page_access
 from shardtune.service.pages.assets import Static, folder
 from shardtune.service.pages.page_access import ENTERS, LoginNeeded
 from shardtune.service.pages.rendering import PageRefused, render, see_other
 from shardtune.service.pages.routes import (
+    api_docs,
     best,
     compare,
     live,
@@ -29,12 +32,17 @@ from shardtune.service.pages.routes import (
 )
 
 _API = ("/v1/", "/healthz", "/readyz", "/metrics", "/openapi.json")
+ENTRIES = (
+    *(Entry(prefix, None) for prefix in (*_API, "/static/", "/login", "/logout")),
+    Entry("/", page_access.enter),
+)
+"""Who may send a body: to the pages whoever has logged in, to log in anybody; the rest reads none."""
 Handler = Callable[[Request, Exception], Response | Awaitable[Response]]
 
 
 def install(app: FastAPI) -> None:
     """Add the pages to the application, after its own error handlers."""
-    for routes in (best, studies, trials, compare, new, schedules, workers, settings, live):
+    for routes in (best, studies, trials, compare, new, schedules, workers, settings, live, api_docs):
         app.include_router(routes.router, include_in_schema=False, dependencies=[ENTERS])
     app.include_router(login.router, include_in_schema=False)
     app.mount("/static", Static(directory=folder()), name="static")

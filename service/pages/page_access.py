@@ -5,15 +5,17 @@ from datetime import timedelta
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
+from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
 
 from shardtune.api_schemas.keys import Scope
 from shardtune.db.queries import keys, page_sessions
-from shardtune.service.access import auth
+from shardtune.service.access import auth, local_only
 from shardtune.service.http.errors import Forbidden, Unauthorized
+from shardtune.service.pages import cookies
 from shardtune.service.process.context import Context, context_of
 from shardtune.service.process.principal import LOCAL, Principal
 
-COOKIE = "shardtune_session"
 LIFETIME = timedelta(hours=12)
 
 
@@ -32,6 +34,7 @@ def log_in(context: Context, secret: str) -> str:
     if principal is None or principal.key_id is None:
         raise Unauthorized("key_invalid", "this service has no keys, and needs no login from its own machine")
     _check(principal, Scope.STUDIES_READ)
+    auth.count(context, principal)
     token = secrets.token_urlsafe(32)
     with context.db.write() as session:
         now = context.now()
@@ -45,21 +48,54 @@ def log_out(context: Context, token: str) -> None:
         page_sessions.end(session, auth.hash_of(token))
 
 
-def _enter(request: Request, context: Annotated[Context, Depends(context_of)]) -> None:
-    request.state.principal = _principal(request, context)
-    _check(request.state.principal, Scope.STUDIES_READ)
+async def enter(request: Request) -> None:
+    """Know who sends a form before anything of it is read.
+
+    Raises:
+        LoginNeeded: nobody, and there are keys.
+        Forbidden: there are no keys, and it does not come from this machine.
+    """
+    await run_in_threadpool(_sender, request, context_of(request))
 
 
-def _principal(request: Request, context: Context) -> Principal:
-    token = request.cookies.get(COOKIE)
+def is_still_in(context: Context, token: str) -> bool:
+    """Whether who was let in with this cookie would be let in again: for what stays open, such as a stream."""
+    if context.principal.key_id is None:
+        return auth.is_still_good(context)
     with context.db.read() as session:
-        found = page_sessions.find(session, auth.hash_of(token), context.now()) if token else None
-        if found is not None and auth.is_valid(found.key, context.now()):
-            return auth.principal_of(found.key)
-        if context.has_keys(lambda: keys.any_key(session)):
+        return _of_session(context, session, token) is not None
+
+
+def _enter(request: Request, context: Annotated[Context, Depends(context_of)]) -> None:
+    principal = _sender(request, context)
+    _check(principal, Scope.STUDIES_READ)
+    auth.count(context, principal)
+    request.state.principal = principal
+
+
+def _sender(request: Request, context: Context) -> Principal:
+    """Looked up once for a request."""
+    known = getattr(request.state, "sender", None)
+    if isinstance(known, Principal):
+        return known
+    request.state.sender = principal = _look_up(request, context)
+    return principal
+
+
+def _look_up(request: Request, context: Context) -> Principal:
+    with context.db.read() as session:
+        principal = _of_session(context, session, cookies.read(request, cookies.SESSION))
+        if principal is not None:
+            return principal
+        if context.settings.require_keys or context.has_keys(lambda: keys.any_key(session)):
             raise LoginNeeded
-    auth.check_local(request)
+    local_only.check(request)
     return LOCAL
+
+
+def _of_session(context: Context, session: Session, token: str) -> Principal | None:
+    found = page_sessions.find(session, auth.hash_of(token), context.now()) if token else None
+    return auth.principal_of(found.key) if found is not None and auth.is_valid(found.key, context.now()) else None
 
 
 ENTERS = Depends(_enter)

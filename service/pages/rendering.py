@@ -5,7 +5,7 @@ import secrets
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, get_args
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from fastapi import Depends, Form, Request
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -13,13 +13,13 @@ from markupsafe import Markup
 from starlette.responses import HTMLResponse, Response
 
 from shardtune.api_schemas.strategies import Checkpointing
-from shardtune.service.pages import assets, figures
+from shardtune.service.pages import assets, cookies, figures
 from shardtune.service.process.context import utc_now
 from shardtune.service.process.principal import LOCAL
 from shardtune.service.wording.backend_words import BACKENDS
 from shardtune.service.wording.knob_words import knob_help
 
-CSRF_COOKIE, THEME_COOKIE = "shardtune_csrf", "shardtune_theme"
+THEME_COOKIE = "shardtune_theme"
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -34,17 +34,18 @@ _HEADERS = {
 
 
 class PageRefused(Exception):
-    """A form came without the token of the browser it was made for."""
+    """A form came without the token of the session it was made for."""
 
 
 def render(request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
     """A page, with everything each page needs."""
-    token = request.cookies.get(CSRF_COOKIE) or secrets.token_urlsafe(24)
+    owner = cookies.owner_of(request)
+    visitor = "" if owner else secrets.token_urlsafe(24)
     theme = request.cookies.get(THEME_COOKIE)
     context = {
         "path": request.url.path,
         "query": request.query_params,
-        "csrf": token,
+        "csrf": cookies.form_token(owner or visitor),
         "theme": theme if theme in ("light", "dark") else "",
         "who": _who(request),
         "now": _now(request),
@@ -52,27 +53,26 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
         **values,
     }
     response = HTMLResponse(_TEMPLATES.get_template(template).render(context), status, headers=_HEADERS)
-    if CSRF_COOKIE not in request.cookies:
-        secure = request.url.scheme == "https"
-        response.set_cookie(CSRF_COOKIE, token, httponly=True, samesite="strict", secure=secure, path="/")
+    if visitor:
+        cookies.write(request, response, cookies.VISITOR, visitor)
     return response
 
 
 def _checked(request: Request, csrf: Annotated[str, Form()] = "") -> None:
-    known = request.cookies.get(CSRF_COOKIE, "")
-    if not known or not hmac.compare_digest(known.encode(), csrf.encode()):
+    owner = cookies.owner_of(request)
+    if not owner or not hmac.compare_digest(cookies.form_token(owner).encode(), csrf.encode()):
         raise PageRefused(
             "This form is out of date, or was sent from elsewhere. Go back, reload the page, and send it again."
         )
 
 
 Checked = Depends(_checked)
-"""For every route that changes something: the form carries the token of this browser's cookie."""
+"""For every route that changes something: the form carries the token of this browser's session."""
 
 
 def see_other(address: str) -> Response:
     """Where a form leads, so that reloading does not send it again."""
-    return Response(status_code=303, headers={"Location": address})
+    return Response(status_code=303, headers={"Location": quote(address, safe=":/%#?=@[]!$&'()*+,;~")})
 
 
 def query(now: Any, **changes: Any) -> str:
@@ -98,10 +98,8 @@ def _time(moment: datetime | None, now: datetime) -> Markup:
     """A relative time, exact under the pointer and for scripts."""
     if moment is None:
         return Markup("–")
-    pattern = '<time datetime="{}" title="{}">{}</time>'
-    return Markup(pattern).format(
-        moment.isoformat(timespec="seconds"), figures.exact(moment), figures.relative(moment, now)
-    )
+    pattern = Markup('<time datetime="{}" title="{}">{}</time>')
+    return pattern.format(moment.isoformat(timespec="seconds"), figures.exact(moment), figures.relative(moment, now))
 
 
 def _knob_value(value: Any, name: str) -> str:

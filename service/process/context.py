@@ -12,6 +12,7 @@ from shardtune.service.observability.metrics import Metrics
 from shardtune.service.planning.planner_cache import PlannerCache
 from shardtune.service.process.case_cache import KnownCases
 from shardtune.service.process.event_signal import EventSignal, StreamLimits
+from shardtune.service.process.look_ups import LookUps
 from shardtune.service.process.principal import LOCAL, Principal
 from shardtune.service.process.request_rates import RequestRates
 from shardtune.service.process.usage_counts import Uses
@@ -63,6 +64,7 @@ class Context:
     """Set by the signal to end: whatever waits is answered now."""
     uses: Uses = field(default_factory=Uses)
     rates: RequestRates = field(default_factory=RequestRates)
+    look_ups: LookUps = field(default_factory=LookUps)
     principal: Principal = LOCAL
     _seen: _Seen = field(default_factory=_Seen)
 

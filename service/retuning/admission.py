@@ -23,7 +23,8 @@ class Later:
 
     reason: str
     holds_up: str = ""
-    """Nothing less used starts before it: `fleet`, a project's id, or nothing."""
+    """Nothing less used starts before it: of a project by its id, of the `fleet` where a window of all is shut, or nothing.
+    What one project has to wait for is no reason to hold up another."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,9 @@ def _closed(
 
 def _affordable(context: Context, session: Session, row: RetuneRow) -> Admission:
     running = retunes.running(session)
-    if len(running) >= max(1, len(registry.live(context, session, row.project_id))):
-        return Later(f"waits for {len(running)} running retunes: one at a time for each live worker", "fleet")
+    mine = [other for other in running if other.project_id == row.project_id]
+    if len(mine) >= max(1, len(registry.live(context, session, row.project_id))):
+        return Later(f"waits for {len(mine)} running retunes: one at a time for each live worker", row.project_id)
     cost, run = retune_budget.likely_cost(session, row), retune_budget.dearest_run(session, row)
     for account in retune_budget.accounts(context, session, row.project_id):
         limit = account.limit
@@ -90,7 +92,7 @@ def _affordable(context: Context, session: Session, row: RetuneRow) -> Admission
         is_long = cost > limit.gpu_seconds
         if left <= 0 or left < (run if is_long else cost) or (is_long and promised > 0):
             more = f", {promised:.0f} of them promised to running retunes" if promised else ""
-            return Later(f"waits for the next day: {account.words}{more}", limit.project_id or "fleet")
+            return Later(f"waits for the next day: {account.words}{more}", row.project_id)
     return Admitted()
 
 

@@ -66,7 +66,7 @@ InStudyKey = Annotated[str, Query(pattern=r"^[0-9a-f]{32}$", description="Key of
     "/best",
     dependencies=READ,
     response_model=BestConfig,
-    responses=problems("unknown_best", "unknown_project", "unknown_file", "not_acceptable"),
+    responses=problems("unknown_best", "unknown_project", "unknown_file", "not_acceptable") | etags.UNCHANGED,
 )
 def read_best_config(
     context: InContext,

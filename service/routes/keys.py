@@ -60,7 +60,7 @@ def list_projects(context: InContext, limit: InLimit = 50, page_token: InPageTok
     return projects.page(context, page_token, limit)
 
 
-@router.get("/projects/{project_id}", responses=problems("unknown_project"), response_model=Project)
+@router.get("/projects/{project_id}", responses=problems("unknown_project") | etags.UNCHANGED, response_model=Project)
 def read_project(
     context: InContext, project_id: InProjectId, request: Request, response: Response
 ) -> Project | Response:

@@ -53,7 +53,7 @@ def list_schedules(
     return manage.page(context, project, page_token, limit)
 
 
-@router.get("/{schedule_id:schedule}", dependencies=READ, responses=_UNKNOWN, response_model=Schedule)
+@router.get("/{schedule_id:schedule}", dependencies=READ, responses=_UNKNOWN | etags.UNCHANGED, response_model=Schedule)
 def read_schedule(
     context: InContext, schedule_id: InScheduleId, request: Request, response: Response
 ) -> Schedule | Response:

@@ -78,7 +78,7 @@ def list_studies(
     return create_and_read.page(context, wanted, order == "oldest", page_token, limit)
 
 
-@router.get("/{study_id}", dependencies=READ, responses=_UNKNOWN, response_model=Study)
+@router.get("/{study_id}", dependencies=READ, responses=_UNKNOWN | etags.UNCHANGED, response_model=Study)
 def read_study(context: InContext, study_id: InStudyId, request: Request, response: Response) -> Study | Response:
     """One study as it stands."""
     study = create_and_read.read(context, study_id)

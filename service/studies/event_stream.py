@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from sqlalchemy.exc import SQLAlchemyError
@@ -10,6 +11,7 @@ from starlette.concurrency import run_in_threadpool
 
 from shardtune.api_schemas.events import Event, EventPage
 from shardtune.db.queries import events
+from shardtune.service.access import auth, streams
 from shardtune.service.process.background import run_every
 from shardtune.service.process.context import Context
 from shardtune.service.studies.create_and_read import must_exist
@@ -40,15 +42,16 @@ def page(context: Context, study_id: str, after: int, limit: int = _PAGE) -> Eve
 
 
 async def stream(context: Context, study_id: str, after: int) -> AsyncIterator[bytes]:
-    """Server-sent events from a number on. Ends with the study, with the service, and when the database is away:
-    the reader comes back with `Last-Event-ID` and misses nothing.
+    """Server-sent events from a number on. Ends with the study, with the reader's key, with the service, and when the
+    database is away: the reader comes back with `Last-Event-ID` and misses nothing.
     """
     heartbeat_s = context.settings.stream_heartbeat_s
+    permit = streams.StreamPermit(context, partial(auth.is_still_good, context))
     yield format_sse_event(retry=_RECONNECT_MS)
     with context.event_signal.watch(study_id) as has_news:
         silent_since_s = time.monotonic()
         fresh = True
-        while not context.stopping:
+        while not context.stopping and await permit.holds():
             if fresh or has_news(after):
                 try:
                     found = await run_in_threadpool(page, context, study_id, after)

@@ -2,19 +2,42 @@
 checked: a name that changes between check and use (DNS rebinding) leads nowhere else.
 """
 
-import asyncio
 import ipaddress
 import socket
 
 import httpx
 
 from shardtune.service.http.errors import invalid
+from shardtune.service.process.look_ups import LookUps
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
+_REMEDY = "use one, or let the operator set SHARDTUNE_WEBHOOK_ALLOW_PRIVATE=true"
+_NOT_PUBLIC = tuple(
+    map(
+        ipaddress.ip_network,
+        (
+            # What Python counts as global all the same: Azure's host, which answers every machine in it; protocol
+            # assignments (Oracle's metadata service is among them); relays of 6to4.
+            "168.63.129.16/32",
+            "192.0.0.0/24",
+            "192.88.99.0/24",
+            # Ways into IPv4 (Teredo and other protocol assignments, 6to4), and documentation.
+            "2001::/23",
+            "2002::/16",
+            "3fff::/20",
+        ),
+    )
+)
+_UNICAST = ipaddress.IPv6Network("2000::/3")
+"""All that is given out. Not in it: `::/96`, `64:ff9b:1::/48`, `fc00::/7`, `fe80::/10`, `fec0::/10`, multicast."""
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_ISATAP = (0x00005EFE, 0x02005EFE)
+"""The third quarter of an address that is one of IPv4 in any network."""
+
 
 class AddressRefused(Exception):
-    """The URL leads where webhooks must not go."""
+    """The URL leads where webhooks must not go. Says nothing of where: an error is read by those who may not know."""
 
 
 def check_url(url: str, allow_private: bool) -> None:
@@ -37,10 +60,10 @@ def check_url(url: str, allow_private: bool) -> None:
         raise invalid("url", url, f"url ({url:.200}) names no host; give https://HOST/PATH")
     literal = _literal(parsed.host)
     if literal is not None and not allow_private and not is_public(literal):
-        raise invalid("url", url, f"url ({url:.200}): {_why(parsed.host, literal)}")
+        raise invalid("url", url, f"url ({url:.200}): {literal} is not a public address; {_REMEDY}")
 
 
-async def resolve(url: httpx.URL, allow_private: bool) -> str:
+async def resolve(url: httpx.URL, allow_private: bool, look_ups: LookUps) -> str:
     """One address of the URL's host, all of which are allowed.
 
     Raises:
@@ -50,30 +73,27 @@ async def resolve(url: httpx.URL, allow_private: bool) -> str:
     if literal is not None:
         found = [literal]
     else:
-        loop = asyncio.get_running_loop()
         try:
-            entries = await loop.getaddrinfo(url.host, url.port or 443, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as error:
-            raise AddressRefused(f"host {url.host} cannot be resolved: {error}") from None
-        found = [ipaddress.ip_address(entry[4][0]) for entry in entries]
-    for address in found:
-        if not allow_private and not is_public(address):
-            raise AddressRefused(_why(url.host, address))
+            found = [ipaddress.ip_address(one) for one in await look_ups.addresses(url.host, url.port or 443)]
+        except (OSError, UnicodeError):
+            raise AddressRefused(f"host {url.host} cannot be resolved") from None
+    if not allow_private and not all(map(is_public, found)):
+        raise AddressRefused(f"host {url.host} does not lead to public addresses alone; {_REMEDY}")
     return str(found[0])
 
 
 def is_public(address: Address) -> bool:
-    """Reachable from anywhere: not private, loopback, link-local (metadata services), multicast or reserved."""
+    """Reachable from anywhere: not private, loopback, link-local (metadata services), multicast or reserved, and no way
+    into IPv4 that ends there.
+    """
     if isinstance(address, ipaddress.IPv6Address):
-        embedded = address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)
-        if embedded is not None:
-            return is_public(embedded)
+        if address.ipv4_mapped is not None:
+            return is_public(address.ipv4_mapped)
         if address in _NAT64:
             return is_public(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
-    return address.is_global and not address.is_multicast
-
-
-_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+        if address not in _UNICAST or (int(address) >> 32) & 0xFFFFFFFF in _ISATAP:
+            return False
+    return address.is_global and not address.is_multicast and not any(address in network for network in _NOT_PUBLIC)
 
 
 def _literal(host: str) -> Address | None:
@@ -86,10 +106,3 @@ def _literal(host: str) -> Address | None:
         return ipaddress.IPv4Address(socket.inet_aton(host))
     except OSError:
         return None
-
-
-def _why(host: str, address: Address) -> str:
-    return (
-        f"{host} leads to {address}, which is not a public address; use one, or let the operator set "
-        "SHARDTUNE_WEBHOOK_ALLOW_PRIVATE=true"
-    )

@@ -15,9 +15,11 @@ from shardtune.service.http.errors import Conflict, NotFound, invalid
 from shardtune.service.http.idempotent_requests import ALWAYS, Once
 from shardtune.service.process.context import Context
 from shardtune.service.webhooks import addresses, secrets
-from shardtune.service.webhooks.sending import Message, send
+from shardtune.service.webhooks.sending import Message, reach_of, send
 
 log = logging.getLogger(__name__)
+
+_SHOWN_ONCE = "shown once; use :rotate for a new one"
 
 
 def create(context: Context, spec: WebhookSpec, once: Once = ALWAYS) -> WebhookWithSecret:
@@ -33,16 +35,15 @@ def create(context: Context, spec: WebhookSpec, once: Once = ALWAYS) -> WebhookW
         study = studies.get(session, spec.study_id) if spec.study_id is not None else None
         if spec.study_id is not None and (study is None or not context.principal.sees(study.project_id)):
             raise invalid("study_id", spec.study_id, f"study_id ({spec.study_id}) does not exist; GET /v1/studies")
-        if webhooks.count(session) >= context.settings.max_webhooks:
-            raise Conflict(
-                "too_many_webhooks", f"there are {context.settings.max_webhooks} webhooks already; delete one first"
-            )
+        project_id, most = context.principal.project_id, context.settings.max_webhooks
+        if webhooks.count(session, project_id) >= most:
+            raise Conflict("too_many_webhooks", f"there are {most} webhooks of this project already; delete one first")
         row = WebhookRow(
             id=f"webhook-{random_names.token_hex(6)}",
             url=spec.url,
             events=tuple(map(EventType, spec.events)),
             study_id=spec.study_id,
-            project_id=context.principal.project_id,
+            project_id=project_id,
             is_enabled=True,
             secret_version=1,
             created_at=context.now(),
@@ -67,13 +68,13 @@ def read(context: Context, webhook_id: str) -> Webhook:
 def delete(context: Context, webhook_id: str) -> None:
     """Forget a webhook and its deliveries."""
     with context.db.write() as session:
-        session.delete(_get(context, session, webhook_id))
+        session.delete(_hold(context, session, webhook_id))
 
 
 def enable(context: Context, webhook_id: str, once: Once = ALWAYS) -> Webhook:
     """Deliver again; what failed meanwhile is not repeated."""
     with once.write(context) as session:
-        row = _get(context, session, webhook_id)
+        row = _hold(context, session, webhook_id)
         row.is_enabled, row.disabled_reason = True, None
         return once.answer(session, _view(row))
 
@@ -81,7 +82,7 @@ def enable(context: Context, webhook_id: str, once: Once = ALWAYS) -> Webhook:
 def disable(context: Context, webhook_id: str, once: Once = ALWAYS) -> Webhook:
     """Tell it nothing more, and give up what waits for it, until it is enabled again."""
     with once.write(context) as session:
-        row = _get(context, session, webhook_id)
+        row = _hold(context, session, webhook_id)
         if row.is_enabled:
             webhooks.disable(session, row.id, f"disabled by {context.principal.name}", context.now())
             session.refresh(row)
@@ -93,7 +94,7 @@ def rotate(context: Context, webhook_id: str, once: Once = ALWAYS) -> WebhookWit
     """A new secret; the former signs beside it for a day."""
     key = secrets.master_key(context.settings)
     with once.write(context) as session:
-        row = _get(context, session, webhook_id)
+        row = _hold(context, session, webhook_id)
         row.secret_version += 1
         row.rotated_at = context.now()
         session.flush()
@@ -122,21 +123,21 @@ async def test(context: Context, webhook_id: str, once: Once = ALWAYS) -> Delive
     """
     key = await run_in_threadpool(secrets.master_key, context.settings)
     message = await run_in_threadpool(_test_message, context, webhook_id, once)
-    answer = await send(message, key, context.now(), context.settings.webhook_allow_private)
+    answer = await send(message, key, context.now(), reach_of(context))
     # One try is all a test gets, and its failure disables nothing.
     return await run_in_threadpool(_note_test, context, message, answer.status, answer.error)
 
 
 def _test_message(context: Context, webhook_id: str, once: Once) -> Message:
     with once.write(context) as session:
-        row = _get(context, session, webhook_id)
+        row = _hold(context, session, webhook_id)
         now = context.now()
         body = json.dumps({"type": "webhook.test", "timestamp": now.isoformat(), "data": {"webhook_id": row.id}})
         sent = webhooks.add_delivery(session, row, "webhook.test", body, now)
         sent.tries, sent.next_at = 1, None
         session.flush()
         once.answer(session, _delivery(sent))
-        return Message(sent.id, row.id, row.url, secrets.valid_versions(row, now), body, 1)
+        return Message(sent.id, row.id, row.project_id, row.url, secrets.valid_versions(row, now), body, 1)
 
 
 def _note_test(context: Context, message: Message, status: int | None, error: str | None) -> Delivery:
@@ -150,7 +151,15 @@ def _note_test(context: Context, message: Message, status: int | None, error: st
 
 
 def _get(context: Context, session: Session, webhook_id: str) -> WebhookRow:
-    row = webhooks.get(session, webhook_id)
+    return _known(context, webhooks.get(session, webhook_id), webhook_id)
+
+
+def _hold(context: Context, session: Session, webhook_id: str) -> WebhookRow:
+    """To change it: who deletes it meanwhile waits, or has done so already."""
+    return _known(context, webhooks.lock(session, webhook_id), webhook_id)
+
+
+def _known(context: Context, row: WebhookRow | None, webhook_id: str) -> WebhookRow:
     only = context.principal.project_id
     if row is None or only not in (None, row.project_id):
         raise NotFound("unknown_webhook", f"webhook {webhook_id} does not exist; GET /v1/webhooks lists those that do")
@@ -175,7 +184,7 @@ def _with_secret(row: WebhookRow, key: bytes) -> WebhookWithSecret:
 
 def _hidden(row: WebhookRow) -> WebhookWithSecret:
     """What a repetition gets: secrets are stored nowhere, so it must rotate to see one."""
-    return WebhookWithSecret(**dict(_view(row)), secret="shown once; use :rotate for a new one")
+    return WebhookWithSecret(**dict(_view(row)), secret=_SHOWN_ONCE)
 
 
 def _delivery(row: DeliveryRow) -> Delivery:

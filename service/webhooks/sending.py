@@ -1,11 +1,15 @@
 """Send one signed message, bounded in time and size."""
 
 import asyncio
+import ssl
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 
 import httpx
 
+from shardtune.service.process.context import Context
+from shardtune.service.process.look_ups import LookUps
 from shardtune.service.webhooks import addresses, secrets
 
 _TIMEOUT_S = 15.0
@@ -18,6 +22,7 @@ class Message:
 
     delivery_id: str
     webhook_id: str
+    project_id: str | None
     url: str
     secret_versions: tuple[int, ...]
     body: str
@@ -37,22 +42,53 @@ class ReceiverAnswer:
         return self.error is None
 
 
-async def send(message: Message, key: bytes, now: datetime, allow_private: bool) -> ReceiverAnswer:
+@dataclass(frozen=True)
+class Reach:
+    """How receivers are reached."""
+
+    look_ups: LookUps
+    allow_private: bool
+    tls: ssl.SSLContext
+    """Whose certificates count."""
+
+
+@cache
+def public_tls() -> ssl.SSLContext:
+    """The certificates that httpx trusts; reading them takes as long as sending does."""
+    return httpx.create_ssl_context(trust_env=False)
+
+
+def reach_of(context: Context) -> Reach:
+    """As the operator has set it."""
+    return Reach(context.look_ups, context.settings.webhook_allow_private, public_tls())
+
+
+async def send(message: Message, key: bytes, now: datetime, reach: Reach) -> ReceiverAnswer:
     """POST a message. Redirects are not followed: they could lead anywhere. Never raises for the receiver's faults."""
     try:
         async with asyncio.timeout(_TIMEOUT_S):
-            return await _post(message, key, now, allow_private)
+            return await _post(message, key, now, reach)
     except TimeoutError:
         return ReceiverAnswer(None, f"no answer within {_TIMEOUT_S:g} s")
     except addresses.AddressRefused as error:
         return ReceiverAnswer(None, str(error))
     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
-        return ReceiverAnswer(None, f"{type(error).__name__}: {error}"[:500])
+        return ReceiverAnswer(None, _words(error))
 
 
-async def _post(message: Message, key: bytes, now: datetime, allow_private: bool) -> ReceiverAnswer:
+def _words(error: BaseException) -> str:
+    """What went wrong, by its kind: what the error itself says may name addresses of the operator's network."""
+    kind, cause = type(error).__name__, error.__cause__ or error.__context__
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"{kind}: the certificate does not count: {cause.verify_message}"
+        cause = cause.__cause__ or cause.__context__
+    return f"{kind}: the receiver cannot be reached, or does not speak HTTP"
+
+
+async def _post(message: Message, key: bytes, now: datetime, reach: Reach) -> ReceiverAnswer:
     url = httpx.URL(message.url)
-    address = await addresses.resolve(url, allow_private)
+    address = await addresses.resolve(url, reach.allow_private, reach.look_ups)
     headers = {
         "host": url.netloc.decode("ascii"),
         "content-type": "application/json",
@@ -64,7 +100,9 @@ async def _post(message: Message, key: bytes, now: datetime, allow_private: bool
         ),
     }
     # The certificate is checked against the name, the connection goes to the address.
-    async with httpx.AsyncClient(trust_env=False, follow_redirects=False, timeout=_TIMEOUT_S) as client:
+    async with httpx.AsyncClient(
+        verify=reach.tls, trust_env=False, follow_redirects=False, timeout=_TIMEOUT_S
+    ) as client:
         request = client.build_request(
             "POST",
             url.copy_with(host=address),

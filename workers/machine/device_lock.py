@@ -47,6 +47,6 @@ def _lock_paths(work_dir: Path, gpu_uuids: Sequence[str], locks_dir: Path | None
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(PermissionError):
         # Agents of several users meet here.
-        os.chmod(folder, 0o1777)  # noqa: PTH101
+        os.chmod(folder, 0o1777)  # noqa: PTH101  # nosec B103 # as /tmp; only locks are in it
     # Always in the same order, so that two agents with overlapping sets cannot each hold half.
     return [(f"GPU {uuid}", folder / f"{uuid}.lock") for uuid in sorted(gpu_uuids)]

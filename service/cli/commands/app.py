@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Annotated, get_args
 
 import typer
-import uvicorn
-from pydantic import ValidationError
 
 from shardtune.api_schemas.exports import ExportFormat
 from shardtune.db.backup import backup
-from shardtune.db.session import Database, parse_url, upgrade
+from shardtune.db.session import Database, parse_url, upgrade, without_secrets
 from shardtune.service.app import create_app
 from shardtune.service.cli import study_file, summary
 from shardtune.service.cli.commands import export as exporting
@@ -22,14 +20,14 @@ from shardtune.service.cli.commands import predict as predicting
 from shardtune.service.cli.commands.tune import TuneOptions
 from shardtune.service.cli.commands.tune import tune as run_tune
 from shardtune.service.cli.connection import connected, study_named
+from shardtune.service.cli.environment import read_settings
 from shardtune.service.cli.errors import PLATFORM_FAILURE, InputError
 from shardtune.service.cli.options import AsJson, KeyFile, Service, StateDir, StudyId
 from shardtune.service.cli.processes import MODULE, listening_socket
 from shardtune.service.cli.stack import database_errors, database_url, prepare
 from shardtune.service.observability import logs
 from shardtune.service.process.context import Context
-from shardtune.service.server import Server
-from shardtune.service.settings import Settings
+from shardtune.service.server import Server, ServerConfig, allow_files
 from shardtune.service.wording import study_words
 
 app = typer.Typer(
@@ -87,13 +85,12 @@ def serve(
     fd: Annotated[int | None, typer.Option(hidden=True, help="A listening socket to take over instead.")] = None,
 ) -> None:
     """Run the service; SQLite is migrated first, another database must be (`shardtune db upgrade`)."""
-    settings = _settings()
+    settings = read_settings()
     logs.configure(settings.log_level)
     prepare(settings.database_url)
-    # Its own log configuration would replace ours.
+    allow_files(settings.max_connections)
     context = Context(Database(settings.database_url), settings)
-    asgi = create_app(settings, context)
-    config = uvicorn.Config(asgi, host=host, port=port, timeout_graceful_shutdown=5, log_config=None)
+    config = ServerConfig(create_app(settings, context), settings, host=host, port=port)
     with socket.socket(fileno=fd) if fd is not None else listening_socket(host, port) as listener:
         keys.check_reach(settings.database_url, listener.getsockname()[0])
         address = "http://{}:{}".format(*listener.getsockname()[:2])
@@ -216,7 +213,7 @@ def db_upgrade(state_dir: StateDir = Path(".shardtune"), as_json: AsJson = False
     """Bring the database (SHARDTUNE_DATABASE_URL, else the state directory's) to this version."""
     url = database_url(state_dir)
     with database_errors():
-        shown = parse_url(url).render_as_string(hide_password=True)
+        shown = without_secrets(parse_url(url))
         upgrade(url)
     print(json.dumps({"database_url": shown, "migrated": True}) if as_json else f"{shown} is at this version")
 
@@ -237,15 +234,3 @@ def db_backup(
     with database_errors():
         size = backup(url, out)
     print(json.dumps({"file": str(out), "bytes": size}) if as_json else f"{out}: {size / 2**20:.1f} MiB")
-
-
-def _settings() -> Settings:
-    try:
-        return Settings()
-    except ValidationError as error:
-        wrong = [
-            f"SHARDTUNE_{'.'.join(map(str, entry['loc'])).upper()} ({entry['input']!r}): "
-            f"{entry['msg'].removeprefix('Value error, ')}; correct the environment variable"
-            for entry in error.errors(include_url=False)
-        ]
-        raise InputError(*wrong) from None

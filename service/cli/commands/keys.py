@@ -24,14 +24,14 @@ from shardtune.api_schemas.retunes import RetunePolicy
 from shardtune.db.queries import keys as rows
 from shardtune.db.session import Database
 from shardtune.service.access import manage_keys, projects
-from shardtune.service.access.auth import is_loopback
+from shardtune.service.access.local_only import is_loopback
+from shardtune.service.cli.environment import read_settings
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.options import AsJson, StateDir
 from shardtune.service.cli.stack import database_errors, database_url, prepare
 from shardtune.service.cli.study_file import error_lines
 from shardtune.service.http.errors import ApiError
 from shardtune.service.process.context import Context
-from shardtune.service.settings import Settings
 
 app = typer.Typer(help="API keys, in the database of SHARDTUNE_DATABASE_URL or --state-dir.", no_args_is_help=True)
 projects_app = typer.Typer(help="Projects and their quotas, in the same database.", no_args_is_help=True)
@@ -43,7 +43,7 @@ ExpiresInDays = Annotated[float | None, typer.Option(help="Days until it ends; w
 
 
 def check_reach(url: str, address: str) -> None:
-    """Refuse to listen to other machines before there is a key.
+    """Refuse to listen to other machines before there is a key, unless everything is refused until there is one.
 
     Raises:
         InputError: says how to make one.
@@ -51,7 +51,7 @@ def check_reach(url: str, address: str) -> None:
     if is_loopback(address):
         return
     with _context(url) as context, context.db.read() as session:
-        if rows.any_key(session):
+        if context.settings.require_keys or rows.any_key(session):
             return
     raise InputError(
         f"--host ({address}) is reachable from other machines, and without any API key whoever reaches it could run "
@@ -183,7 +183,7 @@ def _opened(state_dir: Path) -> Iterator[Context]:
 def _context(url: str) -> Iterator[Context]:
     database = Database(url)
     try:
-        yield Context(database, Settings(database_url=url))
+        yield Context(database, read_settings(database_url=url))
     finally:
         database.close()
 

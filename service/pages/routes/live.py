@@ -6,15 +6,16 @@ Unlike the study's events it also tells of steps inside a run, which are no even
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from functools import partial
 
 from fastapi import APIRouter, Request, Response
-from fastapi.sse import EventSourceResponse, format_sse_event
+from fastapi.sse import format_sse_event
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
-from starlette.types import Receive, Scope, Send
 
 from shardtune.db.queries import overview
-from shardtune.service.http.errors import TooMany
+from shardtune.service.access import streams
+from shardtune.service.pages import cookies, page_access
 from shardtune.service.process.context import Context, InContext
 from shardtune.service.studies.create_and_read import must_exist
 
@@ -25,36 +26,24 @@ router = APIRouter()
 _LOOK_S = 1.0
 """How often a stream looks for changes: one indexed query."""
 _RECONNECT_MS = 2000
-_RETRY_S = 10
-
-
-class _LiveStream(EventSourceResponse):
-    """Gives its seat back however it ends."""
-
-    def __init__(self, context: Context, client: str, content: AsyncIterator[bytes]) -> None:
-        super().__init__(content, headers={"cache-control": "no-store", "x-accel-buffering": "no"})
-        self._context, self._client = context, client
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._context.stream_limits.leave(self._client)
 
 
 @router.get("/studies/{study_id}/live")
 async def follow(request: Request, context: InContext, study_id: str) -> Response:
     """`changed` whenever something on the page has; `ended` once, after the last."""
     await run_in_threadpool(_check_seen, context, study_id)
-    client, settings = request.client.host if request.client else "unknown", context.settings
-    if not context.stream_limits.take(client, settings.max_streams_per_client, settings.max_streams):
-        raise TooMany("too_many_streams", "Too many pages follow studies from here; close one of them.", _RETRY_S)
-    return _LiveStream(context, client, _changes(context, study_id, request.headers.get("last-event-id")))
+    is_still_in = partial(page_access.is_still_in, context, cookies.read(request, cookies.SESSION))
+    changes = _changes(
+        context, study_id, request.headers.get("last-event-id"), streams.StreamPermit(context, is_still_in)
+    )
+    return streams.hold(context, request, changes)
 
 
-async def _changes(context: Context, study_id: str, told: str | None) -> AsyncIterator[bytes]:
+async def _changes(
+    context: Context, study_id: str, told: str | None, permit: streams.StreamPermit
+) -> AsyncIterator[bytes]:
     yield format_sse_event(retry=_RECONNECT_MS)
-    while not context.stopping:
+    while not context.stopping and await permit.holds():
         try:
             found = await run_in_threadpool(_look, context, study_id)
         except SQLAlchemyError:

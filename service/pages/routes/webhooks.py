@@ -89,7 +89,7 @@ def switch(context: InContext, webhook_id: str, action: str) -> Response:
     return see_other(f"/settings/webhooks/{webhook_id}")
 
 
-def _show(
+def _show(  # nosec B107 # empty where no secret is shown
     request: Request, context: Context, webhook_id: str, state: str = "", page: int = 1, secret: str = ""
 ) -> Response:
     deliveries, total = manage.delivery_list(context, webhook_id, state, (page - 1) * _PAGE, _PAGE)

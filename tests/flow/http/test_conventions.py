@@ -56,6 +56,20 @@ def test_same_request_many_times_at_once_happens_once(client):
     assert len({answer.text for answer in answers}) == len(studies(client)["studies"]) == 1
 
 
+@pytest.mark.parametrize(("path", "body"), [("/v1/studies", CREATE), ("/v1/best:resolve", {"study": CREATE})])
+def test_a_named_creation_is_answered_as_before_when_its_worker_has_gone(client, clock, path, body):
+    SimulatedWorker(client).register()
+    first = client.post(path, json=body, headers=NAMED)
+    clock.turn(1000)
+    assert client.post(path, json=body).json()["code"] == "no_worker"
+    again = client.post(path, json=body, headers=NAMED)
+    assert (again.status_code, again.json()) == (first.status_code, first.json())
+    assert again.headers["idempotency-replayed"] == "true"
+    other = client.post(path, json={}, headers=NAMED)
+    assert other.json()["code"] == "idempotency_key_reused"
+    assert len(studies(client)["studies"]) == 1
+
+
 @pytest.mark.parametrize("key", ["", "x" * 256, "é"])
 def test_bad_idempotency_key_is_named(quick_client, key):
     answer = quick_client.post("/v1/studies", json=CREATE, headers={"Idempotency-Key": key.encode()})

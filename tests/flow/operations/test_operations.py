@@ -2,6 +2,7 @@
 
 import sqlite3
 
+import httpx
 import pytest
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
@@ -14,6 +15,8 @@ from shardtune.service.app import create_app
 from shardtune.service.lifecycle import expiry
 from shardtune.service.process.context import Context
 from shardtune.service.settings import Settings
+from tests.support.receiver import receiver
+from tests.support.replica import Replica
 from tests.support.simulated_worker import PROFILE, SPEC, SimulatedWorker, failure, measurement
 
 
@@ -92,3 +95,15 @@ def test_database_that_is_away_answers_503(clock):
     )
     assert (answer.status_code, answer.json()["code"]) == (503, "database_unreachable")
     assert int(answer.headers["retry-after"]) > 0 and "nobody" not in answer.text
+
+
+def test_logs_have_no_addresses_that_are_secrets(sqlite_url, tmp_path):
+    """That of a webhook often is one."""
+    log = tmp_path / "service.log"
+    with receiver() as url, Replica(sqlite_url, log, log_level="DEBUG", webhook_allow_private=True) as replica:
+        replica.wait_until_ready()
+        with httpx.Client(base_url=replica.url, trust_env=False) as client:
+            created = client.post("/v1/webhooks", json={"url": f"{url}/hunter2?token=hunter2"}).json()
+            tested = client.post(f"/v1/webhooks/{created['webhook_id']}:test").json()
+    assert tested["state"] == "delivered"
+    assert "webhook created" in log.read_text() and "hunter2" not in log.read_text()

@@ -5,6 +5,8 @@ import re
 import pytest
 from fastapi.testclient import TestClient
 
+from tests.support.local_client import local_client
+from tests.support.served import served
 from tests.support.simulated_worker import SPEC, SimulatedWorker
 
 HTML = {"accept": "text/html"}
@@ -17,11 +19,17 @@ def make_key(client: TestClient, *scopes: str, project: str | None = None, **hea
     return str(answer.json()["secret"])
 
 
-def log_in(client: TestClient, secret: str, to: str = "/studies"):
+def forms_of(client: TestClient) -> dict[str, str]:
+    """What this browser's forms carry now."""
     token = re.search(r'name="csrf" value="([^"]+)"', client.get("/login", headers=HTML).text)
     assert token
-    form = {"csrf": token[1], "key": secret, "to": to}
-    return client.post("/login", data=form, headers=HTML, follow_redirects=False), {"csrf": token[1]}
+    return {"csrf": token[1]}
+
+
+def log_in(client: TestClient, secret: str, to: str = "/studies"):
+    form = forms_of(client) | {"key": secret, "to": to}
+    answer = client.post("/login", data=form, headers=HTML, follow_redirects=False)
+    return answer, forms_of(client)
 
 
 @pytest.fixture
@@ -47,10 +55,88 @@ def test_a_key_opens_a_session_whose_cookie_no_script_reads(quick_client, admin)
     assert "Log out" in text and admin not in text
 
 
-def test_the_login_leads_nowhere_else(quick_client, admin):
-    for elsewhere in ("//evil.example", "https://evil.example", "/\\evil.example"):
-        answer, _ = log_in(quick_client, admin, to=elsewhere)
-        assert answer.headers["location"] == "/"
+ELSEWHERE = [
+    "//evil.example",
+    "https://evil.example",
+    "/\\evil.example",
+    "/\t/evil.example",
+    "/\n/evil.example",
+    "/\r\n/evil.example",
+    "/\t\\evil.example",
+    "\t//evil.example",
+    " //evil.example",
+    "/ /evil.example",
+    "/\u2028/evil.example",
+    "javascript:alert(1)",
+    "",
+]
+
+
+@pytest.mark.parametrize("elsewhere", ELSEWHERE, ids=ascii)
+def test_the_login_leads_nowhere_else(quick_client, admin, elsewhere):
+    answer, _ = log_in(quick_client, admin, to=elsewhere)
+    assert answer.status_code == 303 and answer.headers["location"] == "/"
+    shown = quick_client.get("/login", params={"to": elsewhere}, headers=HTML).text
+    assert "evil" not in shown and "javascript:" not in shown
+
+
+def test_the_login_leads_where_the_reader_wanted_to(quick_client, admin):
+    for to, location in {
+        "/studies?q=a&page=2": "/studies?q=a&page=2",
+        "/studies?q=%20ä": "/studies?q=%20%C3%A4",
+    }.items():
+        answer, _ = log_in(quick_client, admin, to=to)
+        assert answer.headers["location"] == location
+
+
+def test_over_tls_cookies_are_this_host_s_alone(quick_client, admin):
+    """A cookie of the bare name, which another host of the domain could set, counts for nothing there."""
+    browser = TestClient(quick_client.app, base_url="https://tune.example")
+    answer, _ = log_in(browser, admin)
+    cookie = answer.headers["set-cookie"]
+    assert cookie.startswith("__Host-shardtune_session=") and "Secure" in cookie and "Path=/" in cookie
+    assert "Domain" not in cookie
+    assert browser.get("/studies", headers=HTML, follow_redirects=False).status_code == 200
+    token = browser.cookies["__Host-shardtune_session"]
+    planted = TestClient(quick_client.app, base_url="https://tune.example", cookies={"shardtune_session": token})
+    assert planted.get("/studies", headers=HTML, follow_redirects=False).status_code == 303
+
+
+def test_a_form_belongs_to_the_session_it_was_made_for(quick_client, admin):
+    """Neither another session's token counts nor the one from before the login, whatever cookies a site manages to set."""
+    before = forms_of(quick_client)
+    _, own = log_in(quick_client, admin)
+    other = local_client(quick_client.app)
+    _, others = log_in(other, admin)
+    assert len({before["csrf"], own["csrf"], others["csrf"]}) == 3
+    visitor = quick_client.cookies["shardtune_visitor"]
+    for wrong in (before, others, {}, {"csrf": ""}, {"csrf": visitor}):
+        answer = quick_client.post("/settings/keys", data=wrong | {"name": "x", "scope": ["admin"]}, headers=HTML)
+        assert answer.status_code == 403, wrong
+    answer = quick_client.post("/settings/keys", data=own | {"name": "x", "scope": ["admin"]}, headers=HTML)
+    assert answer.status_code == 200 and "shardtune_" in answer.text
+
+
+def test_pages_count_against_the_requests_of_a_minute(quick_client, admin):
+    bearer = {"authorization": f"Bearer {admin}"}
+    reader = make_key(quick_client, "studies:read", project="team-a", **bearer)
+    log_in(quick_client, reader)
+    quotas = {"quotas": {"requests_per_minute": 3}}
+    quick_client.put("/v1/projects/team-a", json=quotas, headers=bearer).raise_for_status()
+    answers = [quick_client.get("/studies", headers=HTML).status_code for _ in range(4)]
+    assert answers[-1] == 429 and answers[0] == 200
+
+
+def test_a_page_s_stream_ends_with_its_session(sqlite_url):
+    with served(sqlite_url, stream_heartbeat_s=0.1) as service:
+        SimulatedWorker(service.client).register()
+        study_id = service.client.post("/v1/studies", json=SPEC).json()["study_id"]
+        admin = make_key(service.client, "admin")
+        _, token = log_in(service.client, admin)
+        with service.client.stream("GET", f"/studies/{study_id}/live") as stream:
+            assert service.client.post("/logout", data=token).status_code == 303
+            lines = list(stream.iter_lines())
+        assert "event: changed" in lines and "event: ended" not in lines
 
 
 def test_a_wrong_key_and_a_worker_s_key_open_nothing(quick_client, admin):
@@ -109,7 +195,7 @@ def test_the_settings_show_a_secret_once_and_revoke(quick_client):
     assert secret[0] not in again and "valid</span>" in again
     key_id = re.search(r"/settings/keys/(key-\w+)/revoke", again)
     assert key_id
-    quick_client.post(f"/settings/keys/{key_id[1]}/revoke", data=form)
+    quick_client.post(f"/settings/keys/{key_id[1]}/revoke", data=forms_of(quick_client))
     assert quick_client.get("/", headers=HTML, follow_redirects=False).status_code == 303
 
 

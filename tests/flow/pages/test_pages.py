@@ -209,3 +209,12 @@ def test_schedules_are_made_and_run_by_form(quick_client, study_id):
     )
     quick_client.post(f"{path}/delete", data=form, headers=HTML)
     assert "its schedule was deleted" in page(quick_client, "/schedules")
+
+
+def test_the_api_s_document_is_a_page_that_loads_nothing_from_elsewhere(quick_client):
+    shown = page(quick_client, "/docs")
+    for path, methods in quick_client.get("/openapi.json").json()["paths"].items():
+        for method in methods:
+            assert f"{method.upper()} {path}</code>" in shown
+    assert "workers:lease" in shown and "StudyRequest" in shown
+    assert quick_client.get("/redoc").status_code == 404

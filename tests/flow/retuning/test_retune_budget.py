@@ -7,7 +7,7 @@ import sqlalchemy
 from sqlalchemy import select
 
 from shardtune.api_schemas.cases import Case
-from shardtune.api_schemas.retunes import RetunePolicy
+from shardtune.api_schemas.retunes import RetuneCause, RetunePolicy
 from shardtune.db.queries import keys, retunes, trials
 from shardtune.db.session import Database
 from shardtune.db.tables.best import ServedCaseRow
@@ -90,6 +90,22 @@ def run_a_day(context, worker):
     worker.register()
     while queue.start_due(context, challenge_steps.start) + worker.work(500):
         driver.drive(context, challenge_steps.start, challenge_steps.advance)
+
+
+def test_one_project_s_retunes_do_not_hold_up_another_s(service):
+    """The one live worker is busy with the first project's."""
+    client, context, _ = service
+    key = best(client)["case_key"]
+    client.put("/v1/projects/b", json={}).raise_for_status()
+    now = context.now()
+    with context.db.write() as session:
+        known = session.get(ServedCaseRow, ("default", key))
+        study_id = known.serving.study_id
+        session.add(copied(known, project_id="b", uses=0))
+        session.flush()
+        for name in ("default", "b"):
+            queue.request(session, project_id=name, case_key=key, cause=RetuneCause.MANUAL, not_before=now, now=now)
+    assert queue.start_due(context, lambda _context, _row: study_id) == 2
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

@@ -1,0 +1,65 @@
+"""Who may come in while there are no keys: programs on this machine, and pages of this service in a browser on it.
+
+A proxy on this machine makes everybody look local. What one adds to a request is refused therefore, and so is HTTP/1.0,
+which nginx speaks to what stands behind it unless told otherwise. A proxy that leaves no trace at all cannot be seen:
+whoever puts one in front sets SHARDTUNE_REQUIRE_KEYS (as every file under deploy/ does).
+"""
+
+from ipaddress import ip_address
+
+from fastapi import Request
+
+from shardtune.service.http.errors import Forbidden
+
+_FORWARDING = ("forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip")
+_FORWARDING_PREFIX = "x-forwarded-"
+_OWN_SITE = ("same-origin", "none")
+"""Of Sec-Fetch-Site: a page of this service, or an address typed in."""
+
+
+def check(request: Request) -> None:
+    """Refuse what does not come from this machine itself, or was made by a page of another site.
+
+    Raises:
+        Forbidden: says why.
+    """
+    reason = _from_elsewhere(request) or _forwarded(request) or _other_site(request)
+    if reason is not None:
+        raise Forbidden(
+            "local_only",
+            f"without any API key the service answers this machine only, not {reason}; make a key with "
+            "`shardtune keys create` on the service's host",
+        )
+
+
+def _from_elsewhere(request: Request) -> str | None:
+    peer = request.client.host if request.client else "localhost"
+    # The second against a web page that gives this machine a name of its own (DNS rebinding).
+    return next((host for host in (peer, request.url.hostname or "") if not is_loopback(host)), None)
+
+
+def _forwarded(request: Request) -> str | None:
+    for name in request.headers:
+        if name in _FORWARDING or name.startswith(_FORWARDING_PREFIX):
+            return f"what a proxy passes on ({name})"
+    return "HTTP/1.0, which proxies speak" if request.scope.get("http_version") == "1.0" else None
+
+
+def _other_site(request: Request) -> str | None:
+    site = request.headers.get("sec-fetch-site")
+    if site is not None and site not in _OWN_SITE:
+        return f"pages of other sites (Sec-Fetch-Site: {site:.40})"
+    origin = request.headers.get("origin")
+    if origin is not None and origin != f"{request.url.scheme}://{request.headers.get('host', '')}":
+        return f"pages of other sites (Origin: {origin:.80})"
+    return None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address or name means this machine."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

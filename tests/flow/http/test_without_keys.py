@@ -1,0 +1,96 @@
+"""While there are no keys: this machine alone, nothing that came through a proxy or from another site, or nothing at all."""
+
+import json
+import re
+from pathlib import Path
+
+from shardtune.service.process.context import Context
+from tests.support.local_client import local_client
+from tests.support.page_reader import HTML
+from tests.support.scenarios import bearer, make_key
+from tests.support.served import served
+
+DEPLOY = Path(__file__).parents[3] / "deploy"
+FOREIGN = [
+    {"forwarded": "for=10.0.0.7"},
+    {"x-forwarded-for": "127.0.0.1"},
+    {"x-forwarded-proto": "https"},
+    {"x-forwarded-host": "tune.example"},
+    {"x-real-ip": "127.0.0.1"},
+    {"via": "1.1 proxy"},
+    {"origin": "https://evil.example"},
+    {"origin": "http://127.0.0.1:3000"},
+    {"origin": "null"},
+    {"sec-fetch-site": "cross-site"},
+    {"sec-fetch-site": "same-site"},
+    {"host": "evil.example"},
+]
+OWN = [{"origin": "http://127.0.0.1"}, {"sec-fetch-site": "same-origin"}, {"sec-fetch-site": "none"}]
+
+
+def test_what_comes_through_a_proxy_or_from_another_site_is_refused(quick_client):
+    for headers in FOREIGN:
+        refused(quick_client, headers)
+    for headers in OWN:
+        assert quick_client.get("/v1/studies", headers=headers).status_code == 200
+        assert quick_client.get("/studies", headers=HTML | headers).status_code == 200
+
+
+def refused(quick_client, headers):
+    for method, path in [
+        ("GET", "/v1/studies"),
+        ("POST", "/v1/studies/x:cancel"),
+        ("POST", "/v1/keys"),
+        ("GET", "/metrics"),
+    ]:
+        answer = quick_client.request(method, path, headers=headers)
+        assert (answer.status_code, answer.json()["code"]) == (403, "local_only"), (method, path)
+        assert "shardtune keys create" in answer.json()["detail"]
+    for method, path in [("GET", "/studies"), ("POST", "/settings/keys"), ("POST", "/new")]:
+        assert quick_client.request(method, path, headers=HTML | headers).status_code == 403, (method, path)
+    assert quick_client.get("/healthz", headers=headers).status_code == 200
+
+
+def test_http_1_0_which_nginx_speaks_unasked_is_refused(sqlite_url):
+    """Its default passes on a Host of its own making and no header of a proxy."""
+    with served(sqlite_url) as service:
+        asked = f"GET /v1/studies HTTP/1.0\r\nHost: 127.0.0.1:{service.port}\r\nConnection: close\r\n\r\n"
+        assert service.say(asked).startswith(b"HTTP/1.1 403 ")
+        assert service.say(asked.replace("/1.0", "/1.1")).startswith(b"HTTP/1.1 200 ")
+
+
+def test_with_keys_a_proxy_is_welcome(quick_client):
+    admin = bearer(make_key(quick_client, "admin"))
+    for headers in FOREIGN:
+        assert quick_client.get("/v1/studies", headers=admin | headers).status_code == 200, headers
+
+
+def test_where_keys_are_required_nothing_is_served_before_the_first(quick_client, run, tmp_path, monkeypatch):
+    context = quick_client.app.state.context
+    settings = context.settings.model_copy(update={"require_keys": True})
+    quick_client.app.state.context = Context(context.db, settings, context.now)
+    client = local_client(quick_client.app)
+    for method, path in [("GET", "/v1/studies"), ("POST", "/v1/keys"), ("GET", "/metrics")]:
+        answer = client.request(method, path)
+        assert (answer.status_code, answer.json()["code"]) == (401, "key_required")
+        assert "shardtune keys create" in answer.json()["detail"]
+    assert client.get("/studies", headers=HTML, follow_redirects=False).headers["location"].startswith("/login")
+    assert client.get("/healthz").status_code == client.get("/readyz").status_code == 200
+    monkeypatch.setenv("SHARDTUNE_DATABASE_URL", settings.database_url)
+    code, made = run("keys", "create", "--name", "first", "--scope", "admin", "--all-projects")
+    assert code == 0 and client.get("/v1/studies", headers=bearer(made)).status_code == 200
+
+
+def test_every_deployment_requires_keys():
+    """Whatever starts the service there says so."""
+    starting = [path for path in DEPLOY.rglob("*") if path.is_file() and re.search(r"\bserve\b", path.read_text())]
+    starting = [path for path in starting if path.suffix != ".md"]
+    assert starting
+    assert [
+        path.name for path in starting if not re.search(r"SHARDTUNE_REQUIRE_KEYS\W+(true|1)\b", path.read_text())
+    ] == []
+
+
+def test_the_openapi_document_names_the_refusal(quick_client):
+    described = json.dumps(quick_client.get("/openapi.json").json()["paths"]["/v1/studies"]["get"]["responses"]["403"])
+    assert "local_only" in described

@@ -1,0 +1,277 @@
+"""Receivers that are slow, dead, deleted or not what they say: none costs another one its messages, and none is reached
+that must not be.
+"""
+
+import asyncio
+import ipaddress
+import ssl
+import subprocess
+import time
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import event, text
+from sqlalchemy.exc import OperationalError
+
+from shardtune.db.session import Database
+from shardtune.service.app import create_app
+from shardtune.service.process.context import Context
+from shardtune.service.process.look_ups import LookUps
+from shardtune.service.settings import Settings
+from shardtune.service.webhooks import addresses, deliveries
+from shardtune.service.webhooks.sending import Message, Reach, public_tls, send
+from tests.support.receiver import Receiver, dead_receiver
+from tests.support.scenarios import bearer, create, make_key
+from tests.support.simulated_worker import SPEC, SimulatedWorker
+
+NOT_PUBLIC = [
+    "127.0.0.1",
+    "10.0.0.1",
+    "172.16.0.1",
+    "192.168.0.1",
+    "169.254.169.254",
+    "100.64.0.1",
+    "100.100.100.200",
+    "0.0.0.0",
+    "224.0.0.1",
+    "240.0.0.1",
+    "255.255.255.255",
+    "198.18.0.1",
+    "192.0.2.1",
+    "168.63.129.16",
+    "192.0.0.192",
+    "192.88.99.1",
+    "::1",
+    "::",
+    "::10.0.0.1",
+    "::8.8.8.8",
+    "::ffff:169.254.169.254",
+    "64:ff9b::a9fe:a9fe",
+    "64:ff9b:1::1",
+    "64:ff9b:1::808:808",
+    "fc00::1",
+    "fd00:ec2::254",
+    "fe80::1",
+    "fec0::1",
+    "ff02::1",
+    "100::1",
+    "2001:db8::1",
+    "3fff::1",
+    "5f00::1",
+    "2001::1",
+    "2001:0:a00:1::1",
+    "2002:a00:1::1",
+    "2606:4700::5efe:a00:1",
+    "2606:4700::200:5efe:a00:1",
+]
+PUBLIC = ["8.8.8.8", "1.1.1.1", "2606:4700:4700::1111", "2001:4860:4860::8888", "::ffff:8.8.8.8", "64:ff9b::808:808"]
+HOSTILE = [
+    "file:///etc/passwd",
+    "gopher://example.org/",
+    "http://169.254.169.254/latest/meta-data/",
+    "http://127.0.0.1:8470/",
+    "http://127.1/",
+    "http://2130706433/",
+    "http://0x7f000001/",
+    "http://[::1]/",
+    "http://user:password@example.org/",
+    "http:///nothing",
+]
+
+
+@contextmanager
+def opened(url, clock, poll_s):
+    """A service whose operator allows private addresses, with a worker; what was written is due at once."""
+    settings = Settings(
+        database_url=url, sweep_s=3600, poll_s=poll_s, webhook_allow_private=True, secret_key="k" * 32, max_webhooks=2
+    )
+    context = Context(Database(url), settings, clock)
+    clock.turn(10**9)
+    with TestClient(
+        create_app(context=context), base_url="http://127.0.0.1", client=("127.0.0.1", 1), raise_server_exceptions=False
+    ) as client:
+        SimulatedWorker(client).register()
+        yield client, context
+
+
+@pytest.fixture
+def service(database_url, clock):
+    """The test delivers itself."""
+    with opened(database_url, clock, poll_s=3600) as found:
+        yield found
+
+
+@pytest.fixture
+def receiver():
+    found = Receiver()
+    yield found
+    found.close()
+
+
+def hook(client, url="http://127.0.0.1:9/", **headers):
+    answer = client.post("/v1/webhooks", json={"url": url, "events": ["study.created"]}, headers=headers)
+    assert answer.status_code == 201, answer.text
+    return f"/v1/webhooks/{answer.json()['webhook_id']}"
+
+
+def log_of(client, link):
+    return client.get(f"{link}/deliveries").json()
+
+
+def test_one_dead_receiver_delays_no_other(database_url, clock, receiver):
+    """The service's own loop delivers: what comes later arrives while the first try of the dead one still waits."""
+    with opened(database_url, clock, poll_s=0.05) as (client, _), dead_receiver() as url:
+        dead = hook(client, url)
+        hook(client, receiver.url)
+        for count in (1, 2, 3):
+            create(client)
+            while len(receiver.got) < count:
+                time.sleep(0.01)
+        assert {(entry["state"], entry["error"]) for entry in log_of(client, dead)} == {("waiting", None)}
+
+
+def test_a_message_refused_for_good_leaves_a_webhook_that_takes_others(service, receiver, clock):
+    client, context = service
+    link = hook(client, receiver.url)
+
+    def deliver(status):
+        receiver.status = status
+        return asyncio.run(deliveries.deliver_due(context))
+
+    create(client)
+    for _ in deliveries.RETRY_S:
+        assert deliver(400) == 1
+        clock.turn(2 * 24 * 3600)
+    SimulatedWorker(client).register()
+    clock.turn(-3 * 24 * 3600)
+    create(client)
+    assert deliver(204) == 1
+    clock.turn(3 * 24 * 3600)
+    assert deliver(400) == 1
+    assert sorted(entry["state"] for entry in log_of(client, link)) == ["delivered", "failed"]
+    assert client.get(link).json()["is_enabled"]
+
+
+@pytest.fixture
+def deleted_meanwhile(database_url, clock):
+    """Right after a request has first read its webhook another one deletes it, if it is let."""
+    other = Database(database_url)
+    tried = []
+
+    def delete(_connection, _cursor, statement, *_):
+        if "FROM webhooks" in statement and not tried:
+            tried.append(statement)
+            with suppress(OperationalError), other.engine.begin() as connection:
+                connection.execute(text("SET LOCAL lock_timeout = '100ms'"))
+                connection.execute(text("DELETE FROM webhooks"))
+
+    with opened(database_url, clock, poll_s=3600) as (client, context):
+        link = hook(client)
+        event.listen(context.db.engine, "after_cursor_execute", delete)
+        yield client, link
+        event.remove(context.db.engine, "after_cursor_execute", delete)
+    assert tried
+    other.close()
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("database_url", ["postgres"], indirect=True)
+@pytest.mark.parametrize("action", [":enable", ":disable", ":rotate", ":test", "study"])
+def test_a_webhook_deleted_in_mid_request_fails_nothing(deleted_meanwhile, action):
+    client, link = deleted_meanwhile
+    if action == "study":
+        assert client.post("/v1/studies", json=SPEC).status_code == 201
+    else:
+        answer = client.post(f"{link}{action}")
+        assert answer.status_code in (200, 404), answer.text
+
+
+def test_each_project_has_webhooks_of_its_own(quick_client):
+    app = quick_client.app
+    app.state.context = Context(
+        app.state.context.db, app.state.context.settings.model_copy(update={"max_webhooks": 1}), app.state.context.now
+    )
+    admin = bearer(make_key(quick_client, "admin"))
+    of_a, of_b = (bearer(make_key(quick_client, "admin", project=name, **admin)) for name in ("a", "b"))
+    for headers in (of_a, of_b, admin):
+        hook(quick_client, "https://example.org/hook", **headers)
+        answer = quick_client.post("/v1/webhooks", json={"url": "https://example.org/hook"}, headers=headers)
+        assert answer.json()["code"] == "too_many_webhooks"
+
+
+@pytest.mark.parametrize("url", HOSTILE)
+def test_hostile_addresses_are_refused(quick_client, url):
+    answer = quick_client.post("/v1/webhooks", json={"url": url})
+    assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "url")
+    assert "password" not in answer.json()["detail"].replace("a user and password", "")
+
+
+def test_only_what_is_reachable_from_anywhere_is_public():
+    told = {one: addresses.is_public(ipaddress.ip_address(one)) for one in (*NOT_PUBLIC, *PUBLIC)}
+    assert told == dict.fromkeys(NOT_PUBLIC, False) | dict.fromkeys(PUBLIC, True)
+
+
+class Names(LookUps):
+    """A name server that says something else each time."""
+
+    def __init__(self, *answers):
+        super().__init__()
+        self.answers = list(answers)
+
+    async def addresses(self, host, port):
+        return self.answers.pop(0)
+
+
+def told(url, names, allow_private=False, tls=None):
+    """What became of a message."""
+    message = Message("msg_1", "webhook-1", None, url, (1,), "{}", 1)
+    return asyncio.run(send(message, b"key", datetime.now(UTC), Reach(names, allow_private, tls or public_tls())))
+
+
+@pytest.mark.parametrize("answer", [["127.0.0.1"], ["8.8.8.8", "10.1.2.3"], ["::ffff:10.1.2.3"], ["64:ff9b:1::1"]])
+def test_a_name_that_leads_to_a_private_address_is_not_followed_and_the_address_not_told(receiver, answer):
+    result = told(f"http://hook.example:{receiver.port}/", Names(answer))
+    assert result.status is None and "public addresses alone" in result.error
+    assert not receiver.got and not any(one in result.error for one in answer)
+
+
+def test_the_resolver_of_the_system_is_asked_and_believed_no_more_than_any_other(receiver):
+    assert "public addresses alone" in told(f"http://localhost:{receiver.port}/", LookUps()).error
+    assert told(f"http://localhost:{receiver.port}/", LookUps(), allow_private=True).is_success
+    assert "cannot be resolved" in told("http://nowhere.invalid/", LookUps()).error
+
+
+def test_a_name_that_changes_after_the_look_up_changes_nothing(receiver):
+    elsewhere = Receiver("127.0.0.2", receiver.port)
+    names = Names(["127.0.0.1"], ["127.0.0.2"])
+    assert told(f"http://hook.example:{receiver.port}/", names, allow_private=True).is_success
+    elsewhere.close()
+    assert (len(receiver.got), len(elsewhere.got), names.answers) == (1, 0, [["127.0.0.2"]])
+    assert receiver.got[0][0]["host"] == f"hook.example:{receiver.port}"
+
+
+def test_a_certificate_counts_for_the_name_not_for_the_address(tmp_path):
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=hook.example"]
+    command += ["-addext", "subjectAltName=DNS:hook.example", "-addext", "keyUsage=digitalSignature,keyCertSign"]
+    subprocess.run([*command, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    own = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    own.load_cert_chain(certificate, key)
+    receiver = Receiver(tls=own)
+    trusting = ssl.create_default_context(cafile=str(certificate))
+    for name, trusted, said in (
+        ("hook", trusting, None),
+        ("other", trusting, "certificate"),
+        ("hook", None, "certificate"),
+    ):
+        result = told(f"https://{name}.example:{receiver.port}/", Names(["127.0.0.1"]), True, trusted)
+        assert result.is_success if said is None else said in result.error, result
+    receiver.close()
+    assert len(receiver.got) == 1
+
+
+def test_an_error_names_no_address_of_the_network():
+    for url in ("http://hook.example:1/", "https://hook.example:1/"):
+        assert "127" not in told(url, Names(["127.0.0.1"]), allow_private=True).error

@@ -70,6 +70,8 @@ class Settings(BaseSettings):
     """Workers that were not heard of for this long, and never ran anything, are forgotten."""
     max_workers: int = Field(default=2000, ge=1)
     """Workers a project may have registered, and as many that serve every project."""
+    registrations_per_minute: int = Field(default=600, ge=1)
+    """New workers and changes of hardware and software that a project may register in a minute, at each process."""
     requires_approval: bool = False
     """In every project a new best configuration is served only after a person has approved it, whatever the project says."""
     max_webhooks: int = Field(default=100, ge=1)

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime
 
-from sqlalchemy import JSON, ColumnElement, or_, select, type_coerce
+from sqlalchemy import JSON, ColumnElement, func, or_, select, type_coerce
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.hardware import Inventory, MeasuredHardware
@@ -17,6 +17,12 @@ _FEW = 16
 
 def named(session: Session, name: str) -> WorkerRow | None:
     return session.scalars(select(WorkerRow).where(WorkerRow.name == name)).one_or_none()
+
+
+def count(session: Session, project_id: str | None) -> int:
+    """How many a project has; None: how many serve every project."""
+    query = select(func.count()).select_from(WorkerRow).where(WorkerRow.project_id.is_not_distinct_from(project_id))
+    return session.scalars(query).one()
 
 
 def put(

@@ -15,7 +15,9 @@ router = APIRouter(prefix="/v1/workers", tags=["workers"])
 
 
 @router.post(
-    "", dependencies=[requires(Scope.WORKERS_LEASE)], responses=problems("protocol_version", "worker_name_taken")
+    "",
+    dependencies=[requires(Scope.WORKERS_LEASE)],
+    responses=problems("protocol_version", "worker_name_taken", "too_many_workers", "quota_registrations"),
 )
 def register_worker(context: InContext, registration: Registration, once: InOnce) -> Registered:
     """Introduce a worker; a new session of a known name takes its place."""

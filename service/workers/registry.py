@@ -16,7 +16,7 @@ from shardtune.service.http.errors import Conflict, NotFound, WrongProtocol
 from shardtune.service.http.idempotent_requests import ALWAYS, Once
 from shardtune.service.lifecycle.expiry import close_lost
 from shardtune.service.process.context import Context
-from shardtune.service.workers import compatibility
+from shardtune.service.workers import compatibility, room
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +28,7 @@ def register(context: Context, registration: Registration, once: Once = ALWAYS) 
     settings, project_id = context.settings, context.principal.project_id
     with once.write(context) as session:
         _check_name(context, session, registration.name)
+        room.check(context, session, registration, workers.named(session, registration.name))
         worker = workers.put(
             session, registration.name, registration.session, registration.inventory, context.now(), project_id
         )

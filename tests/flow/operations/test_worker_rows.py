@@ -1,0 +1,100 @@
+"""What a worker's key can write is bounded, and forgotten when it is old."""
+
+import pytest
+from sqlalchemy import func, select
+
+from shardtune.api_schemas.hardware import MOST_DETAILS
+from shardtune.db.queries.fingerprints import MOST_PERIODS
+from shardtune.db.tables.fingerprints import FingerprintPeriodRow
+from shardtune.db.tables.studies import FingerprintRow, WorkerRow
+from shardtune.service import retention
+from shardtune.service.process.context import Context
+from tests.support.scenarios import bearer, create, make_key
+from tests.support.simulated_worker import FINGERPRINT, SimulatedWorker
+
+
+def limited(client, **settings):
+    """The same service under other limits; its context."""
+    known = client.app.state.context
+    client.app.state.context = Context(known.db, known.settings.model_copy(update=settings), known.now)
+    return client.app.state.context
+
+
+def count(context, table):
+    with context.db.read() as session:
+        return session.scalar(select(func.count()).select_from(table))
+
+
+def changed(number):
+    return FINGERPRINT.model_copy(update={"kernel": f"6.{number}"})
+
+
+def test_what_a_worker_says_of_itself_is_short(quick_client):
+    worker = SimulatedWorker(quick_client)
+    for changes, field in (
+        ({"details": {"x": "y" * MOST_DETAILS}}, "inventory.details"),
+        ({"causal_lm_types": ["x"] * 3000}, "inventory.causal_lm_types"),
+        ({"task_kinds": ["x" * 200]}, "inventory.task_kinds.0"),
+    ):
+        inventory = worker.inventory.model_dump(mode="json") | changes
+        answer = worker.post("/v1/workers", {"name": "sim", "inventory": inventory})
+        assert answer.status_code == 422 and field in [error["field"] for error in answer.json()["errors"]]
+
+
+def test_a_project_has_so_many_workers(quick_client):
+    limited(quick_client, max_workers=2)
+    admin = bearer(make_key(quick_client, "admin"))
+    quick_client.headers |= bearer(make_key(quick_client, "workers:lease", project="a", **admin))
+    for name in ("one", "two", "one"):
+        SimulatedWorker(quick_client, name=name).register()
+    third = SimulatedWorker(quick_client, name="three")
+    answer = third.post("/v1/workers", {"name": "three", "inventory": third.inventory.model_dump(mode="json")})
+    assert (answer.status_code, answer.json()["code"]) == (409, "too_many_workers")
+    quick_client.headers |= bearer(make_key(quick_client, "workers:lease", project="b", **admin))
+    SimulatedWorker(quick_client, name="of-b").register()
+
+
+def test_changes_of_a_fingerprint_are_bounded(client, clock):
+    context = client.app.state.context
+    for number in range(MOST_PERIODS + 10):
+        SimulatedWorker(client, fingerprint=changed(number)).register()
+        clock.turn(60)
+    assert count(context, FingerprintPeriodRow) == MOST_PERIODS
+    clock.turn(2 * 3600)
+    # The oldest period that is kept names the fingerprint before it, too.
+    assert retention.forget(context)["fingerprints"] == 9
+    assert count(context, FingerprintRow) == MOST_PERIODS + 1
+
+
+def test_a_worker_that_never_ran_anything_is_forgotten_when_it_is_old(client, clock):
+    context = client.app.state.context
+    busy = SimulatedWorker(client, name="busy").register()
+    create(client)
+    busy.work()
+    SimulatedWorker(client, name="idle", fingerprint=changed(1)).register()
+    clock.turn((context.settings.keep_workers_days + 1) * 86_400)
+    forgotten = retention.forget(context)
+    assert (forgotten["workers"], forgotten["fingerprints"]) == (1, 1)
+    assert [worker["name"] for worker in client.get("/v1/workers").json()["workers"]] == ["busy"]
+    with context.db.read() as session:
+        assert session.scalars(select(WorkerRow.name)).all() == ["busy"]
+
+
+@pytest.mark.parametrize("known", ["new names", "changes"])
+def test_a_project_registers_so_many_new_things_a_minute(quick_client, clock, known):
+    limited(quick_client, registrations_per_minute=5)
+    admin = bearer(make_key(quick_client, "admin"))
+    quick_client.headers |= bearer(make_key(quick_client, "workers:lease", project="a", **admin))
+
+    def register(number):
+        name, fingerprint = (f"w{number}", FINGERPRINT) if known == "new names" else ("w", changed(number))
+        worker = SimulatedWorker(quick_client, name=name, fingerprint=fingerprint)
+        return worker.post("/v1/workers", {"name": name, "inventory": worker.inventory.model_dump(mode="json")})
+
+    for number in range(5):
+        assert register(number).status_code == 200
+    assert register(4).status_code == 200, "what is known costs nothing"
+    refused = register(5)
+    assert (refused.status_code, refused.json()["code"]) == (429, "quota_registrations")
+    clock.turn(int(refused.headers["retry-after"]))
+    assert register(5).status_code == 200

@@ -30,6 +30,10 @@ class Plan:
     """How long a simulated run takes."""
     reads: tuple[Read, ...] = ()
     study_id: str | None = None
+    key: str | None = None
+    """Of the workers and of who creates the studies; None: the service has no keys."""
+    name: str = "bench"
+    """What the workers' names begin with."""
 
 
 @dataclass
@@ -73,11 +77,11 @@ def cancel_left(url: str) -> None:
 async def _finish(urls: list[str], plan: Plan) -> Done:
     done = Done()
     over = False
-    async with client() as http, AsyncExitStack() as stack:
-        names = [f"bench-{index}" for index in range(plan.workers)]
+    async with client(plan.key) as http, AsyncExitStack() as stack:
+        names = [f"{plan.name}-{index}" for index in range(plan.workers)]
         alive = [SimulatedWorker(name, urls, done.seen, lambda: plan.run_s) for name in names]
         # A client each, as in life: httpx goes through all connections of a pool at every request.
-        own = [await stack.enter_async_context(client()) for _ in alive]
+        own = [await stack.enter_async_context(client(plan.key)) for _ in alive]
         # Registered before the studies, which need a live worker.
         tasks = [asyncio.create_task(worker.work(mine, lambda: over)) for worker, mine in zip(alive, own, strict=True)]
         while done.seen.statuses["register 200"] < plan.workers:

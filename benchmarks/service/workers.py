@@ -112,7 +112,8 @@ def _outcome(task: dict[str, Any]) -> dict[str, Any]:
     return {"measurement": measurement(speed).model_dump(mode="json")}
 
 
-def client() -> httpx.AsyncClient:
+def client(key: str | None = None) -> httpx.AsyncClient:
     """A client of services at plain HTTP: certificates, which take long to read, are not needed."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    return httpx.AsyncClient(timeout=30, limits=limits, trust_env=False, verify=False)
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    return httpx.AsyncClient(timeout=30, limits=limits, headers=headers, trust_env=False, verify=False)

@@ -17,7 +17,7 @@ from tests.support.real_parts import Crew, Stack, study, until
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(600)]
 
 LEASE_S, NO_PROGRESS_S = 8, 12
-PLAN = {"parity_steps": 2, "max_warmup_steps": 1, "window_steps": 10, "min_windows": 20, "max_windows": 20}
+PLAN = {"parity_steps": 2, "max_warmup_steps": 1, "window_steps": 10, "min_windows": 8, "max_windows": 8}
 """Long enough to be hit."""
 
 

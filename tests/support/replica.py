@@ -71,6 +71,11 @@ class Replica:
         if self._process is not None:
             self._process.wait()
 
+    def send(self, number: signal.Signals) -> None:
+        """Send the process a signal it goes on after, such as SIGSTOP."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
     def memory_mib(self, peak: bool = False) -> float:
         """Resident memory of the process, now or at its most."""
         assert self._process is not None

@@ -127,7 +127,7 @@ def full_disk_named(folder: Path) -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:
+    except Exception as error:  # a border: each backend's writer has errors of its own
         free = shutil.disk_usage(folder).free
         if free < _FULL or _has_no_space(error):
             shutil.rmtree(folder, ignore_errors=True)

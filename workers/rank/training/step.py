@@ -98,7 +98,7 @@ class EntryPointStep:
                 model = self._own.build_model(self._config, self._workload)
         except (torch.OutOfMemoryError, MemoryError):
             raise
-        except Exception as error:
+        except Exception as error:  # a border: the user's code may raise anything
             raise OwnStepError(f"{self._name}.build_model raised {type(error).__name__}: {error}") from error
         if not isinstance(model, nn.Module):
             raise OwnStepError(f"{self._name}.build_model returned a {type(model).__name__}; return a torch.nn.Module")
@@ -130,7 +130,7 @@ def _load(name: str) -> OwnStep:
         raise OwnStepError(f"entry_point ({name!r}) is {what} in the group {GROUP}; there are: {known}")
     try:
         own: OwnStep = found[0].load()
-    except Exception as error:
+    except Exception as error:  # a border: the user's code may raise anything
         raise OwnStepError(f"{found[0].value} of entry point {name} raised {type(error).__name__}: {error}") from error
     missing = [part for part in ("build_model", "make_batch", "loss") if not callable(getattr(own, part, None))]
     if missing:

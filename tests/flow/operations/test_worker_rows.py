@@ -71,7 +71,7 @@ def test_a_worker_that_never_ran_anything_is_forgotten_when_it_is_old(client, cl
     busy = SimulatedWorker(client, name="busy").register()
     create(client)
     busy.work()
-    SimulatedWorker(client, name="idle", fingerprint=changed(1)).register()
+    SimulatedWorker(client, name="idle", fingerprint=changed(99)).register()
     clock.turn((context.settings.keep_workers_days + 1) * 86_400)
     forgotten = retention.forget(context)
     assert (forgotten["workers"], forgotten["fingerprints"]) == (1, 1)

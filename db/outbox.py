@@ -6,7 +6,7 @@ study's own counter numbers them, hence whoever changes a study, its trials or a
 
 import json
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from sqlalchemy import inspect
@@ -15,10 +15,12 @@ from sqlalchemy.orm.unitofwork import UOWTransaction
 
 from shardtune.api_schemas.events import EventType
 from shardtune.api_schemas.studies import Contender, StudyState
+from shardtune.api_schemas.trials import TrialState
 from shardtune.db.queries import webhooks
-from shardtune.db.tables.studies import AttemptRow, EventRow, RunRow, StudyRow, TrialRow, WebhookRow
+from shardtune.db.tables.studies import AttemptRow, EventRow, StudyRow, TrialRow, WebhookRow
 
-_LISTENING = "webhooks that are notified"
+CLOCK = "tells the time of events"
+"""What a session carries under this is called for the moment."""
 
 
 class _Happened(NamedTuple):
@@ -32,18 +34,10 @@ class _Happened(NamedTuple):
 def record(session: Session, _flush: UOWTransaction, _instances: Any) -> None:
     """A listener of SQLAlchemy's `before_flush`."""
     with session.no_autoflush:
-        happened = [found for row in (*session.new, *session.dirty) for found in _changes(session, row)]
-        listening = _listening(session) if happened else ()
+        happened = [found for row in (*session.new, *session.dirty) for found in _changes(row)]
+        listening = webhooks.enabled(session) if happened else ()
         for found in sorted(happened, key=lambda found: found.order):
             _append(session, found, listening)
-
-
-def _listening(session: Session) -> Sequence[WebhookRow]:
-    """The webhooks, read once in a transaction: it flushes several times."""
-    if _LISTENING not in session.info:
-        session.info[_LISTENING] = webhooks.enabled(session)
-    found: Sequence[WebhookRow] = session.info[_LISTENING]
-    return found
 
 
 def _append(session: Session, found: _Happened, listening: Sequence[WebhookRow]) -> None:
@@ -51,7 +45,7 @@ def _append(session: Session, found: _Happened, listening: Sequence[WebhookRow])
     study = next(new, None) or session.get(StudyRow, found.study_id)
     assert study is not None, found.study_id
     study.last_event = (study.last_event or 0) + 1
-    now = datetime.now(UTC)
+    now = session.info[CLOCK]()
     session.add(EventRow(study=study, number=study.last_event, type=found.type, created_at=now, data=found.data))
     data = {"study_id": study.id, "number": study.last_event} | found.data
     _send(session, listening, study.id, study.project_id, found.type, data, now)
@@ -92,14 +86,14 @@ def _send(
             webhooks.add_delivery(session, webhook, kind, body, now)
 
 
-def _changes(session: Session, row: object) -> Iterator[_Happened]:
+def _changes(row: object) -> Iterator[_Happened]:
     match row:
         case StudyRow():
             yield from _of_study(row)
         case TrialRow():
             yield from _of_trial(row)
         case AttemptRow():
-            yield from _of_attempt(session, row)
+            yield from _of_attempt(row)
 
 
 def _changed(row: object, name: str) -> bool:
@@ -137,18 +131,19 @@ def _of_study(row: StudyRow) -> Iterator[_Happened]:
 def _of_trial(row: TrialRow) -> Iterator[_Happened]:
     data: dict[str, Any] = {"trial_number": row.number, "state": row.state.value}
     if inspect(row).pending:
-        described = {"origin": row.origin, "description": row.config.describe()}
-        yield _Happened(2, row.study_id, EventType.TRIAL_CREATED, data | described)
+        made = {"state": TrialState.WAITING.value, "origin": row.origin, "description": row.config.describe()}
+        yield _Happened(2, row.study_id, EventType.TRIAL_CREATED, data | made)
+        # One that is made for a worker that waits is given out in the same transaction.
+        if row.state is not TrialState.WAITING:
+            yield _Happened(2, row.study_id, EventType(f"trial.{row.state.value}"), data)
     elif _changed(row, "state"):
         if row.failure is not None:
             data |= {"failure": row.failure.kind.value, "message": row.failure.message}
         yield _Happened(2, row.study_id, EventType(f"trial.{row.state.value}"), data)
 
 
-def _of_attempt(session: Session, row: AttemptRow) -> Iterator[_Happened]:
-    run = session.get(RunRow, row.run_id)
-    assert run is not None, row.run_id
-    trial = session.get(TrialRow, run.trial_id) if run.trial_id is not None else None
+def _of_attempt(row: AttemptRow) -> Iterator[_Happened]:
+    run, trial = row.run, row.run.trial
     data = {
         "run_id": run.id,
         "purpose": run.purpose,

@@ -24,10 +24,14 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 from shardtune.db import outbox
+from shardtune.db.clock import DatabaseClock
+from shardtune.db.limits import DatabaseLimits
+from shardtune.db.tables.types import as_text
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
 _BUSY_TIMEOUT_MS = 30_000
-_LONGEST_HOLD = "60s"
+_LONGEST_HOLD_S = 60.0
+"""Where no limits are set."""
 _HOLD = text(
     "SELECT set_config('lock_timeout', :patience, true), "
     "set_config('idle_in_transaction_session_timeout', :longest, true), "
@@ -40,8 +44,11 @@ _MIGRATION_LOCK = 0x5348415244  # "SHARD": serialises concurrent upgrades on Pos
 class Database:
     """One engine and its two kinds of transaction."""
 
-    def __init__(self, url: str) -> None:
-        self.engine = make_engine(url)
+    def __init__(self, url: str, limits: DatabaseLimits | None = None) -> None:
+        """`limits`: None for migrations, maintenance and whoever else may take long."""
+        self.engine = make_engine(url, limits, json_deserializer=as_text)
+        self.clock = DatabaseClock(self.engine)
+        self._limits = limits
         self._write_engine = self.engine.execution_options(begin_immediate=True)
 
     @property
@@ -59,6 +66,7 @@ class Database:
     def write(self) -> Iterator[Session]:
         """A session that commits at the end, or rolls back when an exception leaves it."""
         with Session(self._write_engine, expire_on_commit=False) as session, session.begin():
+            session.info[outbox.CLOCK] = self.clock
             event.listen(session, "before_flush", outbox.record)
             yield session
 
@@ -66,15 +74,20 @@ class Database:
     def sole(self, name: str, patience_s: float) -> Iterator[bool]:
         """Hold a name against every other process on a Postgres; False when another one held it for that long.
 
-        It is let go with the connection, so a process that dies holds nothing; one that hangs is cut off in a minute.
+        It is let go with the connection, so a process that dies holds nothing; one that hangs is cut off.
         SQLite has one machine's few processes, and nothing is held.
         """
         if self.is_sqlite:
             yield True
             return
         with self.engine.connect() as connection:
+            longest_s = self._limits.idle_s if self._limits else _LONGEST_HOLD_S
+            patience_s = min(patience_s, self._limits.lock_s if self._limits else patience_s)
             try:
-                connection.execute(_HOLD, {"name": name, "patience": f"{patience_s:g}s", "longest": _LONGEST_HOLD})
+                connection.execute(
+                    _HOLD,
+                    {"name": name, "patience": f"{patience_s * 1000:.0f}ms", "longest": f"{longest_s * 1000:.0f}ms"},
+                )
                 got = True
             except OperationalError as error:
                 if not isinstance(error.orig, LockNotAvailable):
@@ -122,11 +135,16 @@ def without_secrets(url: URL) -> str:
     return url.set(query={}).render_as_string(hide_password=True)
 
 
-def make_engine(url: str, **options: Any) -> Engine:
+def make_engine(url: str, limits: DatabaseLimits | None = None, **options: Any) -> Engine:
     """An engine with the settings both databases need; creates the folder of a SQLite file."""
     parsed = parse_url(url)
     if parsed.get_backend_name() == "postgresql":
-        return create_engine(parsed, pool_pre_ping=True, **options)
+        if limits is None:
+            return create_engine(parsed, pool_pre_ping=True, **options)
+        bounded = {"connect_args": limits.connect_args(parsed), **limits.pool(), **options}
+        engine = create_engine(parsed, pool_pre_ping=True, **bounded)
+        limits.bound(engine)
+        return engine
     assert parsed.database is not None
     Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
     engine = create_engine(parsed, connect_args={"timeout": _BUSY_TIMEOUT_MS / 1000}, **options)

@@ -20,6 +20,7 @@ from shardtune.service.http.input_guard import READABLE
 from shardtune.service.leasing import long_poll
 from shardtune.service.lifecycle import expiry
 from shardtune.service.observability.telemetry import NAMED, config
+from shardtune.service.process import clock
 from shardtune.service.process.context import Context
 from shardtune.service.recommendations import record
 from shardtune.service.routes import (
@@ -43,6 +44,7 @@ from shardtune.service.studies import event_stream
 from shardtune.service.webhooks import deliveries
 
 _LOOPS = (
+    clock.keep_reading,
     expiry.keep_sweeping,
     event_stream.keep_polling,
     long_poll.keep_looking,
@@ -84,7 +86,7 @@ def create_app(
     False leaves SQLite as it is, too.
     """
     settings = settings or (context.settings if context else Settings())
-    context = context or Context(Database(settings.database_url), settings)
+    context = context or Context.opened(settings)
     app = FastAPI(
         title="Shardtune",
         version=_version(),
@@ -114,6 +116,7 @@ def _lifespan(migrate: bool) -> Callable[[FastAPI], AbstractAsyncContextManager[
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         context: Context = app.state.context
         await run_in_threadpool(prepare_database, context.db, context.settings.database_url, migrate)
+        await run_in_threadpool(context.db.clock.read)
         await run_in_threadpool(record.adopt_earlier, context)
         tasks = [asyncio.create_task(loop(context)) for loop in _LOOPS]
         try:

@@ -1,5 +1,6 @@
 """What an operator can set; every field is read from `SHARDTUNE_<NAME>`."""
 
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field, SecretStr, field_validator
@@ -8,6 +9,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from shardtune.api_schemas.measurements import MeasurePlan
 from shardtune.api_schemas.restart import RestartPlan
 from shardtune.api_schemas.times import check_windows, check_zone
+from shardtune.db.limits import DatabaseLimits
 from shardtune.db.session import parse_url
 
 DEFAULT_DATABASE_URL = "sqlite:///.shardtune/shardtune.sqlite3"
@@ -22,6 +24,14 @@ class Settings(BaseSettings):
 
     database_url: str = DEFAULT_DATABASE_URL
     """`sqlite:///PATH` or `postgresql://USER@HOST/NAME`."""
+    database_connections: int = Field(default=15, ge=4)
+    """To Postgres, that this process opens at most."""
+    database_lock_s: float | None = Field(default=None, gt=0)
+    """How long a request waits for a row that another holds, or for a free connection. None: a fifth of the lease."""
+    database_statement_s: float | None = Field(default=None, gt=0)
+    """How long one SQL statement may take. None: half the lease."""
+    database_idle_s: float | None = Field(default=None, gt=0)
+    """After this the server ends a transaction that asks nothing: how long a lost host holds rows. None: half the lease."""
     log_level: str = "INFO"
     require_keys: bool = False
     """Without any API key everything is refused, also to this machine. For a service behind a proxy, which makes everybody
@@ -114,3 +124,15 @@ class Settings(BaseSettings):
     def _known_database(cls, url: str) -> str:
         parse_url(url)
         return url
+
+    @property
+    def database_limits(self) -> DatabaseLimits:
+        """What is set, and the rest as the lease needs it."""
+        limits = DatabaseLimits.within(self.lease_s, self.database_connections)
+        limits = replace(
+            limits,
+            lock_s=self.database_lock_s or limits.lock_s,
+            statement_s=self.database_statement_s or limits.statement_s,
+            idle_s=self.database_idle_s or limits.idle_s,
+        )
+        return replace(limits, silence_s=max(limits.silence_s, limits.statement_s * 1.2))

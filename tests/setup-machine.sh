@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Install the system programs the tests run against (PostgreSQL's server, a C++ compiler, a browser), where they are missing.
+# Install the system programs the tests run against (PostgreSQL's server, a C++ compiler, a browser, a false clock, network links to cut), where they are missing.
 set -euo pipefail
 packages=()
 ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 && command -v pg_virtualenv >/dev/null || packages+=(postgresql postgresql-common)
 command -v g++ >/dev/null || packages+=(g++)
 command -v chromium >/dev/null || packages+=(chromium fonts-dejavu-core)
+ls /usr/lib/*/faketime/libfaketime.so.1 >/dev/null 2>&1 || packages+=(libfaketime)
+command -v ip >/dev/null || packages+=(iproute2)
 if [ ${#packages[@]} -gt 0 ]; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
         apt-get update -qq

@@ -19,7 +19,7 @@ import httpx
 
 from benchmarks.service import figures, load, stored
 from shardtune.db.session import Database, upgrade
-from tests.support import history
+from tests.support import history, statements
 from tests.support.postgres_server import PostgresServer
 from tests.support.replica import Replica
 
@@ -46,8 +46,10 @@ def main() -> int:
         stack.callback(database.close)
         load.cancel_left(replicas[0].url)
         _make_template([replica.url for replica in replicas])
+        # Of one process that knows what it did last, and of two that take turns and have to read what the other did.
+        counted = {f"{many} processes": statements.count(url, many) for many in (1, 2)}
         rounds = [_round(options, database, replicas, count) for count in options.stored]
-    answer = {"machine": figures.machine(), "options": vars(options), "rounds": rounds}
+    answer = {"machine": figures.machine(), "options": vars(options), "statements": counted, "rounds": rounds}
     print(json.dumps(answer, default=str) if options.json else json.dumps(answer, indent=1, default=str))
     return 1 if any(one.get("faults") for one in rounds) else 0
 

@@ -1,7 +1,8 @@
-"""Kill at random for a while, then look whether anything was lost: `python -m benchmarks.service.soak --minutes 10`.
+"""Kill and freeze at random for a while, then look whether anything was lost: `python -m benchmarks.service.soak --minutes 10`.
 
-Service replicas and workers die by SIGKILL, the database by an immediate shutdown; all come back. Studies are created
-as long as time is left; at the end every study must finish, and the history must be right. The seed is printed.
+Service replicas and workers die by SIGKILL, the database by an immediate shutdown; all come back. Replicas freeze for
+longer than a lease and go on as if nothing had been, and the database hangs. Studies are created as long as time is left;
+at the end every study must finish, and the history must be right. The seed is printed.
 """
 
 import argparse
@@ -26,8 +27,13 @@ from tests.support.postgres_server import PostgresServer
 from tests.support.replica import Replica
 from tests.support.simulated_worker import CLUSTER, SPEC
 
-_SETTINGS = {"lease_s": 4, "heartbeat_s": 0.5, "sweep_s": 0.5, "poll_s": 0.2}
+_LEASE_S = 4.0
+_SETTINGS = {"lease_s": _LEASE_S, "heartbeat_s": 0.5, "sweep_s": 0.5, "poll_s": 0.2}
 _MOST_OPEN = 4
+_ANSWER_S = 3.0
+"""A replica that is frozen takes connections and answers nothing."""
+_FAULTS = {"kill service": 4, "kill worker": 5, "crash database": 1, "freeze service": 3, "hang database": 1}
+"""What is done to them, and how often beside the others."""
 _FINISH_S = 180.0
 
 
@@ -36,7 +42,8 @@ class Soak:
     """What happened."""
 
     seed: int
-    kills: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+    """What was done to the parts."""
     studies: dict[str, str] = field(default_factory=dict)
     """State by study."""
 
@@ -75,7 +82,7 @@ def main() -> int:
     print(f"seed {seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="shardtune-soak-") as folder, PostgresServer() as server:
         soak, faults = run(server, Path(folder), seed, options.minutes * 60, options.replicas, options.workers)
-    counts = {"kills": dict(soak.kills), "studies": dict(Counter(soak.studies.values()))}
+    counts = {"done_to_them": dict(soak.faults), "studies": dict(Counter(soak.studies.values()))}
     print(json.dumps({"seed": seed, "minutes": options.minutes, "faults": faults} | counts, indent=1))
     return 1 if faults else 0
 
@@ -83,7 +90,7 @@ def main() -> int:
 def run(
     server: PostgresServer, folder: Path, seed: int, seconds: float, replicas: int, workers: int
 ) -> tuple[Soak, list[str]]:
-    """Kill for so long, let everything finish, check. Returns what happened and every fault found."""
+    """Do harm for so long, let everything finish, check. Returns what happened and every fault found."""
     url = server.url.format(name="postgres")
     upgrade(url)
     soak, chooser = Soak(seed), random.Random(seed)
@@ -97,7 +104,7 @@ def run(
             service.wait_until_ready()
         for life in lives:
             life.start()
-        _kill_for(soak, chooser, seconds, server, services, lives)
+        _harm_for(soak, chooser, seconds, server, services, lives)
         unfinished = _finish(soak, addresses)
         database = Database(url)
         try:
@@ -113,7 +120,7 @@ def run(
             service.kill(signal.SIGTERM)
 
 
-def _kill_for(
+def _harm_for(
     soak: Soak,
     chooser: random.Random,
     seconds: float,
@@ -122,28 +129,41 @@ def _kill_for(
     lives: list[WorkerProcess],
 ) -> None:
     until_s = time.monotonic() + seconds
+    frozen: dict[str, float] = {}
     while time.monotonic() < until_s:
         _create(soak, chooser, [service.url for service in services])
         time.sleep(chooser.uniform(0.5, 3.0))
-        what = chooser.choices(["service", "worker", "database"], weights=[4, 5, 1])[0]
-        soak.kills[what] += 1
-        if what == "service":
-            service = chooser.choice(services)
-            service.kill(chooser.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM]))
-            time.sleep(chooser.uniform(0, 2))
-            service.start()
-        elif what == "worker":
-            life = chooser.choice(lives)
-            life.kill()
-            life.start()
-        else:
-            server.crash()
-            time.sleep(chooser.uniform(0, 3))
-            server.start()
+        what = chooser.choices(list(_FAULTS), weights=list(_FAULTS.values()))[0]
+        soak.faults[what] += 1
+        service = chooser.choice(services)
+        match what:
+            case "kill service":
+                service.kill(chooser.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM]))
+                time.sleep(chooser.uniform(0, 2))
+                service.start()
+            case "freeze service":
+                service.send(signal.SIGSTOP)
+                frozen[service.url] = time.monotonic() + chooser.uniform(1.0, 3.0) * _LEASE_S
+            case "kill worker":
+                life = chooser.choice(lives)
+                life.kill()
+                life.start()
+            case "crash database":
+                server.crash()
+                time.sleep(chooser.uniform(0, 3))
+                server.start()
+            case "hang database":
+                server.send_signal(signal.SIGSTOP)
+                time.sleep(chooser.uniform(1, 2 * _LEASE_S))
+                server.send_signal(signal.SIGCONT)
         for service in services:
+            if frozen.get(service.url, 0.0) < time.monotonic():
+                service.send(signal.SIGCONT)
             # One that came up while the database was away has ended with a message, as it should.
             if not service.is_alive():
                 service.start()
+    for service in services:
+        service.send(signal.SIGCONT)
 
 
 def _create(soak: Soak, chooser: random.Random, urls: list[str]) -> None:
@@ -183,7 +203,7 @@ def _finish(soak: Soak, urls: list[str]) -> dict[str, str]:
 def _call(urls: list[str], method: str, path: str, body: object) -> httpx.Response | None:
     for url in urls:
         try:
-            return httpx.request(method, url + path, json=body, timeout=10, trust_env=False)
+            return httpx.request(method, url + path, json=body, timeout=_ANSWER_S, trust_env=False)
         except httpx.TransportError:
             continue
     return None

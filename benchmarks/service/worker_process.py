@@ -6,11 +6,15 @@ import sys
 
 from benchmarks.service.workers import Seen, SimulatedWorker, client
 
+_WAIT_S = 1.0
+
 
 async def main(name: str, urls: list[str]) -> None:
     """Work for ever."""
-    async with client() as http:
-        await SimulatedWorker(name, urls, Seen(), lambda: random.uniform(0.05, 1.5)).work(http, lambda: False)
+    # As patient as a worker is: a replica that is frozen takes the request and does not answer.
+    async with client(timeout_s=5 + _WAIT_S) as http:
+        worker = SimulatedWorker(name, urls, Seen(), lambda: random.uniform(0.05, 1.5))
+        await worker.work(http, lambda: False, wait_s=_WAIT_S)
 
 
 if __name__ == "__main__":

@@ -112,8 +112,8 @@ def _outcome(task: dict[str, Any]) -> dict[str, Any]:
     return {"measurement": measurement(speed).model_dump(mode="json")}
 
 
-def client(key: str | None = None) -> httpx.AsyncClient:
+def client(key: str | None = None, timeout_s: float = 30) -> httpx.AsyncClient:
     """A client of services at plain HTTP: certificates, which take long to read, are not needed."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    return httpx.AsyncClient(timeout=30, limits=limits, headers=headers, trust_env=False, verify=False)
+    return httpx.AsyncClient(timeout=timeout_s, limits=limits, headers=headers, trust_env=False, verify=False)

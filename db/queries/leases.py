@@ -10,7 +10,8 @@ from typing import Any
 from sqlalchemy import CursorResult, and_, func, select, update
 from sqlalchemy.orm import Session, aliased, joinedload
 
-from shardtune.api_schemas.trials import OPEN_TRIAL_STATES, AttemptEnd, RunPurpose, TrialState
+from shardtune.api_schemas.trials import OPEN_TRIAL_STATES, RunPurpose, TrialState
+from shardtune.db.queries import webhooks
 from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow, TrialRow, WorkerRow
 
 
@@ -23,12 +24,12 @@ def add_run(
     block: int | None = None,
 ) -> RunRow:
     """A new waiting run; with a `block` it is one of the study's present promotion. The caller holds the study's lock."""
-    query = select(func.coalesce(func.max(RunRow.position) + 1, 0)).where(RunRow.study_id == study.id)
+    following = select(func.coalesce(func.max(RunRow.position) + 1, 0)).where(RunRow.study_id == study.id)
     run = RunRow(
         id=f"run-{secrets.token_hex(8)}",
         study_id=study.id,
         trial=trial,
-        position=session.scalars(query).one(),
+        position=following.scalar_subquery(),
         purpose=purpose,
         promotion_round=study.promotion_round if block is not None else 0,
         block=block,
@@ -37,7 +38,6 @@ def add_run(
         created_at=now,
     )
     session.add(run)
-    session.flush()
     return run
 
 
@@ -46,17 +46,24 @@ def get(session: Session, run_id: str) -> RunRow | None:
     return session.get(RunRow, run_id, options=[joinedload(RunRow.trial)])
 
 
-def lock(session: Session, run_id: str) -> RunRow:
-    """A run, held until the transaction ends; read anew."""
-    query = select(RunRow).where(RunRow.id == run_id).with_for_update(key_share=True, of=RunRow)
-    return session.scalars(query.execution_options(populate_existing=True)).one()
+def lock_with_study(session: Session, run_id: str) -> tuple[StudyRow, RunRow] | None:
+    """A run and its study, held until the transaction ends; read anew."""
+    query = select(StudyRow, RunRow).join(RunRow, RunRow.study_id == StudyRow.id).where(RunRow.id == run_id)
+    # In this order, by note [lock order]; FOR NO KEY UPDATE: rows that refer to them may still be written.
+    query = query.with_for_update(key_share=True, of=(StudyRow, RunRow))
+    found = session.execute(query.execution_options(populate_existing=True)).one_or_none()
+    return (found[0], found[1]) if found is not None else None
 
 
-def held_by(session: Session, worker_session: str) -> RunRow | None:
-    """The live lease of a worker session."""
-    return session.scalars(
-        select(RunRow).where(RunRow.worker_session == worker_session, RunRow.state == TrialState.RUNNING)
-    ).one_or_none()
+def worker_and_held(session: Session, worker_session: str) -> tuple[WorkerRow, RunRow | None] | None:
+    """The worker whose present life this is, with its live lease."""
+    held = and_(RunRow.worker_session == WorkerRow.session, RunRow.state == TrialState.RUNNING)
+    query = select(WorkerRow, RunRow, webhooks.ANY_ENABLED).outerjoin(RunRow, held)
+    found = session.execute(query.where(WorkerRow.session == worker_session)).one_or_none()
+    if found is None:
+        return None
+    webhooks.note_whether_any(session, found[2])
+    return found[0], found[1]
 
 
 def next_waiting(session: Session, study_id: str) -> RunRow | None:
@@ -66,6 +73,7 @@ def next_waiting(session: Session, study_id: str) -> RunRow | None:
         .where(RunRow.study_id == study_id, RunRow.state == TrialState.WAITING)
         .order_by(RunRow.position)
         .limit(1)
+        .options(joinedload(RunRow.trial))
     ).one_or_none()
 
 
@@ -112,6 +120,21 @@ def begun_blocks(session: Session, study_ids: Sequence[str]) -> dict[str, frozen
     return found
 
 
+def began_block(session: Session, run: RunRow) -> frozenset[str]:
+    """Ids of the workers that have run, or run, other parts of a run's block."""
+    same = (
+        RunRow.study_id == run.study_id,
+        RunRow.purpose == run.purpose,
+        RunRow.promotion_round == run.promotion_round,
+        RunRow.block == run.block,
+        RunRow.id != run.id,
+    )
+    query = select(RunRow.worker_id).where(*same, RunRow.worker_id.is_not(None)).distinct()
+    # The run itself may be new, and written once it is given out.
+    with session.no_autoflush:
+        return frozenset(worker_id for worker_id in session.scalars(query) if worker_id is not None)
+
+
 def promotion_cost(session: Session, confirm_ids: Sequence[str]) -> tuple[int, float]:
     """Number of these fresh runs, and the GPU-seconds of their attempts."""
     if not confirm_ids:
@@ -145,9 +168,7 @@ def start(session: Session, run: RunRow, worker: WorkerRow, now: datetime, lease
     run.fingerprint_key = worker.fingerprint_key
     run.started_at, run.lease_until, run.progress = now, lease_until, None
     session.add(
-        AttemptRow(
-            run_id=run.id, attempt=run.attempt, worker_id=worker.id, worker_session=worker.session, started_at=now
-        )
+        AttemptRow(run=run, attempt=run.attempt, worker_id=worker.id, worker_session=worker.session, started_at=now)
     )
 
 
@@ -175,7 +196,9 @@ def attempt_of(session: Session, run_id: str, attempt: int) -> AttemptRow | None
     ).one_or_none()
 
 
-def ends(session: Session, run_id: str) -> list[AttemptEnd]:
-    """How the finished attempts at a run ended, in order."""
-    query = select(AttemptRow.end).where(AttemptRow.run_id == run_id, AttemptRow.end.is_not(None))
-    return [end for end in session.scalars(query.order_by(AttemptRow.attempt)) if end is not None]
+def attempts(session: Session, run_id: str) -> list[AttemptRow]:
+    """The attempts at a run in order. The caller holds the run's study."""
+    query = select(AttemptRow, webhooks.ANY_ENABLED).where(AttemptRow.run_id == run_id).order_by(AttemptRow.attempt)
+    found = session.execute(query).all()
+    webhooks.note_whether_any(session, not found or found[0][1])
+    return [row[0] for row in found]

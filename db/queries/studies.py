@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import func, select, tuple_
-from sqlalchemy.orm import Session, load_only
+from sqlalchemy import Select, func, select, tuple_
+from sqlalchemy.orm import Session, joinedload, load_only
 
-from shardtune.api_schemas.studies import StudyState
+from shardtune.api_schemas.studies import StudyPurpose, StudyState
 from shardtune.api_schemas.trials import TrialState
 from shardtune.db.tables.studies import RejectionRow, RunRow, StudyRow, TrialRow
 
@@ -54,18 +54,57 @@ def page(
     return session.scalars(query).all()
 
 
-def running(session: Session) -> Sequence[StudyRow]:
-    """Running studies, oldest first, which is the order they are served in; large columns are read when asked for."""
+@dataclass(frozen=True)
+class OpenStudy:
+    """A running study as a question for work sees it."""
+
+    study: StudyRow
+    """Without its large columns."""
+    open_states: frozenset[TrialState]
+    """Of waiting and running runs, which there are."""
+
+    @property
+    def is_background(self) -> bool:
+        """Nobody waits for it, and it may spend only what the day has left."""
+        return self.study.purpose != StudyPurpose.USER
+
+    @property
+    def has_waiting(self) -> bool:
+        """A run may be taken."""
+        return TrialState.WAITING in self.open_states
+
+
+def open_ones(session: Session) -> list[OpenStudy]:
+    """Running studies with their projects, oldest first, which is the order they are served in."""
+    states = (TrialState.WAITING, TrialState.RUNNING)
+    there = [
+        select(RunRow.id).where(RunRow.study_id == StudyRow.id, RunRow.state == state).exists() for state in states
+    ]
+    query = _running().add_columns(*there).options(joinedload(StudyRow.project))
+    return [
+        OpenStudy(row[0], frozenset(state for state, is_there in zip(states, row[1:], strict=True) if is_there))
+        for row in session.execute(query)
+    ]
+
+
+def _running() -> Select[StudyRow]:
+    """Large columns are read when asked for."""
     few = (StudyRow.version, StudyRow.phase, StudyRow.cluster, StudyRow.fingerprint_key, StudyRow.project_id)
     query = select(StudyRow).where(StudyRow.state == StudyState.RUNNING)
     query = query.options(load_only(*few, StudyRow.purpose, StudyRow.system_study))
-    return session.scalars(query.order_by(StudyRow.created_at, StudyRow.id)).all()
+    return query.order_by(StudyRow.created_at, StudyRow.id)
+
+
+def running(session: Session) -> Sequence[StudyRow]:
+    """Running studies, oldest first."""
+    return session.scalars(_running()).all()
 
 
 def read_specs(session: Session, rows: Sequence[StudyRow]) -> None:
     """Read what these are about, in one query."""
     ids = [row.id for row in rows]
-    session.scalars(select(StudyRow).where(StudyRow.id.in_(ids)).options(load_only(StudyRow.spec))).all()
+    if ids:
+        session.scalars(select(StudyRow).where(StudyRow.id.in_(ids)).options(load_only(StudyRow.spec))).all()
 
 
 def with_running_runs(session: Session) -> set[str]:

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from shardtune.api_schemas.trials import RunPurpose, TrialState
 from shardtune.db.listing import Page, paged
 from shardtune.db.tables.studies import AttemptRow, RunRow, TrialRow
+from shardtune.db.tables.types import AnyJson
 
 _MEASURED = type_coerce(RunRow.measurement, JSON)
 _FAILURE = type_coerce(TrialRow.failure, JSON)
@@ -98,7 +99,7 @@ def _points(study_id: str, chosen: TrialFilter) -> Select[Any]:
             TrialRow.number,
             TrialRow.state,
             TrialRow.origin,
-            _CONFIG,
+            type_coerce(TrialRow.config, AnyJson),
             _FAILURE["kind"].as_string(),
             _FAILURE["message"].as_string(),
             _FAILURE["peak_allocated_gib"].as_float(),

@@ -15,16 +15,16 @@ from shardtune.db.tables.studies import AttemptRow, RejectionRow, RunRow, TrialR
 def add(
     session: Session,
     study_id: str,
+    number: int,
     config: TrialConfig,
     origin: TrialOrigin,
     now: datetime,
     prediction: TrialPrediction | None = None,
 ) -> TrialRow:
-    """A new waiting trial with the next number. The caller holds the study's lock."""
-    query = select(func.coalesce(func.max(TrialRow.number) + 1, 0)).where(TrialRow.study_id == study_id)
+    """A new waiting trial; its number is that of the trials before it. The caller holds the study's lock."""
     row = TrialRow(
         study_id=study_id,
-        number=session.scalars(query).one(),
+        number=number,
         state=TrialState.WAITING,
         origin=origin,
         config=config,
@@ -33,7 +33,6 @@ def add(
         created_at=now,
     )
     session.add(row)
-    session.flush()
     return row
 
 

@@ -10,6 +10,10 @@ from sqlalchemy.orm import Session, joinedload
 from shardtune.api_schemas.webhooks import DeliveryState
 from shardtune.db.tables.studies import DeliveryRow, WebhookRow
 
+ANY_ENABLED = select(WebhookRow.id).where(WebhookRow.is_enabled).exists()
+"""A column for a query that is made anyway: mostly there is none, and then nothing else is asked."""
+_ENABLED = "webhooks that are told of events"
+
 
 def get(session: Session, webhook_id: str) -> WebhookRow | None:
     return session.get(WebhookRow, webhook_id)
@@ -33,8 +37,17 @@ def count(session: Session, project_id: str | None) -> int:
 
 
 def enabled(session: Session) -> Sequence[WebhookRow]:
-    """Webhooks that are told of events."""
-    return session.scalars(select(WebhookRow).where(WebhookRow.is_enabled)).all()
+    """Webhooks that are told of events; read once in a transaction."""
+    if _ENABLED not in session.info:
+        session.info[_ENABLED] = session.scalars(select(WebhookRow).where(WebhookRow.is_enabled)).all()
+    found: Sequence[WebhookRow] = session.info[_ENABLED]
+    return found
+
+
+def note_whether_any(session: Session, is_any: bool) -> None:
+    """What `ANY_ENABLED` came to in this transaction: where there are none, `enabled` need not look."""
+    if not is_any:
+        session.info.setdefault(_ENABLED, ())
 
 
 def keep(session: Session, webhook_ids: Collection[str]) -> frozenset[str]:

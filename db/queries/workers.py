@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime
 
-from sqlalchemy import JSON, ColumnElement, func, or_, select, type_coerce
+from sqlalchemy import JSON, ColumnElement, func, or_, select, type_coerce, update
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.hardware import Inventory, MeasuredHardware
@@ -57,6 +57,13 @@ def lock(session: Session, worker_id: str) -> WorkerRow | None:
 def by_session(session: Session, worker_session: str) -> WorkerRow | None:
     """The worker whose present life this is."""
     return session.scalars(select(WorkerRow).where(WorkerRow.session == worker_session)).one_or_none()
+
+
+def note_seen(session: Session, worker_session: str, now: datetime) -> bool:
+    """Note that a worker was heard of; whether it is to take no more work."""
+    told = update(WorkerRow).where(WorkerRow.session == worker_session).values(seen_at=now)
+    told = told.returning(WorkerRow.is_draining).execution_options(synchronize_session=False)
+    return bool(session.scalars(told).one_or_none())
 
 
 def page(session: Session, project_id: str | None, after: str | None, limit: int) -> Sequence[WorkerRow]:

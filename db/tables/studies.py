@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import JSON, ForeignKey, Index, String, Text, UniqueConstraint, text
+from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from shardtune.api_schemas.events import EventType
@@ -252,7 +252,7 @@ class EventRow(Row):
     number: Mapped[int]
     type: Mapped[EventType] = mapped_column(words(EventType, 32))
     created_at: Mapped[datetime]
-    data: Mapped[dict[str, Any]] = mapped_column(JSON)
+    data: Mapped[dict[str, Any]] = mapped_column(Stored(dict[str, Any]))
 
     study: Mapped[StudyRow] = relationship()
 

@@ -1,15 +1,24 @@
 """Column types that behave the same on SQLite and Postgres."""
 
+import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, TypeVar
+from functools import lru_cache
+from typing import Any, TypeVar, get_origin
 
 from pydantic import TypeAdapter
 from sqlalchemy import JSON, DateTime, Dialect, Enum, TextClause, text
 from sqlalchemy.types import TypeDecorator
 
 T = TypeVar("T")
+_MOST_KEPT = 1024
+"""Values of one column."""
+
+
+def as_text(stored: str | bytes) -> str | bytes:
+    """What the drivers are told to make of JSON: nothing, as `Stored` reads its text."""
+    return stored
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -42,6 +51,9 @@ class Stored(TypeDecorator[T]):
         super().__init__()
         self.kind = kind
         self._adapter = TypeAdapter(kind)
+        # The same few clusters, configurations and measurements are read again and again, and none of them ever changes.
+        is_mutable = get_origin(kind) is dict
+        self._read = self._adapter.validate_json if is_mutable else lru_cache(_MOST_KEPT)(self._adapter.validate_json)
 
     def process_bind_param(self, value: T | None, dialect: Dialect) -> Any:
         """The value as plain JSON."""
@@ -49,11 +61,22 @@ class Stored(TypeDecorator[T]):
 
     def process_result_value(self, value: Any, dialect: Dialect) -> T | None:
         """The value, validated again: a row edited by hand fails here, not in the search."""
-        return None if value is None else self._adapter.validate_python(value)
+        return None if value is None else self._read(value)
 
     def coerce_compared_value(self, op: Any, value: Any) -> Any:
         """Compare as this type."""
         return self
+
+
+class AnyJson(TypeDecorator[Any]):
+    """JSON without a schema of ours, for queries that want to see what is stored as it is."""
+
+    impl = JSON
+    cache_ok = True
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
+        """What is stored."""
+        return None if value is None else json.loads(value)
 
 
 def among(column: str, states: Sequence[StrEnum]) -> TextClause:

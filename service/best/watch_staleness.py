@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
@@ -22,7 +23,7 @@ from shardtune.db.queries import best, fingerprints, retunes
 from shardtune.db.queries.fingerprints import ServedCase
 from shardtune.db.tables.best import ServedCaseRow
 from shardtune.db.tables.fingerprints import FingerprintPeriodRow
-from shardtune.service.process.background import run_every
+from shardtune.service.process.background import count_done, run_every
 from shardtune.service.process.context import Context
 from shardtune.service.recommendations.record import SERVICE, note_decision
 from shardtune.service.retuning import queue
@@ -55,7 +56,7 @@ def watch(context: Context) -> int:
     """Mark what the fleet of now makes stale or fresh, and announce what has settled; returns how many rows changed."""
     with context.db.read() as session:
         moves = list(_moves(context, session))
-    return sum(_make(context, move) for move in moves)
+    return count_done(moves, partial(_make, context), lambda move: move.case.case_key)
 
 
 async def keep_watching(context: Context) -> None:

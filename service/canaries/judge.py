@@ -23,7 +23,7 @@ from shardtune.db.tables.canaries import CanaryRow
 from shardtune.db.tables.studies import StudyRow, WorkerRow
 from shardtune.service.canaries import reference, send
 from shardtune.service.lifecycle import transitions
-from shardtune.service.process.background import run_every
+from shardtune.service.process.background import count_done, run_every
 from shardtune.service.process.context import Context
 from shardtune.service.recommendations.record import SERVICE, note_decision, notify
 from shardtune.service.retuning import queue
@@ -38,10 +38,10 @@ def watch(context: Context) -> int:
     """Judge the canaries that have run, and begin those that are due; returns how many were judged or begun."""
     with context.db.read() as session:
         waiting = [(row.id, row.study_id) for row in canaries.open_ones(session)]
-    judged = sum(_judge(context, canary_id, study_id) for canary_id, study_id in waiting)
+    judged = count_done(waiting, lambda canary: _judge(context, *canary), lambda canary: canary[1])
     with context.db.read() as session:
         cases = send.watched(context, session)
-    return judged + sum(send.begin(context, *case) for case in cases)
+    return judged + count_done(cases, lambda case: send.begin(context, *case), lambda case: case[1])
 
 
 async def keep_watching(context: Context) -> None:

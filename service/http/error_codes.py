@@ -95,6 +95,7 @@ CODES: dict[str, Meaning] = {
     "quota_running_studies": Meaning(429, "the project runs as many studies as it may; see Retry-After"),
     "quota_gpu_seconds": Meaning(429, "the project's GPU-seconds of the day are used up; see Retry-After"),
     "internal_error": Meaning(500, "the service failed on this request; its log has the reason"),
+    "database_busy": Meaning(503, "what the request needs is held by another, or a statement took too long; try again"),
     "database_unreachable": Meaning(503, "the database does not answer; try again"),
     "database_not_migrated": Meaning(503, "the database is at another revision than the service"),
 }

@@ -20,12 +20,13 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import iter_route_contexts
 from pydantic import JsonValue
-from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
+from shardtune.db.limits import is_busy, is_outage
 from shardtune.service.http.error_codes import CODES, FieldError, Problem
 from shardtune.service.http.validation_errors import (
     FIELD_FIRST,
@@ -127,8 +128,8 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(ClientDisconnect, _gone)
-    for away in (OperationalError, InterfaceError, PoolTimeout):
-        app.add_exception_handler(away, _database_unreachable)
+    for failed in (DBAPIError, PoolTimeout):
+        app.add_exception_handler(failed, _database_failed)
     app.add_exception_handler(Exception, _unexpected)
 
 
@@ -183,10 +184,16 @@ def _unexpected(request: Request, error: Exception) -> JSONResponse:
     return problem(500, "internal_error", detail)
 
 
-def _database_unreachable(request: Request, error: Exception) -> JSONResponse:
-    log.error("database unreachable", exc_info=error, extra={"method": request.method, "path": request.url.path})
-    detail = "the database does not answer, or is locked; try again"
-    return problem(503, "database_unreachable", detail, headers={"Retry-After": str(_RETRY_S)})
+def _database_failed(request: Request, error: Exception) -> JSONResponse:
+    if not is_outage(error):
+        raise error
+    extra, headers = {"method": request.method, "path": request.url.path}, {"Retry-After": str(_RETRY_S)}
+    if is_busy(error):
+        log.warning("database busy: %s", error, extra=extra)
+        detail = "another transaction holds what this one needs, or the database is overloaded; try again"
+        return problem(503, "database_busy", detail, headers=headers)
+    log.error("database unreachable", exc_info=error, extra=extra)
+    return problem(503, "database_unreachable", "the database does not answer; try again", headers=headers)
 
 
 def _validation_error(_request: Request, error: Exception) -> JSONResponse:

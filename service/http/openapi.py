@@ -14,10 +14,11 @@ from fastapi.openapi.utils import get_openapi
 from shardtune.service.http.error_codes import problems
 
 _METHODS = ("get", "post", "put", "patch", "delete")
-_ANYWHERE = ("invalid_request", "internal_error", "database_unreachable")
+_ANYWHERE = ("invalid_request", "internal_error", "database_busy", "database_unreachable")
 _WITH_BODY = ("bad_request", "content_too_large")
 _WITH_NAME = ("invalid_idempotency_key", "idempotency_key_reused", "content_too_large")
 _WITH_KEY = ("key_required", "key_invalid", "scope_missing", "local_only", "quota_requests")
+_LATER = ("429", "503")
 _PROBLEM = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
 
 
@@ -56,7 +57,7 @@ def _complete(operation: dict[str, Any]) -> None:
     for status in sorted({*declared, *map(str, general)}):
         texts = [declared.get(status, {}).get("description"), general.get(int(status), {}).get("description")]
         answer: dict[str, Any] = {"description": "\n\n".join(text for text in texts if text), "content": _PROBLEM}
-        if status == "429":
+        if status in _LATER:
             answer["headers"] = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds."}}
         responses[status] = answer
 

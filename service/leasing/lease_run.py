@@ -13,125 +13,182 @@ from shardtune.api_schemas.leases import Lease
 from shardtune.api_schemas.studies import StudyPhase, StudyState
 from shardtune.api_schemas.trials import RunPurpose, TrialState
 from shardtune.db.queries import leases, studies
+from shardtune.db.queries.studies import OpenStudy
 from shardtune.db.tables.studies import RunRow, StudyRow, WorkerRow
 from shardtune.service.access import retune_budget
 from shardtune.service.leasing import lease_message
 from shardtune.service.leasing.answers import Busy, Granted, NoneWaits, Reserved
 from shardtune.service.lifecycle import advance, transitions
-from shardtune.service.planning import calibrations
-from shardtune.service.planning.study_plan import Wait
+from shardtune.service.planning import calibrations, study_snapshot
+from shardtune.service.planning.study_plan import NewConfirmation, NewRestart, NewTrial, Step, Wait
 from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.service.process.context import Context
 from shardtune.service.workers import compatibility
-from shardtune.service.workers.registry import has_restart_worker, knows, of_session, reservations
+from shardtune.service.workers.registry import has_restart_worker, knows, live_among, with_lease
+from shardtune.tuner.history import Observation
+from shardtune.tuner.prediction.calibration import NOTHING_LEARNT
+from shardtune.tuner.verdict.restart import RestartRun
 
 log = logging.getLogger(__name__)
 
+TOUCH = timedelta(seconds=15)
+"""A worker's last-seen time is written this often."""
 _MOST_RACES = 16
 """Plans that may be overtaken by other processes before the worker is told to ask again."""
 
 
 def lease_run(
-    context: Context, study_id: str, worker_session: str, *, is_background: bool, has_waiting: bool, patience_s: float
+    context: Context, found: OpenStudy, worker_session: str, *, has_waiting: bool, patience_s: float
 ) -> Granted | Reserved | Busy:
     """A run of one study: one that waits, else a new one.
 
-    `is_background`: nobody waits for it, and it may spend only what the day has left. `Busy`: somebody else asks there,
-    for longer than `patience_s`.
+    `found`: the study as it was listed just now. `Busy`: somebody else asks there, for longer than `patience_s`.
     """
-    found = _take_waiting(context, study_id, worker_session, is_background) if has_waiting else NoneWaits()
-    if isinstance(found, NoneWaits):
-        return _ask(context, study_id, worker_session, is_background, patience_s)
-    return found
+    given = _take_waiting(context, found, worker_session) if has_waiting else NoneWaits()
+    if isinstance(given, NoneWaits):
+        return _ask(context, found, worker_session, patience_s)
+    return given
 
 
-def _take_waiting(
-    context: Context, study_id: str, worker_session: str, is_background: bool
-) -> Granted | Reserved | NoneWaits:
+def _take_waiting(context: Context, found: OpenStudy, worker_session: str) -> Granted | Reserved | NoneWaits:
     """The first run that waits, or who alone may have it: nothing of the study's history decides about that."""
     with context.db.write() as session:
-        study = _held(context, session, study_id, is_background)
+        study = _held(context, session, found)
         if study is None:
             return Reserved()
-        live = live_lease(context, session, worker_session)
-        if live is not None:
-            return Granted(live)
-        run = leases.next_waiting(session, study_id)
-        worker = of_session(context, session, worker_session)
+        worker, live = with_lease(context, session, worker_session)
+        if live is not None and (lease := renewed(context, session, live)) is not None:
+            return Granted(lease)
+        run = leases.next_waiting(session, study.id)
         if run is None or not knows(worker, run):
             # Another took it, or the study may have to do without it.
             return NoneWaits()
         return _take(context, session, study, run, worker)
 
 
-def _ask(
-    context: Context, study_id: str, worker_session: str, is_background: bool, patience_s: float
-) -> Granted | Reserved | Busy:
+def _ask(context: Context, found: OpenStudy, worker_session: str, patience_s: float) -> Granted | Reserved | Busy:
     """Sample outside the transaction, commit if the study is still as it was."""
+    study_id = found.study.id
     with context.planner_cache.ask_lock(study_id, context.db, patience_s) as mine:
         if not mine:
             return Busy()
-        for _ in range(_MOST_RACES):
-            seen = _look(context, study_id, is_background)
+        for race in range(_MOST_RACES):
+            seen = _look(context, found, is_first=race == 0)
             if seen is None:
                 return Reserved()
-            planned = Wait() if seen.has_work else advance.plan(context, seen, may_ask=True)
+            planned = Wait() if seen.has_work else _plan(context, seen)
             if planned == Wait() and not seen.has_work:
                 # Whatever changes this changes the version, which wakes those who wait.
                 context.planner_cache.note_idle(study_id, seen.version)
                 return Reserved()
-            with context.db.write() as session:
-                study = _held(context, session, study_id, is_background)
-                if study is None:
-                    return Reserved()
-                live = live_lease(context, session, worker_session)
-                if live is not None:
-                    return Granted(live)
-                if study.version == seen.version:
-                    advance.apply(context, session, study, planned)
-                run = leases.next_waiting(session, study_id)
-                if run is not None:
-                    worker = of_session(context, session, worker_session)
-                    return _take(context, session, study, run, worker) if knows(worker, run) else Reserved()
-                if isinstance(planned, Wait) and study.version == seen.version:
-                    return Reserved()
+            answer = _commit(context, found, worker_session, seen, planned)
+            if answer is not None:
+                return answer
     return Reserved()
 
 
-def _look(context: Context, study_id: str, is_background: bool) -> StudySnapshot | None:
-    """What a study knows and has learnt; None where it may spend no more today."""
+def _commit(
+    context: Context, found: OpenStudy, worker_session: str, seen: StudySnapshot, planned: Step
+) -> Granted | Reserved | None:
+    """Apply what was planned, and give the run that waits then; None: the study has changed since, look again."""
+    with context.db.write() as session:
+        study = _held(context, session, found)
+        if study is None:
+            return Reserved()
+        worker, live = with_lease(context, session, worker_session)
+        if live is not None and (lease := renewed(context, session, live)) is not None:
+            return Granted(lease)
+        is_same = study.version == seen.version
+        made = advance.apply(context, session, study, planned, seen) if is_same else None
+        run = made or leases.next_waiting(session, study.id)
+        answer: Granted | Reserved | None = None
+        if run is not None:
+            answer = _take(context, session, study, run, worker) if knows(worker, run) else Reserved()
+    if made is not None:
+        # Whoever reports or asks next here need not read the whole history again for it.
+        context.planner_cache.keep_snapshot(_following(seen, planned, study.version, made.state))
+    if answer is not None:
+        return answer
+    return Reserved() if isinstance(planned, Wait) and is_same else None
+
+
+def _following(seen: StudySnapshot, planned: Step, version: int, state: TrialState) -> StudySnapshot:
+    """What was seen, with the run that was made since."""
+    seen = replace(seen, version=version, has_restart_worker=True, calibrations=NOTHING_LEARNT, hardware=None)
+    match planned:
+        case NewTrial():
+            made = Observation(len(seen.history), planned.config, planned.origin, state)
+            known = {rejection.config.content_key() for rejection in seen.rejected}
+            refused = (one for one in planned.rejections if one.config.content_key() not in known)
+            return replace(seen, history=(*seen.history, made), rejected=(*seen.rejected, *refused))
+        case NewConfirmation():
+            runs, gpu_seconds = seen.promotion_cost
+            return replace(seen, promotion_cost=(runs + 1, gpu_seconds))
+        case NewRestart():
+            return replace(seen, restarts=(*seen.restarts, RestartRun(planned.trial_number, state, None, None)))
+        case _:
+            raise AssertionError(f"{type(planned).__name__} makes no run")
+
+
+def _look(context: Context, found: OpenStudy, is_first: bool) -> StudySnapshot | None:
+    """What a study knows and has learnt; None where it may spend no more today.
+
+    `is_first`: it was listed just now, and is read only where this process does not know it at that version.
+    """
+    study = found.study
     with context.db.read() as session:
-        study = studies.get(session, study_id)
-        assert study is not None
-        if is_background and not retune_budget.admits_run(context, session, study):
+        if found.is_background and not retune_budget.admits_run(context, session, study):
             return None
+        known = context.planner_cache.snapshot(study.id, study.version) if is_first else None
+        if known is not None:
+            seen = study_snapshot.with_open_runs(known, found.open_states)
+        else:
+            present = studies.get(session, study.id)
+            assert present is not None
+            study, seen = present, advance.look(context, session, present)
+        if any(run.state is TrialState.WAITING for run in seen.restarts):
+            seen = replace(seen, has_restart_worker=_has_restart_worker(context, session, study.id))
+        if seen.phase is not StudyPhase.SEARCH:
+            return seen
         # Only a search asks the predictor.
-        key = study.fingerprint_key if study.phase is StudyPhase.SEARCH else None
-        known = calibrations.of(context.planner_cache, session, key)
-        return replace(
-            advance.look(context, session, study),
-            calibrations=known.calibrations,
-            hardware=known.hardware,
-            has_restart_worker=has_restart_worker(context, session, study),
-        )
+        learnt = calibrations.of(context.planner_cache, session, study.fingerprint_key)
+        return replace(seen, calibrations=learnt.calibrations, hardware=learnt.hardware)
 
 
-def _held(context: Context, session: Session, study_id: str, is_background: bool) -> StudyRow | None:
+def _plan(context: Context, seen: StudySnapshot) -> Step:
+    planned = advance.plan(context, seen, may_ask=True)
+    if not isinstance(planned, NewRestart):
+        return planned
+    # Asked only where it matters: whether somebody is there who understands it.
+    with context.db.read() as session:
+        is_able = _has_restart_worker(context, session, seen.study_id)
+    return planned if is_able else advance.plan(context, replace(seen, has_restart_worker=False), may_ask=True)
+
+
+def _has_restart_worker(context: Context, session: Session, study_id: str) -> bool:
+    study = studies.get(session, study_id)
+    assert study is not None
+    return has_restart_worker(context, session, study)
+
+
+def _held(context: Context, session: Session, found: OpenStudy) -> StudyRow | None:
     """The study, held until the transaction ends, if it may get a run."""
-    if is_background:
+    if found.is_background:
         # Before the study, by note [lock order].
         retune_budget.hold(session)
-    study = studies.lock(session, study_id)
-    if is_background and not retune_budget.admits_run(context, session, study):
+    study = studies.lock(session, found.study.id)
+    if found.is_background and not retune_budget.admits_run(context, session, study):
         return None
     return study if study.state is StudyState.RUNNING else None
 
 
 def _take(context: Context, session: Session, study: StudyRow, run: RunRow, worker: WorkerRow) -> Granted | Reserved:
     """The lease of a waiting run, or who alone may have it."""
-    reserved = reservations(context, session, [study], worker) if run.block is not None else {}
-    if study.id in reserved:
-        return Reserved(reserved[study.id])
+    begun = leases.began_block(session, run) if run.block is not None else frozenset()
+    if begun and worker.id not in begun:
+        able = live_among(context, session, study, begun)
+        if able:
+            return Reserved(able)
     return Granted(_start(context, session, study, run, worker))
 
 
@@ -141,25 +198,22 @@ def _start(context: Context, session: Session, study: StudyRow, run: RunRow, wor
     if run.trial is not None and run.purpose == RunPurpose.SEARCH:
         transitions.trial(run.trial, TrialState.RUNNING, now)
     leases.start(session, run, worker, now, now + timedelta(seconds=context.settings.lease_s))
-    worker.seen_at = now
+    if now - worker.seen_at >= TOUCH:
+        worker.seen_at = now
     if study.fingerprint_key is None:
         study.fingerprint_key = worker.fingerprint_key
     if compatibility.is_refusal(study.reason):
         study.reason = None
-    session.flush()
     extra = {"study": study.id, "run": run.id, "attempt": run.attempt, "worker": worker.name, "purpose": run.purpose}
     context.metrics.granted(run.purpose)
     log.info("lease granted", extra=extra | {"trial": run.trial.number if run.trial else None})
     return lease_message.lease(context, study, run)
 
 
-def live_lease(context: Context, session: Session, worker_session: str) -> Lease | None:
-    """The lease the session holds already, renewed."""
-    run = leases.held_by(session, worker_session)
-    if run is None:
-        return None
+def renewed(context: Context, session: Session, run: RunRow) -> Lease | None:
+    """The lease the session holds already, renewed; None: it was lost just now."""
     until = context.now() + timedelta(seconds=context.settings.lease_s)
-    if not leases.write_guarded(session, run.id, run.attempt, worker_session, lease_until=until):
+    if not leases.write_guarded(session, run.id, run.attempt, run.worker_session or "", lease_until=until):
         return None
     study = studies.get(session, run.study_id)
     assert study is not None

@@ -8,6 +8,7 @@ from starlette.concurrency import run_in_threadpool
 
 from shardtune.api_schemas.leases import Lease, LeaseRequest
 from shardtune.db.queries import studies
+from shardtune.db.tables.studies import WorkerRow
 from shardtune.service.leasing import choose_study
 from shardtune.service.process.background import run_every
 from shardtune.service.process.context import Context
@@ -23,13 +24,14 @@ async def lease(context: Context, http: Request, request: LeaseRequest) -> Lease
     entry = await to_thread.run_sync(choose_study.check_in, context, request, limiter=work_signal.limiter)
     if isinstance(entry, Lease):
         return entry
+    worker: WorkerRow | None = entry.worker
     work_signal.waiting += 1
     try:
         while True:
             # Asked before the turn, too: it is what a hundred who wait do at every change, and costs nothing.
-            if work_signal.may_have_work(entry.kind, entry.worker_id, at_once_s):
+            if work_signal.may_have_work(entry.kind, entry.worker.id, at_once_s):
                 async with work_signal.turn(entry.kind):
-                    found = await _claim(context, http, request, entry, at_once_s)
+                    found = await _claim(context, http, request, entry, at_once_s, worker)
                 if found is not None:
                     return found
             if context.stopping:
@@ -37,23 +39,29 @@ async def lease(context: Context, http: Request, request: LeaseRequest) -> Lease
             left_s = until_s - time.monotonic()
             if left_s <= 0:
                 return None
+            worker = None  # it may be drained while it waits
             await work_signal.change(min(left_s, context.settings.poll_s * 2))
     finally:
         work_signal.waiting -= 1
 
 
 async def _claim(
-    context: Context, http: Request, request: LeaseRequest, entry: choose_study.Idle, at_once_s: float | None
+    context: Context,
+    http: Request,
+    request: LeaseRequest,
+    entry: choose_study.Idle,
+    at_once_s: float | None,
+    worker: WorkerRow | None,
 ) -> Lease | None:
     """A claim, unless another one has meanwhile answered for it. The caller has the turn of the worker's kind."""
     work_signal = context.work_signal
-    if context.stopping or not work_signal.may_have_work(entry.kind, entry.worker_id, at_once_s):
+    if context.stopping or not work_signal.may_have_work(entry.kind, entry.worker.id, at_once_s):
         return None
     # Work handed to a connection that is gone would idle until the worker asks again.
     if await http.is_disconnected():
         return None
     seen, began_s = work_signal.seen, time.monotonic()
-    found = await to_thread.run_sync(choose_study.claim, context, request.session, limiter=work_signal.limiter)
+    found = await to_thread.run_sync(choose_study.claim, context, request.session, worker, limiter=work_signal.limiter)
     if isinstance(found, Lease):
         return found
     work_signal.found_nothing(found.kind, seen, found.reserved, began_s)

@@ -8,11 +8,12 @@ from datetime import timedelta
 from shardtune.api_schemas.failures import FailureKind
 from shardtune.api_schemas.leases import Heartbeat, HeartbeatAnswer, Report, ReportAnswer
 from shardtune.api_schemas.trials import TrialState
-from shardtune.db.queries import leases, studies, trials, workers
+from shardtune.db.queries import leases, workers
 from shardtune.db.tables.studies import AttemptRow, RunRow
 from shardtune.service.http.errors import Conflict, NotFound, invalid
 from shardtune.service.leasing import preemption
 from shardtune.service.lifecycle import advance, outcomes
+from shardtune.service.lifecycle.held_run import hold
 from shardtune.service.lifecycle.outcomes import JudgedEnd
 from shardtune.service.planning import study_snapshot
 from shardtune.service.process.context import Context
@@ -32,12 +33,8 @@ def renew(context: Context, run_id: str, heartbeat: Heartbeat) -> HeartbeatAnswe
         if context.principal.project_id is not None:
             of_session(context, session, heartbeat.session)
         if leases.write_guarded(session, run_id, heartbeat.attempt, heartbeat.session, **values):
-            worker = workers.by_session(session, heartbeat.session)
-            if worker is not None:
-                worker.seen_at = now
-            return HeartbeatAnswer(
-                action="continue", lease_s=lease_s, is_draining=worker is not None and worker.is_draining
-            )
+            is_draining = workers.note_seen(session, heartbeat.session, now)
+            return HeartbeatAnswer(action="continue", lease_s=lease_s, is_draining=is_draining)
         if leases.get(session, run_id) is None:
             raise NotFound("unknown_run", f"run {run_id} does not exist; stop its ranks and ask for a lease")
         attempt = leases.attempt_of(session, run_id, heartbeat.attempt)
@@ -47,33 +44,26 @@ def renew(context: Context, run_id: str, heartbeat: Heartbeat) -> HeartbeatAnswe
 def finish(context: Context, run_id: str, report: Report) -> ReportAnswer:
     """Store the end of an attempt. The same report again is no news; from anyone but the lease's holder, a 409."""
     check_protocol(report.protocol_version)
-    with context.db.read() as session:
+    with context.db.write() as session:
         if context.principal.project_id is not None:
             of_session(context, session, report.session)
-        found = leases.get(session, run_id)
-        if found is None:
+        held = hold(session, run_id)
+        if held is None:
             raise NotFound("unknown_run", f"run {run_id} does not exist; drop the report and ask for a lease")
-        study_id = found.study_id
-    with context.db.write() as session:
-        study = studies.lock(session, study_id)
-        run = leases.lock(session, run_id)
-        attempt = leases.attempt_of(session, run_id, report.attempt)
-        key = report.content_key()
+        attempt, key = held.attempt(report.attempt), report.content_key()
         if _is_repeated(attempt, report, key):
             return ReportAnswer(applied=False)
-        _check_live(run, attempt, report)
-        _check_outcome(run, report)
-        rows = trials.of_study(session, study_id)
-        applied = outcomes.settle(session, study, run, rows, _ended(report, key), context.now())
-        assert applied, "checked under the run's lock"
-        seen = study_snapshot.view(session, study, rows)
-        worker = workers.by_session(session, report.session)
-        if worker is not None:
-            worker.seen_at = context.now()
-        purpose, end = run.purpose, (attempt.end if attempt is not None else None) or "unknown"
-    context.metrics.ended(purpose, end, report.gpu_seconds)
+        _check_live(held.run, attempt, report)
+        _check_outcome(held.run, report)
+        before = context.planner_cache.snapshot(held.study.id, held.study.version)
+        if before is not None:
+            held.rejected = before.rejected
+        outcomes.settle(session, held, _ended(report, key), context.now())
+        seen = study_snapshot.view(session, held.study, held.trials, held.rejected)
+    end = (attempt.end if attempt is not None else None) or "unknown"
+    context.metrics.ended(held.run.purpose, end, report.gpu_seconds)
     context.planner_cache.keep_snapshot(seen)
-    advance.advance(context, study_id)
+    advance.advance(context, held.study.id, seen)
     return ReportAnswer(applied=True)
 
 

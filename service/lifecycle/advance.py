@@ -1,6 +1,7 @@
 """Apply the steps `service.planning.study_plan` planned, each in a transaction that holds the study and checks its version."""
 
 import logging
+from functools import partial
 from typing import assert_never
 
 from sqlalchemy.orm import Session
@@ -9,7 +10,7 @@ from shardtune.api_schemas.studies import StudyPhase, StudyState
 from shardtune.api_schemas.system_studies import SystemStudyKind
 from shardtune.api_schemas.trials import RunPurpose
 from shardtune.db.queries import leases, studies, trials
-from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.studies import RunRow, StudyRow
 from shardtune.service.lifecycle import transitions
 from shardtune.service.planning import study_plan, study_snapshot, system_study_plan
 from shardtune.service.planning.study_plan import (
@@ -23,6 +24,7 @@ from shardtune.service.planning.study_plan import (
     Wait,
 )
 from shardtune.service.planning.study_snapshot import StudySnapshot
+from shardtune.service.process.background import count_done
 from shardtune.service.process.context import Context
 from shardtune.service.recommendations import record
 
@@ -32,27 +34,39 @@ _MOST_STEPS = 8
 """Without a worker a study takes at most two steps in a row; more means that other processes race us."""
 
 
-def advance(context: Context, study_id: str) -> None:
-    """Take every step that needs no worker: end the search, choose whom to promote, store the result."""
+def advance(context: Context, study_id: str, known: StudySnapshot | None = None) -> bool:
+    """Take every step that needs no worker: end the search, choose whom to promote, store the result; whether any was.
+
+    `known`: the study as it was just now, where the caller has it.
+    """
+    took, seen = False, known
     for _ in range(_MOST_STEPS):
-        with context.db.read() as session:
-            study = studies.get(session, study_id)
-            assert study is not None
-            seen = look(context, session, study)
+        seen = seen or _look_at(context, study_id)
         step = plan(context, seen, may_ask=False)
         if isinstance(step, Wait | NewTrial | NewConfirmation | NewRestart):
-            return
+            break
         with context.db.write() as session:
             study = studies.lock(session, study_id)
             if study.version == seen.version and study.state is StudyState.RUNNING:
-                apply(context, session, study, step)
+                apply(context, session, study, step, seen)
+                took = True
+        seen = None
+    return took
+
+
+def _look_at(context: Context, study_id: str) -> StudySnapshot:
+    with context.db.read() as session:
+        study = studies.get(session, study_id)
+        assert study is not None
+        return look(context, session, study)
 
 
 def look(context: Context, session: Session, study: StudyRow) -> StudySnapshot:
     """The study as the transaction sees it; its history is read only where it has changed since it was last."""
     known = context.planner_cache.snapshot(study.id, study.version)
     if known is not None:
-        return study_snapshot.with_present_runs(session, known)
+        opened = leases.open_states(session, [study.id]).get(study.id, set())
+        return study_snapshot.with_open_runs(known, opened)
     seen = study_snapshot.view(session, study)
     context.planner_cache.keep_snapshot(seen)
     return seen
@@ -65,8 +79,7 @@ def catch_up(context: Context) -> None:
     """
     with context.db.read() as session:
         running = studies.running_versions(session)
-    for study_id in running:
-        advance(context, study_id)
+    count_done(running, partial(advance, context), str)
 
 
 def plan(context: Context, seen: StudySnapshot, may_ask: bool) -> Step:
@@ -83,26 +96,28 @@ def plan(context: Context, seen: StudySnapshot, may_ask: bool) -> Step:
         return Fail(f"the search broke with {type(error).__name__}: {error}; the service's log has the traceback")
 
 
-def apply(context: Context, session: Session, study: StudyRow, step: Step) -> None:
-    """Do one step. The caller holds the study, at the version the step was planned for."""
+def apply(context: Context, session: Session, study: StudyRow, step: Step, seen: StudySnapshot) -> RunRow | None:
+    """Do one step; the run it makes, if any. The caller holds the study, at the version the step was planned for."""
     now, extra = context.now(), {"study": study.id}
+    run: RunRow | None = None
     if not isinstance(step, NewConfirmation | NewRestart) and step.rejections:
         trials.reject(session, study.id, step.rejections, now)
         study.version += 1
     match step:
         case Wait():
-            return
+            return None
         case NewTrial():
-            trial = trials.add(session, study.id, step.config, step.origin, now, step.prediction)
-            leases.add_run(session, study, trial, RunPurpose.SEARCH, now)
+            number = len(seen.history)
+            trial = trials.add(session, study.id, number, step.config, step.origin, now, step.prediction)
+            run = leases.add_run(session, study, trial, RunPurpose.SEARCH, now)
         case NewConfirmation():
             again = trials.by_number(session, study.id, step.trial_number)
             assert again is not None
-            leases.add_run(session, study, again, RunPurpose.CONFIRM, now, step.block)
+            run = leases.add_run(session, study, again, RunPurpose.CONFIRM, now, step.block)
         case NewRestart():
             winner = trials.by_number(session, study.id, step.trial_number)
             assert winner is not None
-            leases.add_run(session, study, winner, RunPurpose.RESTART, now)
+            run = leases.add_run(session, study, winner, RunPurpose.RESTART, now)
         case Confirm():
             study.promotion = step.promotion
             study.promotion_round += 1
@@ -122,3 +137,4 @@ def apply(context: Context, session: Session, study: StudyRow, step: Step) -> No
         case _:
             assert_never(step)
     study.version += 1
+    return run

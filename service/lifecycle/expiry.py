@@ -1,29 +1,33 @@
 """End attempts whose worker is gone: the lease ran out, or a new session of the worker took its place."""
 
 from collections.abc import Callable
+from functools import partial
 
 from starlette.concurrency import run_in_threadpool
 
 from shardtune.api_schemas.failures import Failure, FailureKind
 from shardtune.api_schemas.trials import RunPurpose, TrialState
-from shardtune.db.queries import leases, studies, trials
+from shardtune.db.queries import leases
 from shardtune.db.tables.studies import RunRow, StudyRow
 from shardtune.service.lifecycle import advance, outcomes
+from shardtune.service.lifecycle.held_run import hold
 from shardtune.service.lifecycle.outcomes import JudgedEnd
-from shardtune.service.process.background import run_every
+from shardtune.service.process.background import count_done, run_every
 from shardtune.service.process.context import Context
 
 
 def sweep(context: Context) -> int:
     """End every expired attempt; returns how many there were."""
     with context.db.read() as session:
-        expired = [run.id for run in leases.expired(session, context.now())]
-    lease_s = context.settings.lease_s
-    for run_id in expired:
-        why = f"its worker was silent for {lease_s:g} s"
-        if close_lost(context, run_id, lambda run: _is_expired(context, run), why):
-            context.metrics.expired()
+        expired = leases.expired(session, context.now())
+    ended = count_done(expired, partial(_end_expired, context), lambda run: run.study_id)
+    context.metrics.expired(ended)
     return len(expired)
+
+
+def _end_expired(context: Context, run: RunRow) -> bool:
+    why = f"its worker was silent for {context.settings.lease_s:g} s"
+    return close_lost(context, run.id, lambda row: _is_expired(context, row), why)
 
 
 def close_lost(
@@ -33,21 +37,17 @@ def close_lost(
 
     `is_release`: as one its worker handed back, which is nobody's fault.
     """
-    with context.db.read() as session:
-        run = leases.get(session, run_id)
-        assert run is not None
-        study_id = run.study_id
     with context.db.write() as session:
-        study = studies.lock(session, study_id)
-        run = leases.lock(session, run_id)
+        held = hold(session, run_id)
+        assert held is not None, run_id
+        run = held.run
         if run.state is not TrialState.RUNNING or not still(run):
             return False
         failure = Failure(kind=FailureKind.WORKER_LOST, message=f"the attempt ended because {why}")
-        ended = JudgedEnd(gpu_seconds=_spent(context, study, run), failure=failure, is_release=is_release)
-        outcomes.settle(session, study, run, trials.of_study(session, study_id), ended, context.now())
-        purpose = run.purpose
-    context.metrics.ended(purpose, ended.end, ended.gpu_seconds)
-    advance.advance(context, study_id)
+        ended = JudgedEnd(gpu_seconds=_spent(context, held.study, run), failure=failure, is_release=is_release)
+        outcomes.settle(session, held, ended, context.now())
+    context.metrics.ended(run.purpose, ended.end, ended.gpu_seconds)
+    advance.advance(context, run.study_id)
     return True
 
 

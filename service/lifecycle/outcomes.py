@@ -13,9 +13,9 @@ from shardtune.api_schemas.models import ModelProfile
 from shardtune.api_schemas.restart import RestartMeasurement
 from shardtune.api_schemas.studies import StudyPhase, StudyState
 from shardtune.api_schemas.trials import AttemptEnd, RunPurpose, TrialState
-from shardtune.db.queries import leases
-from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow
+from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow, TrialRow
 from shardtune.service.lifecycle import transitions
+from shardtune.service.lifecycle.held_run import HeldRun
 from shardtune.service.planning import study_plan, study_snapshot
 from shardtune.tuner import objective
 from shardtune.tuner.prediction import memory_gate
@@ -77,42 +77,36 @@ def next_state(
     return TrialState.FAILED if final else TrialState.WAITING
 
 
-def settle(
-    session: Session, study: StudyRow, run: RunRow, rows: Sequence[TrialRow], ended: JudgedEnd, now: datetime
-) -> bool:
-    """End the live attempt of a run and everything that follows from it; False when the attempt was live no more.
+def settle(session: Session, held: HeldRun, ended: JudgedEnd, now: datetime) -> None:
+    """End the live attempt of a run and everything that follows from it.
 
-    The caller holds the study and the run, and has read its trials (`rows`) since. A measurement over the memory limit, or of another training, is a
-    failure from here on.
+    A measurement over the memory limit, or of another training, is a failure from here on.
     """
-    failure = ended.failure or _fault_found(session, study, run, rows, ended)
+    study, run, attempt = held.study, held.run, held.attempt(held.run.attempt)
+    assert run.state is TrialState.RUNNING and attempt is not None and attempt.end is None, "no live attempt"
+    if run.purpose != RunPurpose.PROFILE:
+        # Read before anything changes: reading would write what has changed, and the rest again later.
+        assert held.trials
+    failure = ended.failure or _fault_found(session, held, ended)
     judged = replace(ended, measurement=None if failure else ended.measurement, failure=failure)
-    state = next_state(run.purpose, judged, leases.ends(session, run.id), _might_fit(study, run, failure))
-    transitions.check(run.state, state)
-    written = leases.write_guarded(
-        session,
-        run.id,
-        run.attempt,
-        run.worker_session or "",
-        state=state,
-        finished_at=None if state is TrialState.WAITING else now,
-        lease_until=None,
-        measurement=None if state is TrialState.WAITING else ended.measurement,
-        restart=None if state is TrialState.WAITING else ended.restart,
-        failure=None if state is TrialState.WAITING else failure,
-        log_tail=ended.log_tail,
-    )
-    if not written:
-        return False
-    session.refresh(run)
-    _close_attempt(session, study, run, ended, judged, now)
-    _follow(session, study, run, rows, judged, now)
-    return True
+    state = next_state(run.purpose, judged, held.ends, _might_fit(study, run, failure))
+    _close_run(run, state, ended, failure, now)
+    _close_attempt(held, attempt, ended, judged, now)
+    _follow(session, held, judged, now)
 
 
-def _fault_found(
-    session: Session, study: StudyRow, run: RunRow, rows: Sequence[TrialRow], ended: JudgedEnd
-) -> Failure | None:
+def _close_run(run: RunRow, state: TrialState, ended: JudgedEnd, failure: Failure | None, now: datetime) -> None:
+    """What is to be repeated keeps nothing of this attempt but its output."""
+    transitions.run(run, state, now)
+    is_over = state is not TrialState.WAITING
+    run.lease_until, run.log_tail = None, ended.log_tail
+    run.measurement = ended.measurement if is_over else None
+    run.restart = ended.restart if is_over else None
+    run.failure = failure if is_over else None
+
+
+def _fault_found(session: Session, held: HeldRun, ended: JudgedEnd) -> Failure | None:
+    study, run = held.study, held.run
     if ended.restart is not None:
         return restart.fault(ended.restart, study.spec.workload.recipe)
     if ended.measurement is None:
@@ -123,7 +117,9 @@ def _fault_found(
     over = objective.over_limit(ended.measurement, study.cluster, study.spec.objective)
     if over is not None or run.purpose != RunPurpose.CONFIRM or run.trial is None:
         return over
-    return study_plan.confirm_failure(study_snapshot.view(session, study, rows), run.trial.number, ended.measurement)
+    history = [study_snapshot.observation(row, study.promotion_round) for row in held.trials]
+    rejected = held.rejected
+    return study_plan.confirm_failure(history, rejected, study.spec, run.trial.number, ended.measurement)
 
 
 def _might_fit(study: StudyRow, run: RunRow, failure: Failure | None) -> bool:
@@ -133,11 +129,8 @@ def _might_fit(study: StudyRow, run: RunRow, failure: Failure | None) -> bool:
     return memory_gate.near_the_edge(failure, run.trial.prediction, study.cluster, study.spec.objective)
 
 
-def _close_attempt(
-    session: Session, study: StudyRow, run: RunRow, ended: JudgedEnd, judged: JudgedEnd, now: datetime
-) -> None:
-    attempt = leases.attempt_of(session, run.id, run.attempt)
-    assert attempt is not None
+def _close_attempt(held: HeldRun, attempt: AttemptRow, ended: JudgedEnd, judged: JudgedEnd, now: datetime) -> None:
+    study, run = held.study, held.run
     attempt.end, attempt.failure, attempt.finished_at = judged.end, judged.failure, now
     attempt.gpu_seconds, attempt.report_key = ended.gpu_seconds, ended.report_key
     study.gpu_seconds += ended.gpu_seconds
@@ -146,10 +139,9 @@ def _close_attempt(
     log.info("attempt ended", extra=extra | {"trial": run.trial.number if run.trial else None})
 
 
-def _follow(
-    session: Session, study: StudyRow, run: RunRow, rows: Sequence[TrialRow], judged: JudgedEnd, now: datetime
-) -> None:
+def _follow(session: Session, held: HeldRun, judged: JudgedEnd, now: datetime) -> None:
     """What the run's new state does to its trial and study."""
+    study, run = held.study, held.run
     if run.purpose == RunPurpose.PROFILE:
         _follow_profile(session, study, run, judged, now)
         return
@@ -162,8 +154,7 @@ def _follow(
         if run.trial.state is TrialState.COMPLETE:
             transitions.trial(run.trial, TrialState.INFEASIBLE, now, judged.failure)
         study.promotion = None
-    session.flush()
-    _judge(study, rows, now)
+    _judge(session, study, held.trials, now)
 
 
 def _stays(study: StudyRow, run: RunRow, judged: JudgedEnd) -> bool:
@@ -185,16 +176,19 @@ def _follow_profile(session: Session, study: StudyRow, run: RunRow, judged: Judg
         transitions.end_study(session, study, StudyState.FAILED, reason, now)
 
 
-def _judge(study: StudyRow, trials: Sequence[TrialRow], now: datetime) -> None:
+def _judge(session: Session, study: StudyRow, trials: Sequence[TrialRow], now: datetime) -> None:
     """Compare all trajectories again, and turn out the trials that train something else."""
     rows = {row.number: row for row in trials}
     history = [study_snapshot.observation(row, study.promotion_round) for row in rows.values()]
     judgement = study_plan.judge(history, study.spec)
-    for number, reason in judgement.infeasible.items():
-        if rows[number].state is TrialState.COMPLETE:
-            failure = Failure(kind=FailureKind.NUMERICS, message=reason)
-            transitions.trial(rows[number], TrialState.INFEASIBLE, now, failure)
-            log.warning("trial trains something else: %s", reason, extra={"study": study.id, "trial": number})
-            if study.promotion is not None and number in (study.promotion.baseline, *study.promotion.candidates):
-                study.promotion = None
+    turned_out = {n: why for n, why in judgement.infeasible.items() if rows[n].state is TrialState.COMPLETE}
+    if turned_out:
+        # One of them may have become complete just now, which is an event of its own.
+        session.flush()
+    for number, reason in turned_out.items():
+        failure = Failure(kind=FailureKind.NUMERICS, message=reason)
+        transitions.trial(rows[number], TrialState.INFEASIBLE, now, failure)
+        log.warning("trial trains something else: %s", reason, extra={"study": study.id, "trial": number})
+        if study.promotion is not None and number in (study.promotion.baseline, *study.promotion.candidates):
+            study.promotion = None
     study.best_so_far = ranking.best_so_far(history, judgement)

@@ -34,9 +34,9 @@ class Metrics:
         self._ended.labels(purpose, end).inc()
         self._gpu_seconds.labels(purpose).inc(gpu_seconds)
 
-    def expired(self) -> None:
-        """A lease ran out."""
-        self._expired.inc()
+    def expired(self, count: int) -> None:
+        """So many leases ran out."""
+        self._expired.inc(count)
 
     def page(self, now: datetime, found: Gauges, waiting_requests: int, streams: int) -> bytes:
         """Everything in Prometheus' text format."""

@@ -13,8 +13,8 @@ from markupsafe import Markup
 from starlette.responses import HTMLResponse, Response
 
 from shardtune.api_schemas.strategies import Checkpointing
+from shardtune.db.clock import utc_now
 from shardtune.service.pages import assets, cookies, figures
-from shardtune.service.process.context import utc_now
 from shardtune.service.process.principal import LOCAL
 from shardtune.service.wording.backend_words import BACKENDS
 from shardtune.service.wording.knob_words import knob_help

@@ -6,10 +6,16 @@ The study's version decides what counts; these locks save work, they do not prot
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from sqlalchemy.orm import Session
+from sqlalchemy.orm.attributes import set_committed_value
+
+from shardtune.api_schemas.studies import StudySpec
+from shardtune.db.queries import studies
 from shardtune.db.session import Database
+from shardtune.db.tables.studies import StudyRow
 from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.tuner.prediction.calibration import Calibrations
 from shardtune.tuner.search.space import Space
@@ -29,6 +35,7 @@ class PlannerCache:
         self._guard = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
         self._spaces: dict[str, Space] = {}
+        self._specs: dict[str, StudySpec] = {}
         self._idle: dict[str, tuple[int, float]] = {}
         self._calibrations: dict[str, tuple[str, Calibrations]] = {}
         self._snapshots: dict[str, StudySnapshot] = {}
@@ -69,6 +76,18 @@ class PlannerCache:
                     self._spaces.pop(next(iter(self._spaces)))
                 self._spaces[study_id] = space
         return space
+
+    def give_specs(self, session: Session, rows: Sequence[StudyRow]) -> None:
+        """Say what studies are about without reading it again: but for its budget, that never changes."""
+        studies.read_specs(session, [row for row in rows if row.id not in self._specs])
+        with self._guard:
+            for row in rows:
+                if row.id in self._specs:
+                    set_committed_value(row, "spec", self._specs[row.id])
+                else:
+                    self._specs[row.id] = row.spec
+            while len(self._specs) > _MOST_IDLE:
+                self._specs.pop(next(iter(self._specs)))
 
     def snapshot(self, study_id: str, version: int) -> StudySnapshot | None:
         """What is known of the study at this version; which of its runs wait and run may have changed since."""

@@ -90,14 +90,20 @@ def judge(history: Sequence[Observation], spec: StudySpec) -> parity.Judgement:
     return parity.judge(history, spec.workload.recipe, single_backend=len(spec.space.backends) == 1)
 
 
-def confirm_failure(seen: StudySnapshot, number: int, measurement: Measurement) -> Failure | None:
+def confirm_failure(
+    history: Sequence[Observation],
+    rejected: Sequence[Rejection],
+    spec: StudySpec,
+    number: int,
+    measurement: Measurement,
+) -> Failure | None:
     """Why a fresh run is no repetition of its trial: it left the study's reference."""
-    reference = agreement.judgement_at_the_end(seen.history, seen.rejected, seen.spec).judgement.reference
-    trial_of = {obs.number: obs for obs in seen.history}
+    reference = agreement.judgement_at_the_end(history, rejected, spec).judgement.reference
+    trial_of = {obs.number: obs for obs in history}
     if reference is None or number not in trial_of:
         return None
     again = replace(trial_of[number], measurement=measurement)
-    bounds = parity.tolerance(seen.spec.workload.recipe)
+    bounds = parity.tolerance(spec.workload.recipe)
     reason = parity.difference(trial_of[reference], again, bounds)
     return Failure(kind=FailureKind.NUMERICS, message=reason) if reason else None
 

@@ -1,6 +1,6 @@
 """A study as one transaction sees it: what its next step is decided from."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -73,11 +73,21 @@ class StudySnapshot:
         )
 
 
-def view(session: Session, study: StudyRow, rows: Sequence[TrialRow] | None = None) -> StudySnapshot:
-    """The study and its history as the transaction sees them; `rows`: its trials, where these have been read."""
-    opened = leases.open_states(session, [study.id]).get(study.id, set())
+def view(
+    session: Session,
+    study: StudyRow,
+    rows: Sequence[TrialRow] | None = None,
+    rejected: tuple[Rejection, ...] | None = None,
+) -> StudySnapshot:
+    """The study and its history as the transaction sees them.
+
+    `rows`, `rejected`: its trials and what was refused, where these have been read.
+    """
     # Held until the end: runs find their trials among the session's rows only while somebody refers to these.
     rows = trials.of_study(session, study.id) if rows is None else rows
+    opened = _open_states(session, study, rows)
+    if rejected is None:
+        rejected = tuple(row.value for row in trials.rejections(session, study.id))
     runs = sorted((run for row in rows for run in row.runs), key=lambda run: run.position)
     return StudySnapshot(
         study_id=study.id,
@@ -94,7 +104,7 @@ def view(session: Session, study: StudyRow, rows: Sequence[TrialRow] | None = No
         created_at=study.created_at,
         promotion=study.promotion,
         history=tuple(observation(row, study.promotion_round) for row in rows),
-        rejected=tuple(row.value for row in trials.rejections(session, study.id)),
+        rejected=rejected,
         fresh=tuple(fresh for run in runs if (fresh := _fresh(run, study.promotion_round)) is not None),
         promotion_cost=leases.promotion_cost(session, [run.id for run in runs if run.purpose == RunPurpose.CONFIRM]),
         restarts=tuple(_restart(run) for run in runs if run.purpose == RunPurpose.RESTART),
@@ -105,9 +115,15 @@ def view(session: Session, study: StudyRow, rows: Sequence[TrialRow] | None = No
     )
 
 
-def with_present_runs(session: Session, seen: StudySnapshot) -> StudySnapshot:
+def _open_states(session: Session, study: StudyRow, rows: Sequence[TrialRow]) -> set[TrialState]:
+    if study.phase is StudyPhase.PROFILE:
+        # The only run that is no trial's.
+        return leases.open_states(session, [study.id]).get(study.id, set())
+    return {run.state for row in rows for run in row.runs if run.state.is_open}
+
+
+def with_open_runs(seen: StudySnapshot, opened: Collection[TrialState]) -> StudySnapshot:
     """A view of the study's present version with what changes without a new version: which runs wait and run now."""
-    opened = leases.open_states(session, [seen.study_id]).get(seen.study_id, set())
     return replace(seen, has_waiting_run=TrialState.WAITING in opened, has_open_run=bool(opened))
 
 

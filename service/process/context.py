@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated
 
 from fastapi import Depends, Request
 
+from shardtune.db.clock import utc_now
 from shardtune.db.session import Database
 from shardtune.service.observability.metrics import Metrics
 from shardtune.service.planning.planner_cache import PlannerCache
@@ -18,11 +19,6 @@ from shardtune.service.process.request_rates import RequestRates
 from shardtune.service.process.usage_counts import Uses
 from shardtune.service.process.work_signal import WorkSignal
 from shardtune.service.settings import Settings
-
-
-def utc_now() -> datetime:
-    """The present moment."""
-    return datetime.now(UTC)
 
 
 class Stopping:
@@ -53,7 +49,7 @@ class Context:
     db: Database
     settings: Settings
     now: Callable[[], datetime] = utc_now
-    """Tests turn this clock."""
+    """The clock of everything that is stored: in a service the database's. Tests turn their own."""
     planner_cache: PlannerCache = field(default_factory=PlannerCache)
     cases: KnownCases = field(default_factory=KnownCases)
     work_signal: WorkSignal = field(default_factory=WorkSignal)
@@ -67,6 +63,12 @@ class Context:
     look_ups: LookUps = field(default_factory=LookUps)
     principal: Principal = LOCAL
     _seen: _Seen = field(default_factory=_Seen)
+
+    @classmethod
+    def opened(cls, settings: Settings) -> "Context":
+        """Of a process that serves: on its database, within its limits and by its clock."""
+        database = Database(settings.database_url, settings.database_limits)
+        return cls(database, settings, database.clock)
 
     def has_keys(self, look: Callable[[], bool]) -> bool:
         """Whether a key was ever made; once seen, not looked for again."""

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.retunes import RetuneCause, RetuneOutcome, RetuneState
+from shardtune.db.limits import is_outage
 from shardtune.db.queries import retunes, studies
 from shardtune.db.tables.retunes import RetuneRow
 from shardtune.service.access import retune_budget
+from shardtune.service.process.background import count_done
 from shardtune.service.process.context import Context
 from shardtune.service.retuning import admission, cost_benefit
 from shardtune.service.retuning.queue import CLAIM, MOST_TRIES, Start, begin
@@ -26,7 +28,7 @@ def drive(context: Context, start: Start, advance: Advance) -> int:
     """Take the next step of every running retune that no other replica drives; returns how many were looked at."""
     with context.db.read() as session:
         rows = retunes.running(session)
-    return sum(_drive(context, row, start, advance) for row in rows)
+    return count_done(rows, lambda row: _drive(context, row, start, advance), lambda row: row.id)
 
 
 def _drive(context: Context, row: RetuneRow, start: Start, advance: Advance) -> bool:
@@ -44,6 +46,8 @@ def _drive(context: Context, row: RetuneRow, start: Start, advance: Advance) -> 
     try:
         advance(context, row)
     except Exception as error:  # a border: a step that always breaks is counted and ends its retune, not the loop
+        if is_outage(error):
+            raise  # no fault of the step's: whoever looks when the claim has ended takes it again
         log.exception("a retune's step broke", extra={"retune": row.id})
         _note_broken(context, row.id, f"{type(error).__name__}: {error}; the service's log has the traceback")
         return True

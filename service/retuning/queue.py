@@ -13,11 +13,13 @@ from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.retunes import RetuneCause, RetuneOutcome, RetuneState
 from shardtune.api_schemas.schedules import Trigger
+from shardtune.db.limits import is_outage
 from shardtune.db.queries import best, retunes, schedules
 from shardtune.db.tables.retunes import RetuneRow
 from shardtune.service.access import retune_budget
 from shardtune.service.access.retune_budget import policy_of
 from shardtune.service.http.errors import ApiError
+from shardtune.service.process.background import count_done
 from shardtune.service.process.context import Context
 from shardtune.service.retuning import admission
 from shardtune.service.retuning.case_selection import covers
@@ -116,14 +118,12 @@ def start_due(context: Context, start: Start) -> int:
     with context.db.read() as session:
         rows = retunes.due(session, context.now())
     held_up: set[str] = set()
-    started = 0
-    for row in rows:
-        if not held_up & {"fleet", row.project_id}:
-            started += _start(context, row, start, held_up)
-    return started
+    return count_done(rows, lambda row: _start(context, row, start, held_up), lambda row: row.id)
 
 
 def _start(context: Context, row: RetuneRow, start: Start, held_up: set[str]) -> bool:
+    if held_up & {"fleet", row.project_id}:
+        return False
     now = context.now()
     with context.db.write() as session:
         # Money is counted and promised under one lock, whichever replica does it.
@@ -160,6 +160,8 @@ def begin(context: Context, retune_id: str, start: Start) -> bool:
         _put_off(context, retune_id, error.detail)
         return False
     except Exception as error:  # a border: a start that always breaks is counted and ends its retune, not the loop
+        if is_outage(error):
+            raise
         log.exception("a retune could not be started", extra={"retune": retune_id})
         _put_off(context, retune_id, f"{type(error).__name__}: {error}; the service's log has the traceback", True)
         return False

@@ -13,6 +13,7 @@ from shardtune.db.session import is_current
 from shardtune.service.access.auth import requires
 from shardtune.service.http.error_codes import problems
 from shardtune.service.http.errors import problem
+from shardtune.service.process import clock
 from shardtune.service.process.context import InContext, InOpenContext
 from shardtune.service.workers.registry import live_since
 
@@ -29,7 +30,7 @@ def alive() -> dict[str, str]:
 
 @router.get("/readyz", response_model=None, responses=problems("database_unreachable", "database_not_migrated"))
 def ready(context: InOpenContext) -> JSONResponse | dict[str, str]:
-    """The database is reachable and migrated."""
+    """The database is reachable and migrated. `clock`: this machine's differs from the database's, by which all go."""
     try:
         current = is_current(context.db.engine)
     except SQLAlchemyError:
@@ -37,7 +38,8 @@ def ready(context: InOpenContext) -> JSONResponse | dict[str, str]:
         return problem(503, "database_unreachable", "the database cannot be reached; see the service's log")
     if not current:
         return problem(503, "database_not_migrated", "the database is not migrated; run `shardtune db upgrade`")
-    return {"status": "ready"}
+    off = clock.why_off(context)
+    return {"status": "ready"} | ({"clock": off} if off is not None else {})
 
 
 @router.get("/metrics", response_class=PlainTextResponse, dependencies=[requires(Scope.ADMIN)])

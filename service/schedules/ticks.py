@@ -8,6 +8,7 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from itertools import takewhile
 
 from sqlalchemy.orm import Session
@@ -17,6 +18,7 @@ from shardtune.api_schemas.schedules import Overlap, ScheduleSpec, TickKind, Tic
 from shardtune.db.queries import schedules
 from shardtune.db.tables.retunes import ScheduleRow, ScheduleTickRow
 from shardtune.service.canaries import send
+from shardtune.service.process.background import count_done
 from shardtune.service.process.context import Context
 from shardtune.service.retuning import case_selection, queue
 from shardtune.service.schedules import catch_up, cron
@@ -37,23 +39,25 @@ def account_for(context: Context) -> int:
     """Account for every tick that is due; returns how many this replica took."""
     with context.db.read() as session:
         rows = schedules.due(session, context.now())
-    return sum(_account(context, row) for row in rows)
+    return count_done(rows, partial(_account, context), lambda row: row.id)
 
 
 def start_queued(context: Context) -> int:
     """Begin the ticks that waited for the retunes before them; returns how many."""
     with context.db.read() as session:
         waiting = schedules.with_queued_ticks(session)
-    started = 0
-    for schedule_id in sorted(waiting):
-        with context.db.write() as session:
-            row = schedules.lock(session, schedule_id)
-            if row is None or row.is_paused or schedules.is_busy(session, schedule_id):
-                continue
-            for tick in schedules.queued_ticks(session, schedule_id)[:1]:
-                _begin(context, session, row, tick, RetuneCause.SCHEDULE)
-                started += 1
-    return started
+    return count_done(sorted(waiting), partial(_start_queued, context), str)
+
+
+def _start_queued(context: Context, schedule_id: str) -> bool:
+    with context.db.write() as session:
+        row = schedules.lock(session, schedule_id)
+        if row is None or row.is_paused or schedules.is_busy(session, schedule_id):
+            return False
+        ticks = schedules.queued_ticks(session, schedule_id)[:1]
+        for tick in ticks:
+            _begin(context, session, row, tick, RetuneCause.SCHEDULE)
+        return bool(ticks)
 
 
 def run_now(context: Context, session: Session, row: ScheduleRow) -> None:

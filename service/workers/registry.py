@@ -1,7 +1,7 @@
 """Take in workers, and list them."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
 from sqlalchemy.orm import Session
@@ -120,7 +120,20 @@ def of_session(context: Context, session: Session, worker_session: str) -> Worke
     Raises:
         Conflict: there is none, or a newer session took its place, or it is not one of the sender's project alone.
     """
-    worker = workers.by_session(session, worker_session)
+    return _present(context, workers.by_session(session, worker_session), worker_session)
+
+
+def with_lease(context: Context, session: Session, worker_session: str) -> tuple[WorkerRow, RunRow | None]:
+    """The same with the run it executes now.
+
+    Raises:
+        Conflict: as `of_session`.
+    """
+    worker, held = leases.worker_and_held(session, worker_session) or (None, None)
+    return _present(context, worker, worker_session), held
+
+
+def _present(context: Context, worker: WorkerRow | None, worker_session: str) -> WorkerRow:
     if worker is None or context.principal.project_id not in (None, worker.project_id):
         raise Conflict(
             "unknown_session",
@@ -138,18 +151,21 @@ def reservations(
     Such a run is compared with others on the same devices. Studies whose run anybody may have are left out, and so are
     those of which the worker itself began the block.
     """
-    begun = leases.begun_blocks(session, [study.id for study in waiting])
-    begun_by = {study_id: worker_ids for study_id, worker_ids in begun.items() if worker.id not in worker_ids}
-    ids = frozenset().union(*begun_by.values())
-    live = workers.seen_since(session, live_since(context), ids) if ids else ()
+    promoting = [study for study in waiting if study.phase is StudyPhase.CONFIRM]
+    begun = leases.begun_blocks(session, [study.id for study in promoting]) if promoting else {}
     found = {
-        study.id: frozenset(
-            one.id for one in live if one.id in begun_by[study.id] and compatibility.may_run(one, study)
-        )
-        for study in waiting
-        if study.id in begun_by
+        study.id: live_among(context, session, study, begun[study.id])
+        for study in promoting
+        if study.id in begun and worker.id not in begun[study.id]
     }
     return {study_id: worker_ids for study_id, worker_ids in found.items() if worker_ids}
+
+
+def live_among(context: Context, session: Session, study: StudyRow, ids: Collection[str]) -> frozenset[str]:
+    """Those of these workers that are live and can run the study."""
+    with session.no_autoflush:
+        live = workers.seen_since(session, live_since(context), ids)
+    return frozenset(one.id for one in live if compatibility.may_run(one, study))
 
 
 def knows(worker: WorkerRow, run: RunRow) -> bool:

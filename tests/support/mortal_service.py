@@ -1,8 +1,11 @@
-"""The service's rules in a process of their own, which is killed before or after a chosen commit.
+"""The service in a process of its own, which is killed before or after a chosen commit.
 
-No HTTP: requests are the rules' own arguments, sent through a pipe. A process that dies leaves what SIGKILL leaves.
+Requests and the loops' steps are sent through a pipe: requests go through the whole application, the steps are taken when
+they are asked for. A process that dies leaves what SIGKILL leaves.
 """
 
+import asyncio
+import functools
 import multiprocessing
 import os
 import signal
@@ -12,26 +15,21 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
+from fastapi import FastAPI
 from sqlalchemy import event
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.leases import Heartbeat, LeaseRequest, Registration, Report
-from shardtune.api_schemas.studies import StudySpec
+from shardtune.db.clock import utc_now
 from shardtune.db.session import Database
-from shardtune.service.http.errors import ApiError
-from shardtune.service.leasing import renew_and_report
+from shardtune.service.app import create_app
 from shardtune.service.lifecycle import advance, expiry
-from shardtune.service.process.context import Context, utc_now
+from shardtune.service.process.context import Context
+from shardtune.service.retuning import challenge_steps, driver, queue
 from shardtune.service.settings import Settings
-from shardtune.service.studies import create_and_read
-from shardtune.service.workers import registry
-from tests.support.waitless_lease import grant
+from shardtune.service.webhooks import deliveries
+from tests.support.local_client import local_client
 
 _FORK = multiprocessing.get_context("fork")
-
-
-class Refused(Exception):
-    """The rule refused; its text is the error's code."""
 
 
 class Died(Exception):
@@ -51,6 +49,8 @@ class MortalService:
 
     def __init__(self, url: str, **settings: Any) -> None:
         self._settings = Settings(database_url=url, **settings)
+        # Before the fork: FastAPI works out its routes once for all lives.
+        self._app = _application()
         self.later_s = 0.0
         """How far the service's clock is ahead."""
         self._process: Any = None
@@ -61,12 +61,11 @@ class MortalService:
         """Have a rule applied.
 
         Raises:
-            Refused: the rule says no.
-        Died: the process was killed as `death` says; whether anything was changed, its caller cannot know.
+            Died: the process was killed as `death` says; whether anything was changed, its caller cannot know.
         """
         if self._process is None:
             ours, theirs = _FORK.Pipe()
-            self._process = _FORK.Process(target=_serve, args=(theirs, self._settings), daemon=True)
+            self._process = _FORK.Process(target=_serve, args=(theirs, self._settings, self._app), daemon=True)
             self._process.start()
             theirs.close()
             self._pipe = ours
@@ -89,9 +88,17 @@ class MortalService:
             self._process = None
 
 
-def _serve(pipe: Any, settings: Settings) -> None:
+@functools.cache
+def _application() -> FastAPI:
+    return create_app(Settings(database_url="sqlite:///not-opened.sqlite3"), migrate=False)
+
+
+def _serve(pipe: Any, settings: Settings, app: FastAPI) -> None:
     counted, clock = _Commits(), _Clock()
     context = Context(Database(settings.database_url), settings, clock)
+    app.state.context = context
+    # Without its lifespan: what the loops do is done when it is asked for.
+    client = local_client(app)
     event.listen(context.db.engine, "commit", lambda _connection: counted.happens("before"))
     event.listen(Session, "after_commit", lambda _session: counted.happens("after"))
     advance.catch_up(context)
@@ -99,9 +106,11 @@ def _serve(pipe: Any, settings: Settings) -> None:
         rule, arguments, clock.later_s, counted.death = pipe.recv()
         counted.number = 0
         try:
-            answer = _RULES[rule](context, *arguments)
-        except ApiError as error:
-            answer = Refused(error.code)
+            if rule == "http":
+                answer = client.request(*arguments[:2], **arguments[2])
+                answer = (answer.status_code, answer.json() if answer.content else None)
+            else:
+                answer = _STEPS[rule](context)
         except Exception:  # noqa: BLE001 (its caller's to judge)
             answer = RuntimeError(traceback.format_exc())
         pipe.send((answer, counted.number))
@@ -125,13 +134,9 @@ class _Clock:
         return utc_now() + timedelta(seconds=self.later_s)
 
 
-_RULES: dict[str, Callable[..., Any]] = {
-    "register": lambda context, body: registry.register(context, Registration.model_validate(body)),
-    "create": lambda context, body, study_id: create_and_read.create(
-        context, StudySpec.model_validate(body), study_id=study_id
-    ),
-    "lease": lambda context, body: grant(context, LeaseRequest.model_validate(body)),
-    "heartbeat": lambda context, run_id, body: renew_and_report.renew(context, run_id, Heartbeat.model_validate(body)),
-    "report": lambda context, run_id, body: renew_and_report.finish(context, run_id, Report.model_validate(body)),
+_STEPS: dict[str, Callable[[Context], object]] = {
     "sweep": expiry.sweep,
+    "start retunes": lambda context: queue.start_due(context, challenge_steps.start),
+    "drive retunes": lambda context: driver.drive(context, challenge_steps.start, challenge_steps.advance),
+    "deliver": lambda context: asyncio.run(deliveries.deliver_due(context)),
 }

@@ -10,9 +10,12 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
+import psutil
 import psycopg
 from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
@@ -23,8 +26,17 @@ _START_S = 120.0
 class PostgresServer:
     """Runs while the `with` block does; can be crashed and started again."""
 
-    def __init__(self, fsync: bool = False, max_connections: int = 50, keep: Path | None = None) -> None:
-        """`keep`: the folder of a server whose data outlives it; made where there is none."""
+    def __init__(
+        self,
+        fsync: bool = False,
+        max_connections: int = 50,
+        keep: Path | None = None,
+        address: str = "",
+    ) -> None:
+        """`keep`: the folder of a server whose data outlives it; made where there is none.
+
+        `address`: of a network in which it also listens, open to everybody there.
+        """
         self._bin = self._programs()[-1].parent
         self._is_kept = keep is not None
         # initdb refuses root, and pytest's own folders are closed to other users.
@@ -37,12 +49,14 @@ class PostgresServer:
             self._as_user = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
         self._data = str(self._folder / "data")
         self._options = {
-            "listen_addresses": "",
+            "listen_addresses": address,
             "unix_socket_directories": str(self._folder),
             "fsync": "on" if fsync else "off",
             "max_connections": str(max_connections),
             "max_wal_size": "8GB",
         }
+        self._address = address
+        self.folder = self._folder
         self._process: subprocess.Popen[bytes] | None = None
         self.url = f"postgresql+psycopg://shardtune@/{{name}}?host={self._folder}"
         """With `{name}` for the database; `postgres` exists from the start."""
@@ -61,6 +75,9 @@ class PostgresServer:
             command = [str(self._bin / "initdb"), "-D", self._data, "-U", "shardtune", "-A", "trust", "--no-sync"]
             with self._log() as log:
                 subprocess.run(command, check=True, stdout=log, stderr=log, cwd=self._folder, **self._as_user)
+            if self._address:
+                with (Path(self._data) / "pg_hba.conf").open("a") as rules:
+                    rules.write(f"host all all {self._address}/24 trust\n")
         self.start()
         return self
 
@@ -84,19 +101,60 @@ class PostgresServer:
                 raise RuntimeError(f"PostgreSQL did not start: {(self._folder / 'server.log').read_text()[-2000:]}")
             time.sleep(0.05)
 
+    @contextmanager
+    def standby(self) -> Iterator["PostgresServer"]:
+        """A second server that follows this one, until it is promoted."""
+        other = PostgresServer()
+        command = [str(self._bin / "pg_basebackup"), "-D", other._data, "-h", str(self._folder), "-U", "shardtune"]
+        with other._log() as log:
+            subprocess.run(
+                [*command, "-R", "-X", "stream", "-c", "fast"],
+                check=True, stdout=log, stderr=log, cwd=other._folder, **other._as_user,
+            )  # fmt: skip
+        with other:
+            yield other
+
+    def wait_for_standby(self) -> None:
+        """From now on commits wait for the standby, which has followed so far."""
+        with psycopg.connect(self._target, autocommit=True) as session:
+            until_s = time.monotonic() + _START_S
+            while session.execute("SELECT 1 FROM pg_stat_replication WHERE state = 'streaming'").fetchone() is None:
+                assert time.monotonic() < until_s, "no standby follows"
+                time.sleep(0.05)
+            session.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+            session.execute("SELECT pg_reload_conf()")
+
+    def promote(self) -> None:
+        """Become the server that is written to."""
+        with psycopg.connect(self._target, autocommit=True) as session:
+            session.execute("SELECT pg_promote()")
+
+    @property
+    def _target(self) -> str:
+        return f"host={self._folder} user=shardtune dbname=postgres"
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal to all of its processes; SIGSTOP makes a server that hangs, without a word to anybody."""
+        assert self._process is not None
+        for one in (server := psutil.Process(self._process.pid)).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                one.send_signal(number)
+        server.send_signal(number)
+
     def crash(self) -> None:
         """End it at once, without a checkpoint: every connection breaks, open transactions are lost."""
         self._end(signal.SIGQUIT)
 
     def _answers(self) -> bool:
         try:
-            psycopg.connect(f"host={self._folder} user=shardtune dbname=postgres").close()
+            psycopg.connect(self._target).close()
         except psycopg.OperationalError:
             return False
         return True
 
     def _end(self, number: signal.Signals) -> None:
         if self._process is not None:
+            self.send_signal(signal.SIGCONT)
             self._process.send_signal(number)
             self._process.wait()
             self._process = None

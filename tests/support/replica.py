@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -21,17 +22,27 @@ _START_S = 60.0
 class Replica:
     """One `shardtune serve`. Its listening socket is ours, so its address outlives it."""
 
-    def __init__(self, database_url: str, log: Path, **settings: object) -> None:
+    def __init__(
+        self,
+        database_url: str,
+        log: Path,
+        within: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        **settings: object,
+    ) -> None:
+        """`within`: a command that runs another, such as `ip netns exec NAME`. Settings as in service.settings."""
+        self._within = list(within)
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self._log = log
         self._environment = os.environ | {"SHARDTUNE_DATABASE_URL": database_url, "SHARDTUNE_LOG_LEVEL": "WARNING"}
         self._environment |= {f"SHARDTUNE_{name.upper()}": str(value) for name, value in settings.items()}
+        self._environment |= environment or {}
         self._process: subprocess.Popen[bytes] | None = None
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
 
     def start(self) -> None:
         """Start the process; `wait_until_ready` tells when it serves."""
-        command = [sys.executable, "-m", "shardtune", "serve", "--fd", str(self._listener.fileno())]
+        command = [*self._within, sys.executable, "-m", "shardtune", "serve", "--fd", str(self._listener.fileno())]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 dies_with_parent(command),
@@ -66,13 +77,15 @@ class Replica:
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
         """End the process; the address stays."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(number)
+        if self.is_alive():
+            self.send(number)
+            # One that is frozen would end when it goes on.
+            self.send(signal.SIGCONT)
         if self._process is not None:
             self._process.wait()
 
     def send(self, number: signal.Signals) -> None:
-        """Send the process a signal it goes on after, such as SIGSTOP."""
+        """SIGSTOP freezes it wherever it is, and SIGCONT has it go on there."""
         assert self._process is not None
         self._process.send_signal(number)
 

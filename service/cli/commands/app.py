@@ -11,7 +11,7 @@ import typer
 
 from shardtune.api_schemas.exports import ExportFormat
 from shardtune.db.backup import backup
-from shardtune.db.session import Database, parse_url, upgrade, without_secrets
+from shardtune.db.session import parse_url, upgrade, without_secrets
 from shardtune.service.app import create_app
 from shardtune.service.cli import study_file, summary
 from shardtune.service.cli.commands import export as exporting
@@ -89,7 +89,7 @@ def serve(
     logs.configure(settings.log_level)
     prepare(settings.database_url)
     allow_files(settings.max_connections)
-    context = Context(Database(settings.database_url), settings)
+    context = Context.opened(settings)
     config = ServerConfig(create_app(settings, context), settings, host=host, port=port)
     with socket.socket(fileno=fd) if fd is not None else listening_socket(host, port) as listener:
         keys.check_reach(settings.database_url, listener.getsockname()[0])

@@ -13,7 +13,10 @@ import pytest
 
 from shardtune.api_schemas.leases import PROTOCOL_VERSION
 from shardtune.service.cli.parent_death import dies_with_parent
-from tests.support.simulated_worker import SPEC, SimulatedWorker
+from tests.support.simulated_worker import CLUSTER, PROFILE, SPEC, SimulatedWorker
+
+PATIENCE_S = 5.0
+"""Of a worker's heartbeat: what is answered later was not answered."""
 
 
 @pytest.fixture
@@ -81,13 +84,17 @@ def test_waiting_lease_request_is_answered_when_work_appears(serve, tmp_path):
     assert second.lease(wait_s=10).study_id == study_id
 
 
-def test_many_waiting_workers_do_not_starve_a_heartbeat(serve, tmp_path):
-    process, client = serve(f"sqlite:///{tmp_path}/shardtune.sqlite3")
+def test_many_waiting_workers_do_not_starve_a_heartbeat(serve, database_url):
+    """200 held requests, woken by every change of a study that four others work on; a worker waits 5 s for an answer."""
+    process, client = serve(database_url)
     wait_until_ready(process, client)
     busy = SimulatedWorker(client, name="busy").register()
     client.post("/v1/studies", json=SPEC | {"budget": {"max_trials": 1}}).raise_for_status()
     lease = busy.lease()
     idle = [SimulatedWorker(client, name=f"idle-{i}").register() for i in range(200)]
+    larger = CLUSTER.model_copy(update={"gpus_per_node": 4})
+    others = [SimulatedWorker(client, name=f"other-{i}", cluster=larger).register() for i in range(4)]
+    client.post("/v1/studies", json=SPEC | {"cluster": larger.model_dump()}).raise_for_status()
 
     async def wait_and_beat():
         limits = httpx.Limits(max_connections=None)
@@ -98,16 +105,20 @@ def test_many_waiting_workers_do_not_starve_a_heartbeat(serve, tmp_path):
                 return asyncio.create_task(http.post("/v1/leases", json=body))
 
             asked = [ask(worker) for worker in idle]
+            worked = asyncio.gather(*(asyncio.to_thread(worker.work) for worker in others))
             await asyncio.sleep(1)
-            beats = 0
+            beats = []
             while not any(task.done() for task in asked):
+                started_s = time.monotonic()
                 await asyncio.to_thread(busy.heartbeat, lease)
-                beats += 1
+                beats.append(time.monotonic() - started_s)
             await asyncio.wait(asked)
-            return [task.result().status_code for task in asked], beats
+            return [task.result().status_code for task in asked], beats, await worked
 
-    answers, beats = asyncio.run(wait_and_beat())
-    assert set(answers) == {204} and beats
+    answers, beats, runs = asyncio.run(wait_and_beat())
+    assert set(answers) == {204} and sum(runs) > 8
+    assert sorted(beats)[int(len(beats) * 0.99)] < PATIENCE_S
+    assert busy.report(lease, PROFILE).json() == {"applied": True}
 
 
 def test_stream_tells_what_another_process_wrote_and_ends_with_sigterm(serve, tmp_path):

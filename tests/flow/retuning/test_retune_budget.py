@@ -7,12 +7,14 @@ import sqlalchemy
 from sqlalchemy import select
 
 from shardtune.api_schemas.cases import Case
+from shardtune.api_schemas.leases import PROTOCOL_VERSION, LeaseRequest
 from shardtune.api_schemas.retunes import RetuneCause, RetunePolicy
 from shardtune.db.queries import keys, retunes, trials
 from shardtune.db.session import Database
 from shardtune.db.tables.best import ServedCaseRow
 from shardtune.db.tables.retunes import RetuneRow
 from shardtune.db.tables.studies import AttemptRow
+from shardtune.service.access import retune_budget
 from shardtune.service.app import create_app
 from shardtune.service.best import watch_staleness
 from shardtune.service.process.context import Context
@@ -20,8 +22,9 @@ from shardtune.service.retuning import challenge_steps, driver, queue
 from shardtune.service.settings import Settings
 from tests.support.local_client import local_client
 from tests.support.retuning_lab import CHANGED, ask
-from tests.support.scenarios import best
+from tests.support.scenarios import best, in_threads
 from tests.support.simulated_worker import SPEC, SimulatedWorker
+from tests.support.waitless_lease import grant
 
 pytestmark = pytest.mark.answered
 A_DAY = 200.0
@@ -134,6 +137,30 @@ def test_a_change_of_fifty_recommendations_keeps_to_the_budget_of_each_day_most_
         assert len(spent) == 6 and all(A_DAY / 2 < used <= A_DAY for used in spent.values()), spent
         waiting = session.scalars(select(RetuneRow.reason).where(RetuneRow.reason.like("waits for the next day%")))
         assert "the fleet may use 200 GPU-seconds a day for retuning (UTC)" in waiting.first()
+
+
+def test_two_replicas_do_not_both_spend_what_is_left(service, database_url, clock):
+    client, context, _ = service
+    workers = [SimulatedWorker(client, name=f"second-{n}").register() for n in range(2)]
+    for key in fifty_cases(context, best(client)["case_key"])[:2]:
+        ask(context, key)
+    queue.start_due(context, challenge_steps.start)
+    with context.db.read() as session:
+        left = retune_budget.accounts(context, session, "default")[0].left
+        run = max(retune_budget.likely_run(session, row.challenge_study_id, 2) for row in retunes.running(session))
+    # Enough for one run of either challenge, and not for two.
+    settings = context.settings.model_copy(update={"retune_gpu_seconds_per_day": A_DAY - left + 1.5 * run})
+    replicas = [Context(Database(database_url), settings, clock) for _ in range(2)]
+    given = []
+
+    def lease(index):
+        request = LeaseRequest(protocol_version=PROTOCOL_VERSION, session=workers[index].session)
+        given.append(grant(replicas[index], request))
+
+    in_threads(lease, range(2))
+    assert sum(lease is not None for lease in given) == 1, given
+    for replica in replicas:
+        replica.db.close()
 
 
 def test_a_project_has_a_limit_of_its_own(service, clock):

@@ -108,3 +108,9 @@ def test_a_rolling_change_is_one_event_and_one_retune_that_challenges_the_incumb
     assert after["best"]["config"] == before["best"]["config"]
     history = replicas.get("/v1/best:history", case_key=key)["decisions"]
     assert [entry["action"] for entry in history].count("stale") == 1
+    # Three processes took the steps of the retune, each many times.
+    studies = replicas.get("/v1/studies", limit=100)["studies"]
+    made = [study["system_study"]["kind"] for study in studies if study["system_study"] is not None]
+    assert made == ["challenge"] and [entry["action"] for entry in history].count("renewed") <= 1
+    after_history = replicas.get("/v1/best:history", case_key=after["case_key"])["decisions"]
+    assert [entry["action"] for entry in after_history].count("renewed") == 1

@@ -38,7 +38,7 @@ def add_study(session, study_id="study-1"):
 def test_values_and_times_survive_the_round_trip(database):
     with database.write() as session:
         study = add_study(session)
-        trials.add(session, study.id, CONFIG, "default", NOON)
+        trials.add(session, study.id, 0, CONFIG, "default", NOON)
     with database.read() as session:
         study = studies.get(session, "study-1")
         assert study.spec == StudySpec.model_validate(SPEC) and study.cluster == CLUSTER and study.notes == ("seen",)
@@ -63,8 +63,8 @@ def test_an_event_is_written_or_rolled_back_with_its_change(database):
 def test_a_configuration_is_a_trial_once(database):
     with pytest.raises(IntegrityError), database.write() as session:
         study = add_study(session)
-        trials.add(session, study.id, CONFIG, "default", NOON)
-        trials.add(session, study.id, CONFIG, "sampler", NOON)
+        trials.add(session, study.id, 0, CONFIG, "default", NOON)
+        trials.add(session, study.id, 1, CONFIG, "sampler", NOON)
     with database.read() as session:
         assert studies.get(session, "study-1") is None
 
@@ -74,11 +74,12 @@ def test_a_session_runs_one_run_at_a_time(database):
         study = add_study(session)
         worker = workers.put(session, "w", "session-1", Inventory(cluster=CLUSTER, fingerprint=FINGERPRINT), NOON)
         runs = [leases.add_run(session, study, None, "profile", NOON) for _ in range(2)]
+        session.flush()
         leases.start(session, runs[0], worker, NOON, NOON)
         runs[0].state = TrialState.RUNNING
     with pytest.raises(IntegrityError), database.write() as session:
         worker = workers.by_session(session, "session-1")
-        second = leases.lock(session, runs[1].id)
+        second = leases.get(session, runs[1].id)
         leases.start(session, second, worker, NOON, NOON)
         second.state = TrialState.RUNNING
 

@@ -2,7 +2,12 @@
 
 import asyncio
 
-from shardtune.service.process.background import run_every
+import pytest
+from sqlalchemy import text
+
+from shardtune.db.limits import DatabaseLimits
+from shardtune.db.session import Database
+from shardtune.service.process.background import count_done, run_every
 
 
 def test_a_step_that_breaks_ends_neither_the_others_nor_the_loop(caplog):
@@ -42,3 +47,24 @@ def test_the_first_step_waits_for_the_first_pause_unless_asked_not_to():
 
     assert asyncio.run(steps(at_once=False)) == []
     assert asyncio.run(steps(at_once=True)) == ["step"]
+
+
+@pytest.mark.postgres
+def test_what_another_holds_is_passed_over_and_the_rest_done(empty_postgres_url, caplog):
+    limits = DatabaseLimits(lock_s=0.1)
+    holder, ours = Database(empty_postgres_url), Database(empty_postgres_url, limits)
+    tried = []
+
+    def step(item):
+        tried.append(item)
+        with ours.write() as session:
+            session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": item[0]})
+        return True
+
+    with holder.write() as session:
+        session.execute(text("SELECT pg_advisory_xact_lock(2)"))
+        assert count_done([(1, "a"), (2, "a"), (2, "b"), (3, "a")], step, lambda item: f"study-{item[0]}") == 2
+    assert tried == [(1, "a"), (2, "a"), (3, "a")], "of what is held nothing more is tried in this round"
+    assert ["study-2" in record.message for record in caplog.records] == [True]
+    for database in (holder, ours):
+        database.close()

@@ -1,0 +1,126 @@
+"""How long this process waits for its database, and the database for this process: nothing here waits for ever.
+
+A host that is lost in mid-transaction holds rows until the server ends its session (`idle_s`); who waits for these rows
+gives up sooner (`lock_s`), and says so. Where server or network fall silent, the process gives its connection up.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg.abc import RV, PQGen
+from psycopg.errors import DeadlockDetected, LockNotAvailable, QueryCanceled, SerializationFailure
+from psycopg.pq import TransactionStatus
+from sqlalchemy import URL, Engine, event
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+_MS = 1000
+_LEAST_S = 1.0
+_LEAST_CONNECT_S = 2
+"""libpq takes less as two."""
+_PROBES = 3
+_BUSY = (LockNotAvailable, QueryCanceled, DeadlockDetected, SerializationFailure)
+
+
+@dataclass(frozen=True)
+class DatabaseLimits:
+    """Limits of one process towards Postgres; a SQLite file has none of these."""
+
+    connections: int = 15
+    """Opened at most."""
+    lock_s: float = 4.0
+    """Waiting for a row, or for a free connection. Shorter than a worker waits for an answer (5 s)."""
+    statement_s: float = 10.0
+    """One statement, waiting for rows included."""
+    idle_s: float = 10.0
+    """Between two statements of a transaction, after which the server ends it: how long a lost host can hold a row."""
+    silence_s: float = 12.0
+    """Without an answer, after which the connection is given up. Longer than a statement may take."""
+
+    @classmethod
+    def within(cls, lease_s: float, connections: int = 15) -> "DatabaseLimits":
+        """What leaves time to ask again, and another replica, before a lease of this length ends."""
+        return cls(
+            connections,
+            lock_s=max(_LEAST_S, lease_s / 5),
+            statement_s=max(2 * _LEAST_S, lease_s / 2),
+            idle_s=max(2 * _LEAST_S, lease_s / 2),
+            silence_s=max(3 * _LEAST_S, lease_s * 0.6),
+        )
+
+    def pool(self) -> dict[str, Any]:
+        """Options of the engine."""
+        return {"pool_size": self.connections, "max_overflow": 0, "pool_timeout": self.lock_s}
+
+    def connect_args(self, url: URL) -> dict[str, Any]:
+        """libpq's parameters, but for those that the URL names itself."""
+        quiet_s = max(1, round(self.idle_s / 2))
+        probe_s = max(1, round(self.idle_s / (2 * _PROBES)))
+        unacknowledged_ms = round(self.idle_s * _MS)
+        session = {
+            "lock_timeout": round(self.lock_s * _MS),
+            "statement_timeout": round(self.statement_s * _MS),
+            "idle_in_transaction_session_timeout": round(self.idle_s * _MS),
+            # The server's side of the same connection, which would keep a lost client's session for hours.
+            "tcp_keepalives_idle": quiet_s,
+            "tcp_keepalives_interval": probe_s,
+            "tcp_keepalives_count": _PROBES,
+            "tcp_user_timeout": unacknowledged_ms,
+        }
+        ours = {
+            "fallback_application_name": "shardtune",
+            "connect_timeout": max(_LEAST_CONNECT_S, round(self.lock_s)),
+            "keepalives_idle": quiet_s,
+            "keepalives_interval": probe_s,
+            "keepalives_count": _PROBES,
+            "tcp_user_timeout": unacknowledged_ms,
+            "options": " ".join(f"-c {name}={value}" for name, value in session.items()),
+        }
+        # The server takes the last of several values: what the URL's own options say stands.
+        theirs = url.query.get("options")
+        return {name: value for name, value in ours.items() if name not in url.query} | (
+            {"options": f"{ours['options']} {theirs}"} if theirs else {}
+        )
+
+    def bound(self, engine: Engine) -> None:
+        """Have the engine's connections give up a silent server."""
+
+        def connect(_dialect: Any, _record: Any, args: Any, options: Any) -> _BoundedConnection:
+            opened = _BoundedConnection.connect(*args, **options)
+            opened.silence_s = self.silence_s
+            return opened
+
+        event.listen(engine, "do_connect", connect)
+
+
+class _BoundedConnection(psycopg.Connection[Any]):
+    """A server that hangs sends no error, and its kernel still acknowledges: only a clock of ours ends the wait."""
+
+    silence_s: float | None = None
+
+    def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
+        """Wait for the answer; a connection whose question is still open after that is closed, for nobody to reuse it."""
+        try:
+            return super().wait(gen, interval, self.silence_s if timeout is None else timeout)
+        except psycopg.OperationalError:
+            if self.pgconn.transaction_status == TransactionStatus.ACTIVE:
+                self.pgconn.finish()
+            raise
+
+
+def is_outage(error: Exception) -> bool:
+    """Whether the database is away or too busy, and the same may succeed later."""
+    if isinstance(error, DBAPIError):
+        return isinstance(error, OperationalError | InterfaceError) or error.connection_invalidated
+    return isinstance(error, PoolTimeout)
+
+
+def is_busy(error: Exception) -> bool:
+    """Of outages: the database answers, but a row, a connection or a statement's end was waited for in vain."""
+    if isinstance(error, PoolTimeout):
+        return True
+    if not isinstance(error, OperationalError) or error.connection_invalidated:
+        return False
+    # SQLite has an error code for it, too, but its driver's class is the same for all.
+    return isinstance(error.orig, _BUSY) or "database is locked" in str(error.orig)

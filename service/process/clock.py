@@ -1,0 +1,34 @@
+"""Keep the process in step with the database's clock (db.clock)."""
+
+import logging
+from functools import partial
+
+from starlette.concurrency import run_in_threadpool
+
+from shardtune.service.process.background import run_every
+from shardtune.service.process.context import Context
+
+log = logging.getLogger(__name__)
+
+_TOLERANCE_S = 1.0
+"""Machines that are kept in step by NTP differ by less."""
+
+
+async def keep_reading(context: Context) -> None:
+    """Look at it as often as a worker renews, until cancelled."""
+    if (words := why_off(context)) is not None:
+        log.warning(words)
+    step = partial(run_in_threadpool, context.db.clock.read)
+    await run_every(context.settings.heartbeat_s, reading_the_databases_clock=step)
+
+
+def why_off(context: Context) -> str | None:
+    """Where this machine's clock differs from the database's by more than it should."""
+    offset_s = context.db.clock.offset_s
+    if abs(offset_s) <= _TOLERANCE_S:
+        return None
+    where = "ahead of" if offset_s > 0 else "behind"
+    return (
+        f"this machine's clock is {abs(offset_s):.0f} s {where} the database's, by which all times are told; "
+        "nothing depends on it but its own log: set it right, such as by NTP"
+    )

@@ -4,6 +4,7 @@ Written once: it is half a megabyte, and whoever asks for it needs no key.
 """
 
 import json
+import threading
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -42,8 +43,12 @@ def install(app: FastAPI) -> None:
     def encoded() -> bytes:
         return json.dumps(document(), ensure_ascii=False, separators=(",", ":")).encode()
 
+    one_writes = threading.Lock()
+
     def read() -> Response:
-        return Response(encoded(), media_type="application/json")
+        # Else all who ask first would write it at once, each a second of work.
+        with one_writes:
+            return Response(encoded(), media_type="application/json")
 
     app.openapi = document  # type: ignore[method-assign]
     app.add_api_route("/openapi.json", read, include_in_schema=False)

@@ -23,8 +23,8 @@ router = APIRouter(tags=["health"])
 
 
 @router.get("/healthz")
-def alive() -> dict[str, str]:
-    """The process answers."""
+async def alive() -> dict[str, str]:
+    """The process answers; without a thread, of which the others may have taken all."""
     return {"status": "ok"}
 
 

@@ -7,6 +7,10 @@ from typing import Annotated, Literal
 from pydantic import Field, JsonValue, field_validator
 
 from shardtune.api_schemas.base import Dtype, Schema
+from shardtune.api_schemas.names import ONE_LINE, DeviceName, OwnName
+
+Fact = Annotated[str, Field(max_length=500, pattern=ONE_LINE)]
+"""What a machine says of itself."""
 
 
 class Cluster(Schema):
@@ -14,7 +18,7 @@ class Cluster(Schema):
 
     device: Literal["cuda", "cpu"] = "cuda"
     """`cpu`: ranks are processes without an accelerator, joined by gloo."""
-    gpu: str = "cpu"
+    gpu: DeviceName = "cpu"
     """Model name as NVML prints it, such as `NVIDIA H100 80GB HBM3`; `cpu` for CPU ranks."""
     nodes: int = Field(default=1, ge=1, le=100_000)
     gpus_per_node: int = Field(ge=1, le=1024)
@@ -43,22 +47,22 @@ class Fingerprint(Schema):
     """Of this list of fields. 1 ends at `host_memory_gib`, 2 lacks `native_dtypes`: stored ones and workers of the releases
     before have them."""
     device: Literal["cuda", "cpu"]
-    gpu: str
-    gpu_count: int
-    gpu_memory_gib: float | None
-    driver: str | None
-    cuda: str | None
-    nccl: str | None
-    torch: str | None
-    deepspeed: str | None
-    transformers: str | None
-    python: str
-    kernel: str
-    cpu: str
-    cpu_count: int
-    host_memory_gib: float
+    gpu: Fact
+    gpu_count: int = Field(ge=0, le=100_000)
+    gpu_memory_gib: float | None = Field(ge=0, le=1e6)
+    driver: Fact | None
+    cuda: Fact | None
+    nccl: Fact | None
+    torch: Fact | None
+    deepspeed: Fact | None
+    transformers: Fact | None
+    python: Fact
+    kernel: Fact
+    cpu: Fact
+    cpu_count: int = Field(ge=0, le=1_000_000)
+    host_memory_gib: float = Field(ge=0, le=1e9)
     nodes: int | None = Field(default=None, ge=1)
-    gpu_links: str | None = Field(default=None, max_length=500)
+    gpu_links: Fact | None = None
     """How many pairs of GPUs are joined in which way, in the words of `nvidia-smi topo -m`, such as `28×NV18`."""
     pcie_gb_per_s: float | None = Field(default=None, gt=0)
     """Per GPU and direction, by the link's generation and the width it was trained to."""
@@ -67,18 +71,18 @@ class Fingerprint(Schema):
     memory_clock_mhz: int | None = Field(default=None, gt=0)
     power_limit_w: float | None = Field(default=None, gt=0)
     """Of one GPU, as set by its administrator."""
-    cpu_topology: str | None = Field(default=None, max_length=200)
+    cpu_topology: Fact | None = None
     """Sockets, cores and NUMA nodes."""
     cpu_max_mhz: int | None = Field(default=None, gt=0)
-    nics: str | None = Field(default=None, max_length=500)
+    nics: Fact | None = None
     """Count, speed and kind of the network links that are up, such as `8×400 Gb/s InfiniBand`."""
     intra_node_gb_per_s: float | None = Field(default=None, gt=0)
     """Bus bandwidth of the largest all-reduce measured within one node, as the middle of its band."""
     inter_node_gb_per_s: float | None = Field(default=None, gt=0)
     """The same across nodes."""
-    native_dtypes: str | None = Field(default=None, max_length=200)
+    native_dtypes: Fact | None = None
     """Dtypes with units of their own for matrix products, such as `float32, bfloat16`; the device emulates the others."""
-    overridden: tuple[str, ...] = ()
+    overridden: tuple[Fact, ...] = Field(default=(), max_length=100)
     """Fields that `--fingerprint-override` replaced: declared, not detected."""
 
     def canonical_json(self) -> str:
@@ -116,28 +120,32 @@ def banded(gb_per_s: float) -> float:
     return float(f"{_BAND_RATIO ** bandwidth_band(gb_per_s):.3g}")
 
 
+MOST_PER_S = 1e20
+"""FLOPs or bytes of one device: far beyond any."""
+
+
 class CollectiveTime(Schema):
     """One size of one collective over all ranks of the cluster."""
 
     operation: Literal["all_gather", "reduce_scatter", "all_reduce"]
-    bytes: int = Field(gt=0)
+    bytes: int = Field(gt=0, le=1 << 50)
     """Of the whole tensor, unsharded."""
-    seconds: float = Field(gt=0)
+    seconds: float = Field(gt=0, le=1e6)
 
 
 class MeasuredHardware(Schema):
     """What one rank reaches while all ranks of its node work: measured by a worker in a minute, or entered."""
 
-    bf16_flops: float = Field(gt=0)
+    bf16_flops: float = Field(gt=0, le=MOST_PER_S)
     """Large matrix products; a multiply-add is two. Per second, as the others."""
-    fp32_flops: float = Field(gt=0)
-    copy_bytes_per_s: float = Field(gt=0)
+    fp32_flops: float = Field(gt=0, le=MOST_PER_S)
+    copy_bytes_per_s: float = Field(gt=0, le=MOST_PER_S)
     """Read and written by an elementwise kernel on tensors far larger than any cache."""
-    launch_s: float = Field(gt=0)
+    launch_s: float = Field(gt=0, le=1e3)
     """One operator of an eager training program on tiny tensors, modules and autograd included."""
-    host_link_bytes_per_s: float | None = Field(default=None, gt=0)
+    host_link_bytes_per_s: float | None = Field(default=None, gt=0, le=MOST_PER_S)
     """Device to pinned host memory; None for CPU ranks."""
-    collectives: tuple[CollectiveTime, ...] = ()
+    collectives: tuple[CollectiveTime, ...] = Field(default=(), max_length=200)
     """None for a single rank."""
 
     @property
@@ -168,9 +176,9 @@ class Inventory(Schema):
     """`model_type` values its transformers builds a causal LM from."""
     task_kinds: tuple[Word, ...] = Field(default=("profile", "trial"), max_length=50)
     """Kinds of tasks it understands; what a worker of an older release does not say."""
-    own_models: tuple[str, ...] = ()
+    own_models: tuple[OwnName, ...] = Field(default=(), max_length=1000)
     """Names of the entry-point group `shardtune.models` that the worker's owner allows."""
-    own_scripts: tuple[str, ...] = ()
+    own_scripts: tuple[OwnName, ...] = Field(default=(), max_length=1000)
     """Names of training scripts that the worker's owner allows."""
     nvme_path: str | None = Field(default=None, max_length=1000)
     """Folder for NVMe offload, only where a probe wrote and read through DeepSpeed's asynchronous I/O."""

@@ -6,6 +6,7 @@ from enum import StrEnum
 from pydantic import ConfigDict, Field, SecretStr, field_serializer
 
 from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.names import ONE_LINE
 from shardtune.api_schemas.retunes import RetunePolicy
 
 DEFAULT_PROJECT = "default"
@@ -64,7 +65,7 @@ class KeySpec(Schema):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"name": "team", "scopes": ["studies:read"]}]})
 
-    name: str = Field(min_length=1, max_length=100)
+    name: str = Field(min_length=1, max_length=100, pattern=ONE_LINE)
     """What it is for; appears in the history of decisions made with it."""
     scopes: tuple[Scope, ...] = Field(min_length=1, max_length=len(Scope))
     project_id: str | None = Field(default=None, pattern=PROJECT_PATTERN)

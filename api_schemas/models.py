@@ -5,16 +5,21 @@ What the architecture means (parameters, FLOPs) is found by a worker's `profile`
 """
 
 import json
+import re
+from collections.abc import Iterator
 from importlib.resources import files
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import Field, JsonValue, ValidationInfo, field_validator, model_validator
 
 from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.names import ClassName, ModelName, ModulePath, OwnName, model_name_of
 
 _PRESETS = files("shardtune.api_schemas") / "presets"
 _LONGEST_CONFIG = 256 * 1024
 """Characters of JSON; the longest that the field publishes have some tens of thousands."""
+MOST_ELEMENTS, MOST_FLOPS = 10**15, 1e18
+"""Of one model, and of one token through it: a thousand times the largest there are."""
 
 
 EXAMPLE: dict[str, Any] = {"name": "tiny", "config": json.loads((_PRESETS / "llama-tiny.json").read_text())}
@@ -26,14 +31,15 @@ def preset_names() -> list[str]:
     return sorted(entry.name.removesuffix(".json") for entry in _PRESETS.iterdir() if entry.name.endswith(".json"))
 
 
-OwnName = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
-"""A name that a worker's owner gave to code of their own; never a path or a command."""
+_MODEL_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_KERNELS = ("attn_implementation", "_attn_implementation", "experts_implementation", "_experts_implementation")
+"""Where transformers 5 takes `OWNER/REPOSITORY` for kernels to download."""
 
 
 class ModelSpec(Schema):
     """A causal language model as `transformers` describes it, or the user's own; weights are made by the trial."""
 
-    name: str = Field(min_length=1, max_length=200)
+    name: ModelName
     """What people call it; has no effect on the trial."""
     entry_point: OwnName | None = None
     """Model, batches and loss of an installed package: its name in the entry-point group `shardtune.models`."""
@@ -55,26 +61,28 @@ class ModelSpec(Schema):
         if own is not None:
             return {"name": own, **value}
         if "model_type" in value:
-            return {"name": str(value.get("_name_or_path") or value["model_type"]), "config": value}
+            return {"name": model_name_of(str(value.get("_name_or_path") or value["model_type"])), "config": value}
         return value
 
     @field_validator("config")
     @classmethod
     def _plain_architecture(cls, config: dict[str, JsonValue], info: ValidationInfo) -> dict[str, JsonValue]:
-        if "auto_map" in config:
-            raise ValueError(
-                "auto_map names code to download and run, which Shardtune never does; "
-                "remove it and use an architecture that transformers itself contains"
-            )
         length = len(json.dumps(config))
         if length > _LONGEST_CONFIG:
             raise ValueError(
                 f"config ({length} characters) must not exceed {_LONGEST_CONFIG}; send the config.json alone"
             )
-        is_own = info.data.get("entry_point") is not None or info.data.get("script") is not None
-        if not is_own and not isinstance(config.get("model_type"), str):
+        named = next(_named_code(config), None)
+        if named is not None:
             raise ValueError(
-                f"model_type ({config.get('model_type')!r}) must be the name of a transformers architecture; "
+                f"{named} names code to download and run, which Shardtune never does; "
+                "remove it and use an architecture that transformers itself contains"
+            )
+        is_own = info.data.get("entry_point") is not None or info.data.get("script") is not None
+        model_type = config.get("model_type")
+        if not is_own and not (isinstance(model_type, str) and _MODEL_TYPE.fullmatch(model_type)):
+            raise ValueError(
+                f"model_type ({model_type!r:.100}) must be the name of a transformers architecture; "
                 'add it, for example "model_type": "llama"'
             )
         return config
@@ -109,16 +117,29 @@ def preset(name: str) -> ModelSpec:
     return ModelSpec(name=name, config=json.loads((_PRESETS / f"{name}.json").read_text()))
 
 
+def _named_code(config: dict[str, Any]) -> Iterator[str]:
+    """Entries of a configuration, at any depth, that have transformers fetch and run code; no recursion, since the
+    nesting is the sender's."""
+    inner: list[Any] = [config]
+    while inner:
+        value = inner.pop()
+        inner += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        if isinstance(value, dict) and "auto_map" in value:
+            yield "auto_map"
+        if isinstance(value, dict):
+            yield from (name for name in _KERNELS if "/" in str(value.get(name)))
+
+
 class BlockProfile(Schema):
     """One repeated block (decoder layer) of the model, the unit FSDP shards and checkpointing wraps."""
 
-    name: str
+    name: ModulePath
     """Dotted module path, such as `model.layers.0`."""
-    parameters: int
+    parameters: int = Field(ge=0, le=MOST_ELEMENTS)
     """Elements owned by the block."""
-    largest_parameter: int
+    largest_parameter: int = Field(ge=0, le=MOST_ELEMENTS)
     """Elements of its largest single tensor."""
-    forward_flops_per_token: float | None
+    forward_flops_per_token: float | None = Field(ge=0, le=MOST_FLOPS)
     """Multiply-adds count as two; attention is counted in full (not halved for causality), at the workload's sequence.
     None where nothing was counted."""
 
@@ -126,23 +147,23 @@ class BlockProfile(Schema):
 class ModelProfile(Schema):
     """What a worker learnt by building the model on the meta device: no weights, no accelerator."""
 
-    parameters: int
+    parameters: int = Field(ge=0, le=MOST_ELEMENTS)
     """Elements of all distinct parameters (tied weights count once)."""
-    trainable_parameters: int | None = None
+    trainable_parameters: int | None = Field(default=None, ge=0, le=MOST_ELEMENTS)
     """Of these, elements that are trained; None: all of them."""
-    active_parameters: int
+    active_parameters: int = Field(ge=0, le=MOST_ELEMENTS)
     """Elements that take part in one token's forward pass (less than `parameters` for a mixture of experts)."""
-    blocks: tuple[BlockProfile, ...]
-    block_class: str
+    blocks: tuple[BlockProfile, ...] = Field(max_length=10_000)
+    block_class: ClassName
     """Class name of the repeated block, such as `LlamaDecoderLayer`; of the whole model where nothing repeats."""
-    moe_class: str | None = None
+    moe_class: ClassName | None = None
     """Class name of the mixture-of-experts module inside a block, None for dense models."""
-    forward_flops_per_token: float | None
+    forward_flops_per_token: float | None = Field(ge=0, le=MOST_FLOPS)
     """FLOPs of one token's forward pass through the whole model, at the workload's sequence length; None: not counted."""
-    hidden_size: int
+    hidden_size: int = Field(ge=0, le=MOST_ELEMENTS)
     """0 where the model does not say; so has the next."""
-    vocab_size: int
-    max_positions: int | None
+    vocab_size: int = Field(ge=0, le=MOST_ELEMENTS)
+    max_positions: int | None = Field(le=MOST_ELEMENTS)
     """Longest sequence the configuration declares, None where it declares none."""
 
     @property

@@ -7,6 +7,7 @@ from typing import Self
 from pydantic import Field, field_validator, model_validator
 
 from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.names import ONE_LINE
 from shardtune.api_schemas.times import check_windows, check_zone
 
 
@@ -77,7 +78,7 @@ class Cases(Schema):
 class ScheduleSpec(Schema):
     """When recommendations are measured again, and what that may cost."""
 
-    name: str = Field(min_length=1, max_length=100)
+    name: str = Field(min_length=1, max_length=100, pattern=ONE_LINE)
     trigger: Trigger
     cron: str | None = Field(default=None, max_length=100)
     """Five fields: minute, hour, day of month, month, day of week. Needed for trigger `cron`; for `drift`, when canaries are

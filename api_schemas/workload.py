@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from shardtune.api_schemas.base import Dtype, Schema
+from shardtune.api_schemas.names import RecipeName
 
 MOST_SAMPLES = 1_000_000
 """Of one optimizer step."""
@@ -16,7 +17,7 @@ MOST_SAMPLES = 1_000_000
 class Recipe(Schema):
     """Which dtype each kind of value has, for every backend alike."""
 
-    name: str
+    name: RecipeName
     master_dtype: Dtype
     """Weights the optimizer updates, and its state."""
     compute_dtype: Dtype

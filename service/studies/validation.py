@@ -3,7 +3,7 @@
 from pydantic import JsonValue
 
 from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.models import BlockProfile, ModelProfile, ModelSpec
+from shardtune.api_schemas.models import MOST_ELEMENTS, BlockProfile, ModelProfile, ModelSpec
 from shardtune.api_schemas.studies import StudySpec
 from shardtune.service.http.errors import from_value_error, invalid
 from shardtune.tuner import baseline
@@ -57,11 +57,12 @@ def _stand_in(model: ModelSpec) -> ModelProfile:
     """A profile good enough to see whether the space is empty: only sizes of buckets depend on the real one."""
     layers = next((_integer(model.config.get(name), 1) for name in _LAYERS if name in model.config), 1)
     hidden = next((_integer(model.config.get(name), 64) for name in _HIDDEN if name in model.config), 64)
-    largest = hidden * hidden
-    block = 12 * largest
+    largest = min(hidden * hidden, MOST_ELEMENTS)
+    block = min(12 * largest, MOST_ELEMENTS)
+    total = min(layers * block + 32_000 * hidden, MOST_ELEMENTS)
     return ModelProfile(
-        parameters=layers * block + 32_000 * hidden,
-        active_parameters=layers * block + 32_000 * hidden,
+        parameters=total,
+        active_parameters=total,
         blocks=tuple(
             BlockProfile(name=f"{index}", parameters=block, largest_parameter=largest, forward_flops_per_token=1.0)
             for index in range(min(layers, _MOST_BLOCKS))

@@ -7,6 +7,7 @@ import yaml
 from shardtune.api_schemas.strategies.base import checkpointing_words
 from shardtune.tuner.export.backends.record import AccelerateParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
+from shardtune.tuner.export.quoting import remark
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill
 
@@ -29,11 +30,11 @@ def document(source: ExportSource, backends: Backends = BACKENDS) -> str:
     values |= parts.values
     said = {name: value for name, value in values.items() if value is not None}
     comments = "\n".join(
-        f"# {line}" for line in ["In your script:", *(f"- {line}" for line in _in_code(source, parts))]
+        f"# {remark(line)}" for line in ["In your script:", *(f"- {line}" for line in _in_code(source, parts))]
     )
     return fill(
         "accelerate.yaml",
-        description=source.contender.description,
+        description=remark(source.contender.description),
         comments=comments,
         document=yaml.safe_dump(said, sort_keys=False).rstrip(),
     )

@@ -1,7 +1,10 @@
 """`launch.sh`: one line for torchrun, one for Accelerate, with what must be refused."""
 
+import shlex
+
 from shardtune.api_schemas.cpu_rank_environment import CPU_RANKS
 from shardtune.tuner.export.backends.registry import BACKENDS
+from shardtune.tuner.export.quoting import remark
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill, indent
 
@@ -11,8 +14,8 @@ def script(source: ExportSource) -> str:
     multi_node = source.cluster.nodes > 1
     return fill(
         "launch.sh",
-        description=source.contender.description,
-        machines=source.machines,
+        description=remark(source.contender.description),
+        machines=remark(source.machines),
         multi_node="\n# Run it on every node, with MASTER_ADDR the first node's address." if multi_node else "",
         environment="\n".join(_environment(source)),
         accelerate=indent(_accelerate(source), 4),
@@ -38,7 +41,7 @@ def _environment(source: ExportSource) -> list[str]:
         if source.cluster.nodes == 1:
             lines.append("export GLOO_SOCKET_IFNAME=lo")
         lines.append("# Else freed memory goes back to the system and is fetched again in each step.")
-        lines += [f"export {name}={value}" for name, value in CPU_RANKS.items()]
+        lines += [f"export {name}={shlex.quote(value)}" for name, value in CPU_RANKS.items()]
     return lines
 
 
@@ -49,7 +52,7 @@ def _accelerate(source: ExportSource) -> list[str]:
             f"accelerate ignores {parts.ignored_on_cpu} on CPU ranks and would train whole replicas; "
             "run ./launch.sh without it"
         )
-        return [f"echo '{message}' >&2", "exit 2"]
+        return [f"echo {shlex.quote(message)} >&2", "exit 2"]
     lines = []
     command = '"$python" -m accelerate.commands.launch --config_file "$here/accelerate.yaml"'
     if source.on_cpu:

@@ -4,6 +4,7 @@ from typing import Any
 
 from shardtune.api_schemas.strategies.base import checkpointing_words
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
+from shardtune.tuner.export.quoting import in_docstring
 from shardtune.tuner.export.rendered import Rendered, comment, differences, pretty
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill
@@ -26,9 +27,9 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
     lossy = (*differences(config, done, "Lightning"), *_besides(source), *parts.besides)
     text = fill(
         "lightning_strategy.py",
-        description=source.contender.description,
+        description=in_docstring(source.contender.description),
         release=RELEASE,
-        lossy=comment(lossy, ""),
+        lossy=comment(lossy, "", in_docstring),
         names=parts.values["class"],
         strategy=parts.values["strategy"],
         trainer=pretty(_trainer(source, parts.values["casts"])),

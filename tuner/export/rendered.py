@@ -1,9 +1,11 @@
 """What a renderer for one consumer gives, and the phrases renderers share."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.tuner.export.quoting import literal, remark
 
 
 @dataclass(frozen=True)
@@ -30,22 +32,22 @@ def differences(measured: TrialConfig, done: TrialConfig, consumer: str) -> tupl
     )
 
 
-def comment(lines: tuple[str, ...], prefix: str) -> str:
-    """The losses as lines of a file's header."""
+def comment(lines: tuple[str, ...], prefix: str, quoted: Callable[[str], str] = remark) -> str:
+    """The losses as lines of a file's header; `quoted` fits each to where the header stands."""
     if not lines:
         return f"{prefix}Says all that was measured."
-    return "\n".join([f"{prefix}What it cannot say:", *(f"{prefix}- {line}" for line in lines)])
+    return "\n".join([f"{prefix}What it cannot say:", *(f"{prefix}- {quoted(line)}" for line in lines)])
 
 
 def keywords(options: dict[str, Any]) -> str:
     """Arguments of a call."""
-    return ", ".join(f"{name}={value!r}" for name, value in options.items())
+    return ", ".join(f"{name}={literal(value)}" for name, value in options.items())
 
 
 def pretty(values: dict[str, Any]) -> str:
     """A dictionary as source code inside a function, a line per entry."""
-    lines = [f"        {name!r}: {value!r}," for name, value in values.items()]
-    return "\n".join(["{", *lines, "    }"]).replace("'", '"')
+    lines = [f"        {literal(name)}: {literal(value)}," for name, value in values.items()]
+    return "\n".join(["{", *lines, "    }"])
 
 
 def _flat(config: TrialConfig) -> dict[str, object]:

@@ -4,6 +4,7 @@ from shardtune.tuner.export.backends.record import SnippetParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.backends.shared import prepare_blocks
 from shardtune.tuner.export.launch import torchrun_options
+from shardtune.tuner.export.quoting import in_docstring, literal, remark
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill, indent
 
@@ -35,9 +36,9 @@ def source(source: ExportSource, backends: Backends = BACKENDS) -> str:
     }
     return fill(
         "train_snippet.py",
-        model_name=source.study.spec.model.name,
-        description=source.contender.description,
-        figures=_figures(source),
+        model_name=in_docstring(source.study.spec.model.name),
+        description=in_docstring(source.contender.description),
+        figures=in_docstring(_figures(source)),
         needs=parts.needs,
         command=f"torchrun {torchrun_options(source)} train_snippet.py --steps 10",
         standard=_standard_imports(source, parts),
@@ -47,7 +48,7 @@ def source(source: ExportSource, backends: Backends = BACKENDS) -> str:
         accumulation=source.accumulation,
         global_batch=workload.global_batch,
         sequence_length=workload.sequence_length,
-        adamw=repr(adamw).replace("'", '"'),
+        adamw=literal(adamw),
         constants=_constants(source, parts),
         seed=workload.seed,
         build=indent(_build(source, parts.on_meta), 4),
@@ -89,14 +90,16 @@ def _imports(source: ExportSource, parts: SnippetParts) -> str:
 def _constants(source: ExportSource, parts: SnippetParts) -> str:
     lines = list(parts.constants)
     if parts.needs_blocks or prepare_blocks(source):
-        lines.append(f'BLOCKS = "{source.block_list}"  # the list of repeated {source.profile.block_class}')
+        what = remark(source.profile.block_class)
+        lines.append(f"BLOCKS = {literal(source.block_list)}  # the list of repeated {what}")
     return "\n".join(lines)
 
 
 def _build(source: ExportSource, on_meta: bool) -> list[str]:
     call = "model = transformers.AutoModelForCausalLM.from_config("
     options = (
-        f'    config, attn_implementation="{source.workload.attention}", dtype=torch.float32, trust_remote_code=False'
+        f"    config, attn_implementation={literal(source.workload.attention)}, dtype=torch.float32, "
+        "trust_remote_code=False"
     )
     if on_meta:
         return ['with torch.device("meta"):', f"    {call}", f"    {options}", "    )"]

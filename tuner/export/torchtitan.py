@@ -3,6 +3,7 @@
 from typing import Any
 
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
+from shardtune.tuner.export.quoting import remark, toml_string
 from shardtune.tuner.export.rendered import Rendered, comment, differences
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill
@@ -29,7 +30,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
     lossy = (*differences(config, done, "torchtitan"), *_besides(source), *parts.besides)
     text = fill(
         "torchtitan.toml",
-        description=source.contender.description,
+        description=remark(source.contender.description),
         release=RELEASE,
         lossy=comment(lossy, "# "),
         document=_toml(_sections(source, parts.values)),
@@ -97,7 +98,7 @@ def _value(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        return f'"{value}"'
+        return toml_string(value)
     if isinstance(value, list):
         return f"[{', '.join(_value(item) for item in value)}]"
     return repr(value)

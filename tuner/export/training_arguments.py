@@ -5,6 +5,7 @@ from typing import Any
 
 from shardtune.api_schemas.strategies.training_arguments import strategy_arguments, workload_arguments
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
+from shardtune.tuner.export.quoting import in_docstring
 from shardtune.tuner.export.rendered import Rendered, comment, differences
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill
@@ -34,9 +35,9 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
     lossy = (*differences(config, done, "Trainer"), *_besides(source), *parts.besides)
     snippet = fill(
         "trainer_snippet.py",
-        description=source.contender.description,
+        description=in_docstring(source.contender.description),
         release=RELEASE,
-        lossy=comment(lossy, ""),
+        lossy=comment(lossy, "", in_docstring),
         by_hand=parts.code,
     )
     files = {"training_arguments.json": json.dumps(values, indent=2) + "\n", "trainer_snippet.py": snippet}

@@ -1,12 +1,15 @@
 """Values refuse what they cannot mean, and say what to do instead."""
 
+from typing import Any
+
 import pytest
 from pydantic import ValidationError
 
 from shardtune.api_schemas.failures import Failure, FailureKind
-from shardtune.api_schemas.models import ModelSpec, preset, preset_names
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.models import ModelProfile, ModelSpec, preset, preset_names
 from shardtune.api_schemas.strategies import Fsdp1Config, Fsdp2Config, TrialConfig, ZeroConfig
-from shardtune.api_schemas.workload import RECIPES, Workload, gradient_accumulation
+from shardtune.api_schemas.workload import RECIPES, Recipe, Workload, gradient_accumulation
 
 PUBLIC_PRESETS = {"gpt2", "gpt2-large", "llama-3.2-1b", "llama-2-7b", "llama-3.1-8b", "llama-2-70b", "qwen3-8b"}
 
@@ -27,9 +30,44 @@ def test_an_unknown_preset_lists_those_that_exist() -> None:
         preset("llama-9")
 
 
-def test_code_references_in_a_config_are_refused() -> None:
-    with pytest.raises(ValidationError, match="auto_map"):
-        ModelSpec(name="x", config={"model_type": "llama", "auto_map": {"AutoModel": "evil.py"}})
+@pytest.mark.parametrize(
+    ("entry", "named"),
+    [
+        ({"auto_map": {"AutoModel": "evil.py"}}, "auto_map"),
+        ({"text_config": [{"auto_map": {}}]}, "auto_map"),
+        ({"text_config": {"_attn_implementation": "evil/kernels"}}, "_attn_implementation"),
+        ({"model_type": "llama'; import os"}, "model_type"),
+    ],
+)
+def test_code_references_in_a_config_are_refused(entry: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValidationError, match=named):
+        ModelSpec(name="x", config={"model_type": "llama", **entry})
+
+
+@pytest.mark.parametrize("evil", ['x"""', "x\ny", "x'", "$(id)", "x`id`", "x\\", "-rf", "", "x\x1b[2J", "\u202ex"])
+def test_names_that_could_be_code_are_refused_at_the_border(evil: str) -> None:
+    block = {"name": "layers.0", "parameters": 1, "largest_parameter": 1, "forward_flops_per_token": None}
+    profile = {"parameters": 1, "active_parameters": 1, "blocks": [block], "block_class": "Block", "hidden_size": 1}
+    profile |= {"forward_flops_per_token": None, "vocab_size": 1, "max_positions": None}
+    cluster = {"gpus_per_node": 1, "memory_gib": 1, "host_memory_gib": 1}
+    ModelProfile.model_validate(profile)
+    Cluster.model_validate(cluster)
+    for kind, values in (
+        (ModelSpec, {"name": evil, "config": {"model_type": "llama"}}),
+        (ModelProfile, profile | {"block_class": evil}),
+        (ModelProfile, profile | {"moe_class": evil}),
+        (ModelProfile, profile | {"blocks": [block | {"name": f"{evil}.0"}]}),
+        (Cluster, cluster | {"gpu": evil}),
+        (Recipe, RECIPES["fp32"].model_dump() | {"name": evil}),
+    ):
+        with pytest.raises(ValidationError):
+            kind.model_validate(values)
+
+
+def test_a_path_in_a_bare_config_becomes_a_name() -> None:
+    """Nobody meant it as one, so it is no reason to refuse the model."""
+    for path, name in (("/data/my model/", "/data/my model/"), ('x"""\nimport os', "x-import os"), ('"', "model")):
+        assert ModelSpec.model_validate({"model_type": "llama", "_name_or_path": path}).name == name
 
 
 def test_a_misspelt_knob_is_an_error() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 from shardtune.api_schemas.strategies import Fsdp2Config
 from shardtune.tuner.export.backends import shared
 from shardtune.tuner.export.backends.record import AccelerateParts, ConsumerParts, ExportedBackend, SnippetParts
+from shardtune.tuner.export.quoting import literal
 from shardtune.tuner.export.rendered import keywords
 from shardtune.tuner.export.source import ExportSource, torch_dtype
 from shardtune.tuner.export.templates import fill, indent
@@ -154,7 +155,7 @@ def _lightning_model(source: ExportSource, strategy: Fsdp2Config) -> str:
         policy = f"MixedPrecisionPolicy(param_dtype={dtypes[0]}, reduce_dtype={dtypes[1]})"
     return fill(
         "lightning_fsdp2.py",
-        blocks=source.block_list,
+        blocks=literal(source.block_list),
         per_unit=strategy.blocks_per_unit,
         reshard=repr(strategy.reshard_after_forward),
         policy=policy,

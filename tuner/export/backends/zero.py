@@ -7,6 +7,7 @@ from shardtune.api_schemas.strategies import ZeroConfig
 from shardtune.api_schemas.strategies.zero import NVME_PLACEHOLDER
 from shardtune.tuner.export.backends import shared
 from shardtune.tuner.export.backends.record import AccelerateParts, ConsumerParts, ExportedBackend, SnippetParts
+from shardtune.tuner.export.quoting import literal
 from shardtune.tuner.export.rendered import pretty
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill, indent
@@ -47,7 +48,7 @@ def _trainer(source: ExportSource, strategy: ZeroConfig) -> str:
     prepare = shared.prepare_blocks(source)
     if strategy.stage == 3 and source.profile.moe_class:
         # The router picks other experts on every rank; hooks inside would gather in different orders and hang.
-        prepare.append(f'set_z3_leaf_modules(model, ["{source.profile.moe_class}"])')
+        prepare.append(f"set_z3_leaf_modules(model, [{literal(source.profile.moe_class)}])")
     on_host = "DeepSpeedCPUAdam(parameters, adamw_mode=True, **ADAMW)"
     on_device = "torch.optim.AdamW(parameters, fused=True, **ADAMW)"
     return fill(

@@ -1,0 +1,44 @@
+"""What words from outside may be made of, where they go further than a table: into files that people run, into folders,
+onto a terminal.
+
+The exports quote all of them besides (`tuner.export.quoting`), so that a field that lacks its pattern is still no code.
+"""
+
+import re
+from typing import Annotated
+
+from pydantic import Field
+
+_MODEL_CHARACTERS = r"A-Za-z0-9._/~@:+=(), -"
+LONGEST_NAME = 200
+
+ModelName = Annotated[
+    str, Field(min_length=1, max_length=LONGEST_NAME, pattern=rf"^[A-Za-z0-9._/~][{_MODEL_CHARACTERS}]*$")
+]
+"""What people call a model, such as `meta-llama/Llama-2-7b`: a name, never a quotation mark or a line's end."""
+
+DeviceName = Annotated[str, Field(max_length=LONGEST_NAME, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/+:@(), -]*$")]
+"""A device as its driver prints it, such as `NVIDIA H100 80GB HBM3`."""
+
+RecipeName = Annotated[str, Field(max_length=50, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+
+ModulePath = Annotated[str, Field(max_length=500, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_][A-Za-z0-9_-]*)*$")]
+"""Where a module is within a model, such as `model.layers.0`."""
+
+ClassName = Annotated[str, Field(max_length=LONGEST_NAME, pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$")]
+"""A Python class, such as `LlamaDecoderLayer`."""
+
+OwnName = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+"""A name that a worker's owner gave to code of their own; never a path or a command."""
+
+RowId = Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
+"""Names a run, a study or a worker; a worker makes folders of it."""
+
+ONE_LINE = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"
+"""Text for people on one line: no control character moves a terminal's cursor or begins another line of a log."""
+
+
+def model_name_of(text: str) -> str:
+    """A model's name from a text that nobody meant as one, such as the path in a config.json."""
+    kept = re.sub(rf"[^{_MODEL_CHARACTERS}]+", "-", text).strip(" -+=(),:@")
+    return kept[:LONGEST_NAME] or "model"

@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 
 from shardtune.db.session import Database, is_current, upgrade
 from shardtune.service import pages, retention
-from shardtune.service.access import auth
+from shardtune.service.access import actions, auth
 from shardtune.service.best import watch_staleness
 from shardtune.service.canaries import judge
 from shardtune.service.http import door, errors, idempotent_requests, openapi
@@ -101,7 +101,7 @@ def create_app(
     app.state.context = context
     errors.install(app)
     idempotent_requests.install(app)
-    openapi.install(app)
+    openapi.install(app, actions.scopes_of)
     for routes in _ROUTES:
         app.include_router(routes.router)
     pages.install(app)

@@ -14,11 +14,11 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer, SecurityS
 from sqlalchemy.exc import OperationalError
 from starlette.concurrency import run_in_threadpool
 
-from shardtune.api_schemas.keys import Scope
 from shardtune.db.queries import keys
 from shardtune.db.tables.access import ApiKeyRow
-from shardtune.service.access import local_only
-from shardtune.service.http.errors import Forbidden, TooMany, Unauthorized
+from shardtune.service.access import actions, local_only
+from shardtune.service.access.actions import Action
+from shardtune.service.http.errors import TooMany, Unauthorized
 from shardtune.service.process.context import Context, context_of
 from shardtune.service.process.principal import LOCAL, Principal
 
@@ -95,9 +95,9 @@ def principal_of(row: ApiKeyRow) -> Principal:
     )
 
 
-def requires(scope: Scope) -> Any:
-    """The dependency of a route that only holders of a scope may use."""
-    return Security(_authorize, scopes=[scope.value])
+def requires(action: Action) -> Any:
+    """The dependency of a route, for those who may do what it does."""
+    return Security(_authorize, scopes=[action.value])
 
 
 async def enter(request: Request) -> None:
@@ -131,10 +131,9 @@ def _authorize(
     credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)],
 ) -> None:
     principal = _sender(request, context, credentials)
-    for scope in wanted.scopes:
-        if not principal.may(Scope(scope)):
-            raise Forbidden("scope_missing", f"this needs a key with the scope {scope}; key {principal.name} lacks it")
-    if Scope.WORKERS_LEASE.value not in wanted.scopes:
+    for action in wanted.scopes:
+        actions.check(principal, Action(action))
+    if Action.LEASE.value not in wanted.scopes:
         count(context, principal)
     request.state.principal = principal
 

@@ -5,7 +5,7 @@ Written once: it is half a megabyte, and whoever asks for it needs no key.
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -23,8 +23,9 @@ _LATER = ("429", "503")
 _PROBLEM = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
 
 
-def install(app: FastAPI) -> None:
-    """Replace the app's document by one that has the errors, too, and serve it."""
+def install(app: FastAPI, scopes_of: Callable[[str], Sequence[str]]) -> None:
+    """Replace the app's document by one that has the errors, too, and for what a route does the scopes that it takes; and
+    serve it."""
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -32,6 +33,7 @@ def install(app: FastAPI) -> None:
             for path in schema["paths"].values():
                 for method in _METHODS:
                     if method in path:
+                        _name_scopes(path[method], scopes_of)
                         _complete(path[method])
             # FastAPI's own error bodies, which no route answers with.
             for unused in ("HTTPValidationError", "ValidationError"):
@@ -52,6 +54,12 @@ def install(app: FastAPI) -> None:
 
     app.openapi = document  # type: ignore[method-assign]
     app.add_api_route("/openapi.json", read, include_in_schema=False)
+
+
+def _name_scopes(operation: Mapping[str, Any], scopes_of: Callable[[str], Sequence[str]]) -> None:
+    for requirement in operation.get("security", ()):
+        for scheme, actions in requirement.items():
+            requirement[scheme] = [scope for action in actions for scope in scopes_of(action)]
 
 
 def _complete(operation: dict[str, Any]) -> None:

@@ -4,14 +4,15 @@ import secrets
 from datetime import timedelta
 from typing import Annotated, Any
 
-from fastapi import Depends, Request
+from fastapi import Depends, Request, Security
+from fastapi.security import SecurityScopes
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from shardtune.api_schemas.keys import Scope
 from shardtune.db.queries import keys, page_sessions
-from shardtune.service.access import auth, local_only
-from shardtune.service.http.errors import Forbidden, Unauthorized
+from shardtune.service.access import actions, auth, local_only
+from shardtune.service.access.actions import Action
+from shardtune.service.http.errors import Unauthorized
 from shardtune.service.pages import cookies
 from shardtune.service.process.context import Context, context_of
 from shardtune.service.process.principal import LOCAL, Principal
@@ -33,7 +34,7 @@ def log_in(context: Context, secret: str) -> str:
     principal = auth.authenticate(context, secret.strip())
     if principal is None or principal.key_id is None:
         raise Unauthorized("key_invalid", "this service has no keys, and needs no login from its own machine")
-    _check(principal, Scope.STUDIES_READ)
+    actions.check(principal, Action.READ_STUDIES)
     auth.count(context, principal)
     token = secrets.token_urlsafe(32)
     with context.db.write() as session:
@@ -68,7 +69,7 @@ def is_still_in(context: Context, token: str) -> bool:
 
 def _enter(request: Request, context: Annotated[Context, Depends(context_of)]) -> None:
     principal = _sender(request, context)
-    _check(principal, Scope.STUDIES_READ)
+    actions.check(principal, Action.READ_STUDIES)
     auth.count(context, principal)
     request.state.principal = principal
 
@@ -102,17 +103,11 @@ ENTERS = Depends(_enter)
 """For every page but the login."""
 
 
-def may(scope: Scope) -> Any:
-    """The dependency of a form that only holders of a scope may send."""
-
-    def check(request: Request) -> None:
-        _check(request.state.principal, scope)
-
-    return Depends(check)
+def may(action: Action) -> Any:
+    """The dependency of a form or page, for those who may do what it does."""
+    return Security(_permit, scopes=[action.value])
 
 
-def _check(principal: Principal, scope: Scope) -> None:
-    if not principal.may(scope):
-        raise Forbidden(
-            "scope_missing", f"this needs a key with the scope {scope.value}; key {principal.name} lacks it"
-        )
+def _permit(request: Request, wanted: SecurityScopes) -> None:
+    for action in wanted.scopes:
+        actions.check(request.state.principal, Action(action))

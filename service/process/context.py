@@ -86,7 +86,7 @@ def context_of(request: Request) -> Context:
 def _of_sender(request: Request) -> Context:
     """The context with the sender of the request. Fails where the route forgot `dependencies=[requires(…)]`."""
     principal = getattr(request.state, "principal", None)
-    assert isinstance(principal, Principal), "the route names no scope: add dependencies=[requires(Scope.…)]"
+    assert isinstance(principal, Principal), "the route names no action: add dependencies=[requires(Action.…)]"
     return replace(context_of(request), principal=principal)
 
 

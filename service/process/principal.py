@@ -16,10 +16,6 @@ class Principal:
     scopes: frozenset[Scope] = frozenset(Scope)
     key_id: str | None = None
 
-    def may(self, scope: Scope) -> bool:
-        """Whether it has a scope; `admin` has all."""
-        return scope in self.scopes or Scope.ADMIN in self.scopes
-
     def sees(self, project_id: str | None) -> bool:
         """Whether something of this project (None: of all) is its business."""
         return self.project_id is None or project_id is None or self.project_id == project_id

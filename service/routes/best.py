@@ -20,10 +20,10 @@ from shardtune.api_schemas.best import (
     UserDecision,
 )
 from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.keys import Scope
 from shardtune.api_schemas.models import ModelSpec
 from shardtune.api_schemas.workload import WorkloadRequest
 from shardtune.db.tables.best import ServedCaseRow
+from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
 from shardtune.service.best import lookup
 from shardtune.service.http import etags
@@ -48,7 +48,7 @@ class _Decisions(StringConvertor):
 register_url_convertor("decision", _Decisions())
 router = APIRouter(prefix="/v1", tags=["best"])
 
-READ = [requires(Scope.CONFIGS_READ)]
+READ = [requires(Action.READ_BEST)]
 _MEDIA = {".json": "application/json", ".yaml": "application/yaml", ".sh": "text/x-shellscript", ".py": "text/x-python"}
 _BY_ACCEPT = {
     "application/yaml": "accelerate.yaml",
@@ -105,7 +105,7 @@ def read_best_config(
 
 @router.post(
     "/best:resolve",
-    dependencies=[requires(Scope.STUDIES_WRITE)],
+    dependencies=[requires(Action.RESOLVE_BEST)],
     responses=_STARTED
     | problems(
         "unknown_project",
@@ -158,7 +158,7 @@ def list_decisions(
 
 @router.post(
     "/best:{action:decision}",
-    dependencies=[requires(Scope.ADMIN)],
+    dependencies=[requires(Action.DECIDE_ON_BEST)],
     responses=problems(
         "unknown_best", "unknown_project", "unknown_recommendation", "nothing_to_decide", "precondition_failed"
     ),

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from shardtune.api_schemas.canaries import CanaryPage
-from shardtune.api_schemas.keys import Scope
+from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
 from shardtune.service.canaries import read
 from shardtune.service.http.error_codes import problems
@@ -13,7 +13,7 @@ from shardtune.service.http.paging import InLimit, InPageToken
 from shardtune.service.process.context import InContext
 from shardtune.service.routes.studies import InProject
 
-router = APIRouter(prefix="/v1/canaries", tags=["retunes"], dependencies=[requires(Scope.STUDIES_READ)])
+router = APIRouter(prefix="/v1/canaries", tags=["retunes"], dependencies=[requires(Action.READ_STUDIES)])
 
 
 @router.get("", responses=problems("invalid_page_token"))

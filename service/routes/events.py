@@ -7,8 +7,8 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from shardtune.api_schemas.events import EventPage
-from shardtune.api_schemas.keys import Scope
 from shardtune.service.access import streams
+from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
 from shardtune.service.http.error_codes import problems
 from shardtune.service.http.errors import invalid
@@ -18,7 +18,7 @@ from shardtune.service.studies import event_stream
 router = APIRouter(
     prefix="/v1/studies",
     tags=["events"],
-    dependencies=[requires(Scope.STUDIES_READ)],
+    dependencies=[requires(Action.READ_STUDIES)],
     responses=problems("unknown_study"),
 )
 

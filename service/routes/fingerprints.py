@@ -5,14 +5,14 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from shardtune.api_schemas.fingerprints import FingerprintDetail, FingerprintPage
-from shardtune.api_schemas.keys import Scope
+from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
 from shardtune.service.http.error_codes import problems
 from shardtune.service.http.paging import InLimit, InPageToken
 from shardtune.service.process.context import InContext
 from shardtune.service.workers import fingerprint_history
 
-router = APIRouter(prefix="/v1/fingerprints", tags=["fingerprints"], dependencies=[requires(Scope.STUDIES_READ)])
+router = APIRouter(prefix="/v1/fingerprints", tags=["fingerprints"], dependencies=[requires(Action.READ_STUDIES)])
 
 
 @router.get("", responses=problems("invalid_page_token"))

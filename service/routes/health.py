@@ -7,9 +7,9 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from sqlalchemy.exc import SQLAlchemyError
 
-from shardtune.api_schemas.keys import Scope
 from shardtune.db.queries import gauges
 from shardtune.db.session import is_current
+from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
 from shardtune.service.http.error_codes import problems
 from shardtune.service.http.errors import problem
@@ -42,7 +42,7 @@ def ready(context: InOpenContext) -> JSONResponse | dict[str, str]:
     return {"status": "ready"} | ({"clock": off} if off is not None else {})
 
 
-@router.get("/metrics", response_class=PlainTextResponse, dependencies=[requires(Scope.ADMIN)])
+@router.get("/metrics", response_class=PlainTextResponse, dependencies=[requires(Action.READ_METRICS)])
 def metrics(context: InContext) -> Response:
     """Metrics for Prometheus, over all projects."""
     with context.db.read() as session:

@@ -14,9 +14,9 @@ from shardtune.api_schemas.keys import (
     ProjectPage,
     ProjectSpec,
     RotateRequest,
-    Scope,
 )
 from shardtune.service.access import manage_keys, projects
+from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
 from shardtune.service.http import etags
 from shardtune.service.http.error_codes import problems
@@ -25,42 +25,49 @@ from shardtune.service.http.idempotent_requests import InOnce
 from shardtune.service.http.paging import InLimit, InPageToken
 from shardtune.service.process.context import InContext
 
-router = APIRouter(prefix="/v1", tags=["keys"], dependencies=[requires(Scope.ADMIN)])
+router = APIRouter(prefix="/v1", tags=["keys"])
+
+READ = [requires(Action.READ_KEYS)]
 
 InProjectId = Annotated[str, Path(pattern=PROJECT_PATTERN)]
 
 
-@router.post("/keys", status_code=201)
+@router.post("/keys", dependencies=[requires(Action.CREATE_KEY)], status_code=201)
 def create_key(context: InContext, spec: KeySpec, once: InOnce) -> KeyCreated:
     """Make a key. The answer alone has its secret; only a hash is stored."""
     return manage_keys.create(context, spec, once)
 
 
-@router.get("/keys", responses=problems("invalid_page_token"))
+@router.get("/keys", dependencies=READ, responses=problems("invalid_page_token"))
 def list_keys(context: InContext, limit: InLimit = 50, page_token: InPageToken = None) -> ApiKeyPage:
     """Keys without their secrets, newest first."""
     return manage_keys.page(context, page_token, limit)
 
 
-@router.post("/keys/{key_id}:rotate", status_code=201, responses=problems("unknown_key", "key_revoked"))
+@router.post("/keys/{key_id}:rotate", dependencies=[requires(Action.ROTATE_KEY)], status_code=201, responses=problems("unknown_key", "key_revoked"))
 def rotate_key(context: InContext, key_id: str, once: InOnce, request: RotateRequest = RotateRequest()) -> KeyCreated:
     """Replace a key by one of the same name, project and scopes; the old secret stays valid for `grace_s`."""
     return manage_keys.rotate(context, key_id, request, once)
 
 
-@router.post("/keys/{key_id}:revoke", responses=problems("unknown_key"))
+@router.post("/keys/{key_id}:revoke", dependencies=[requires(Action.REVOKE_KEY)], responses=problems("unknown_key"))
 def revoke_key(context: InContext, key_id: str, once: InOnce) -> ApiKey:
     """End a key at once."""
     return manage_keys.revoke(context, key_id, once)
 
 
-@router.get("/projects", responses=problems("invalid_page_token"))
+@router.get("/projects", dependencies=READ, responses=problems("invalid_page_token"))
 def list_projects(context: InContext, limit: InLimit = 50, page_token: InPageToken = None) -> ProjectPage:
     """Projects with their quotas, by id."""
     return projects.page(context, page_token, limit)
 
 
-@router.get("/projects/{project_id}", responses=problems("unknown_project") | etags.UNCHANGED, response_model=Project)
+@router.get(
+    "/projects/{project_id}",
+    dependencies=READ,
+    responses=problems("unknown_project") | etags.UNCHANGED,
+    response_model=Project,
+)
 def read_project(
     context: InContext, project_id: InProjectId, request: Request, response: Response
 ) -> Project | Response:
@@ -69,7 +76,7 @@ def read_project(
     return etags.respond(request, response, project) or project
 
 
-@router.put("/projects/{project_id}", responses=problems("precondition_failed"))
+@router.put("/projects/{project_id}", dependencies=[requires(Action.SET_PROJECT)], responses=problems("precondition_failed"))
 def put_project(
     context: InContext, project_id: InProjectId, spec: ProjectSpec, response: Response, if_match: InIfMatch = None
 ) -> Project:

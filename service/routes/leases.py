@@ -3,8 +3,8 @@
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from shardtune.api_schemas.keys import Scope
 from shardtune.api_schemas.leases import Heartbeat, HeartbeatAnswer, Lease, LeaseRequest, Report, ReportAnswer
+from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
 from shardtune.service.http.error_codes import problems
 from shardtune.service.leasing import long_poll, renew_and_report
@@ -13,7 +13,7 @@ from shardtune.service.process.context import InContext
 router = APIRouter(
     prefix="/v1",
     tags=["leases"],
-    dependencies=[requires(Scope.WORKERS_LEASE)],
+    dependencies=[requires(Action.LEASE)],
     responses=problems("protocol_version", "unknown_session"),
 )
 

@@ -3,15 +3,15 @@
 from fastapi import APIRouter
 from pydantic import ValidationError
 
-from shardtune.api_schemas.keys import Scope
 from shardtune.api_schemas.predictions import PredictionRequest, PredictionTable
+from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
 from shardtune.service.http import errors
 from shardtune.service.http.idempotent_requests import InOnce
 from shardtune.service.process.context import InContext
 from shardtune.service.studies import predictions
 
-router = APIRouter(prefix="/v1/predictions", tags=["predictions"], dependencies=[requires(Scope.CONFIGS_READ)])
+router = APIRouter(prefix="/v1/predictions", tags=["predictions"], dependencies=[requires(Action.PREDICT)])
 
 
 @router.post("")

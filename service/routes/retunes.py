@@ -4,9 +4,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from shardtune.api_schemas.keys import Scope
 from shardtune.api_schemas.retunes import PlannedRun, Retune, RetunePage, RetuneState
 from shardtune.db.queries.retunes import RetuneFilter
+from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
 from shardtune.service.http.error_codes import problems
 from shardtune.service.http.idempotent_requests import InOnce
@@ -18,7 +18,7 @@ from shardtune.service.routes.studies import InProject
 
 router = APIRouter(prefix="/v1", tags=["retunes"])
 
-_READ = [requires(Scope.STUDIES_READ)]
+_READ = [requires(Action.READ_STUDIES)]
 
 
 @router.get("/retunes", dependencies=_READ, responses=problems("invalid_page_token"))
@@ -44,7 +44,7 @@ def read_retune(context: InContext, retune_id: str) -> Retune:
 
 @router.post(
     "/retunes/{retune_id}:cancel",
-    dependencies=[requires(Scope.STUDIES_WRITE)],
+    dependencies=[requires(Action.CANCEL_RETUNE)],
     responses=problems("unknown_retune", "retune_ended", "retune_starting"),
 )
 def cancel_retune(context: InContext, retune_id: str, once: InOnce) -> Retune:
@@ -54,7 +54,7 @@ def cancel_retune(context: InContext, retune_id: str, once: InOnce) -> Retune:
 
 @router.put(
     "/best:plan",
-    dependencies=[requires(Scope.STUDIES_WRITE)],
+    dependencies=[requires(Action.PLAN_RUN)],
     responses=problems("unknown_best", "unknown_project"),
 )
 def plan_run(context: InContext, case_key: InStudyKey, planned: PlannedRun, project: InProject = None) -> PlannedRun:

@@ -5,8 +5,8 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request, Response
 from starlette.convertors import StringConvertor, register_url_convertor
 
-from shardtune.api_schemas.keys import Scope
 from shardtune.api_schemas.schedules import Schedule, SchedulePage, ScheduleSpec, TickPage
+from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
 from shardtune.service.http import etags
 from shardtune.service.http.error_codes import problems
@@ -27,14 +27,19 @@ class _Id(StringConvertor):
 register_url_convertor("schedule", _Id())
 router = APIRouter(prefix="/v1/schedules", tags=["schedules"])
 
-READ, WRITE = [requires(Scope.STUDIES_READ)], [requires(Scope.STUDIES_WRITE)]
+READ = [requires(Action.READ_STUDIES)]
 _UNKNOWN = problems("unknown_schedule")
 _CHANGED = problems("unknown_schedule", "precondition_failed")
 
 InScheduleId = Annotated[str, Path(description="A schedule's id.", max_length=32)]
 
 
-@router.post("", status_code=201, dependencies=WRITE, responses=problems("unknown_project", "too_many_schedules"))
+@router.post(
+    "",
+    status_code=201,
+    dependencies=[requires(Action.CREATE_SCHEDULE)],
+    responses=problems("unknown_project", "too_many_schedules"),
+)
 def create_schedule(
     context: InContext, spec: ScheduleSpec, once: InOnce, response: Response, project: InProject = None
 ) -> Schedule:
@@ -70,7 +75,7 @@ def list_ticks(
     return manage.tick_page(context, schedule_id, page_token, limit)
 
 
-@router.put("/{schedule_id:schedule}", dependencies=WRITE, responses=_CHANGED)
+@router.put("/{schedule_id:schedule}", dependencies=[requires(Action.CHANGE_SCHEDULE)], responses=_CHANGED)
 def put_schedule(
     context: InContext, schedule_id: InScheduleId, spec: ScheduleSpec, response: Response, if_match: InIfMatch = None
 ) -> Schedule:
@@ -80,19 +85,24 @@ def put_schedule(
     return schedule
 
 
-@router.delete("/{schedule_id:schedule}", status_code=204, dependencies=WRITE, responses=_CHANGED)
+@router.delete(
+    "/{schedule_id:schedule}",
+    status_code=204,
+    dependencies=[requires(Action.DELETE_SCHEDULE)],
+    responses=_CHANGED,
+)
 def delete_schedule(context: InContext, schedule_id: InScheduleId, if_match: InIfMatch = None) -> None:
     """Forget a schedule and its ticks. Its queued retunes are skipped; those that run go on."""
     manage.delete(context, schedule_id, if_match)
 
 
-@router.post("/{schedule_id}:pause", dependencies=WRITE, responses=_CHANGED)
+@router.post("/{schedule_id}:pause", dependencies=[requires(Action.PAUSE_SCHEDULE)], responses=_CHANGED)
 def pause_schedule(context: InContext, schedule_id: InScheduleId, once: InOnce, if_match: InIfMatch = None) -> Schedule:
     """No ticks until it is resumed; they are not made up for. Its queued retunes are skipped."""
     return manage.pause(context, schedule_id, True, once, if_match)
 
 
-@router.post("/{schedule_id}:resume", dependencies=WRITE, responses=_CHANGED)
+@router.post("/{schedule_id}:resume", dependencies=[requires(Action.RESUME_SCHEDULE)], responses=_CHANGED)
 def resume_schedule(
     context: InContext, schedule_id: InScheduleId, once: InOnce, if_match: InIfMatch = None
 ) -> Schedule:
@@ -100,7 +110,7 @@ def resume_schedule(
     return manage.pause(context, schedule_id, False, once, if_match)
 
 
-@router.post("/{schedule_id}:run", dependencies=WRITE, responses=_UNKNOWN)
+@router.post("/{schedule_id}:run", dependencies=[requires(Action.RUN_SCHEDULE)], responses=_UNKNOWN)
 def run_schedule(context: InContext, schedule_id: InScheduleId, once: InOnce) -> Schedule:
     """Have its cases measured now, whatever its trigger, also while it is paused."""
     return manage.run(context, schedule_id, once)

@@ -6,11 +6,12 @@ from fastapi import APIRouter, Path, Query, Request, Response
 
 from shardtune.api_schemas.exports import Export, ExportFormat
 from shardtune.api_schemas.insights import Importance, ParetoFront
-from shardtune.api_schemas.keys import PROJECT_PATTERN, Scope
+from shardtune.api_schemas.keys import PROJECT_PATTERN
 from shardtune.api_schemas.studies import Study, StudyPage, StudyRequest, StudyResult, StudyState
 from shardtune.api_schemas.study_changes import CloneRequest, Extension
 from shardtune.api_schemas.trials import RejectionPage, TrialPage, TrialState
 from shardtune.db.queries.studies import StudyFilter
+from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
 from shardtune.service.http import etags
 from shardtune.service.http.error_codes import problems
@@ -23,7 +24,7 @@ from shardtune.service.studies import actions, create_and_read, extension, insig
 
 router = APIRouter(prefix="/v1/studies", tags=["studies"])
 
-READ, WRITE = [requires(Scope.STUDIES_READ)], [requires(Scope.STUDIES_WRITE)]
+READ = [requires(Action.READ_STUDIES)]
 STUDY_ID_PATTERN = r"^[a-z0-9][a-z0-9-]{1,30}[a-z0-9]$"
 _UNKNOWN = problems("unknown_study")
 _CHANGED = problems("unknown_study", "study_ended", "precondition_failed")
@@ -44,7 +45,7 @@ InProject = Annotated[
 ]
 
 
-@router.post("", status_code=201, dependencies=WRITE, responses=problems(*_CREATED))
+@router.post("", status_code=201, dependencies=[requires(Action.CREATE_STUDY)], responses=problems(*_CREATED))
 def create_study(
     context: InContext,
     spec: StudyRequest,
@@ -85,13 +86,13 @@ def read_study(context: InContext, study_id: InStudyId, request: Request, respon
     return etags.respond(request, response, study) or study
 
 
-@router.post("/{study_id}:cancel", dependencies=WRITE, responses=_CHANGED)
+@router.post("/{study_id}:cancel", dependencies=[requires(Action.CANCEL_STUDY)], responses=_CHANGED)
 def cancel_study(context: InContext, study_id: InStudyId, once: InOnce, if_match: InIfMatch = None) -> Study:
     """End a study; its workers stop at their next heartbeat."""
     return actions.cancel(context, study_id, once, if_match)
 
 
-@router.post("/{study_id}:pause", dependencies=WRITE, responses=_CHANGED)
+@router.post("/{study_id}:pause", dependencies=[requires(Action.PAUSE_STUDY)], responses=_CHANGED)
 def pause_study(context: InContext, study_id: InStudyId, once: InOnce, if_match: InIfMatch = None) -> Study:
     """Give out no more runs of a study; those that run may finish."""
     return actions.pause(context, study_id, True, once, if_match)
@@ -99,7 +100,7 @@ def pause_study(context: InContext, study_id: InStudyId, once: InOnce, if_match:
 
 @router.post(
     "/{study_id}:resume",
-    dependencies=WRITE,
+    dependencies=[requires(Action.RESUME_STUDY)],
     responses=_CHANGED | problems("quota_running_studies", "quota_gpu_seconds"),
 )
 def resume_study(context: InContext, study_id: InStudyId, once: InOnce, if_match: InIfMatch = None) -> Study:
@@ -109,7 +110,7 @@ def resume_study(context: InContext, study_id: InStudyId, once: InOnce, if_match
 
 @router.post(
     "/{study_id}:extend",
-    dependencies=WRITE,
+    dependencies=[requires(Action.EXTEND_STUDY)],
     responses=problems(
         "unknown_study",
         "study_ended",
@@ -128,7 +129,12 @@ def extend_study(
     return extension.extend(context, study_id, body, once, if_match)
 
 
-@router.post("/{study_id}:clone", status_code=201, dependencies=WRITE, responses=problems("unknown_study", *_CREATED))
+@router.post(
+    "/{study_id}:clone",
+    status_code=201,
+    dependencies=[requires(Action.CLONE_STUDY)],
+    responses=problems("unknown_study", *_CREATED),
+)
 def clone_study(
     context: InContext,
     study_id: InStudyId,

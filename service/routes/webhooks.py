@@ -4,69 +4,71 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from shardtune.api_schemas.keys import Scope
 from shardtune.api_schemas.webhooks import Delivery, Webhook, WebhookSpec, WebhookWithSecret
+from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
 from shardtune.service.http.error_codes import problems
 from shardtune.service.http.idempotent_requests import InOnce
 from shardtune.service.process.context import InContext
 from shardtune.service.webhooks import manage
 
-router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"], dependencies=[requires(Scope.ADMIN)])
+router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"])
+
+READ = [requires(Action.READ_KEYS)]
 
 _UNKNOWN = problems("unknown_webhook")
 _UNKNOWN_OR_NO_KEY = problems("unknown_webhook", "no_secret_key")
 
 
-@router.post("", status_code=201, responses=problems("no_secret_key", "too_many_webhooks"))
+@router.post("", dependencies=[requires(Action.CREATE_WEBHOOK)], status_code=201, responses=problems("no_secret_key", "too_many_webhooks"))
 def create_webhook(context: InContext, spec: WebhookSpec, once: InOnce) -> WebhookWithSecret:
     """Be told of events by signed POSTs (standardwebhooks.com). The secret is shown here only."""
     return manage.create(context, spec, once)
 
 
-@router.get("")
+@router.get("", dependencies=READ)
 def list_webhooks(context: InContext) -> list[Webhook]:
     """All webhooks of the key's projects, oldest first; there are at most a hundred, so there are no pages."""
     return manage.everyone(context)
 
 
-@router.get("/{webhook_id}", responses=_UNKNOWN)
+@router.get("/{webhook_id}", dependencies=READ, responses=_UNKNOWN)
 def read_webhook(context: InContext, webhook_id: str) -> Webhook:
     """One webhook, without its secret."""
     return manage.read(context, webhook_id)
 
 
-@router.delete("/{webhook_id}", status_code=204, responses=_UNKNOWN)
+@router.delete("/{webhook_id}", dependencies=[requires(Action.DELETE_WEBHOOK)], status_code=204, responses=_UNKNOWN)
 def delete_webhook(context: InContext, webhook_id: str) -> None:
     """Forget a webhook and its deliveries."""
     manage.delete(context, webhook_id)
 
 
-@router.post("/{webhook_id}:enable", responses=_UNKNOWN)
+@router.post("/{webhook_id}:enable", dependencies=[requires(Action.ENABLE_WEBHOOK)], responses=_UNKNOWN)
 def enable_webhook(context: InContext, webhook_id: str, once: InOnce) -> Webhook:
     """Deliver again after the service gave up; what failed meanwhile is not repeated."""
     return manage.enable(context, webhook_id, once)
 
 
-@router.post("/{webhook_id}:disable", responses=_UNKNOWN)
+@router.post("/{webhook_id}:disable", dependencies=[requires(Action.DISABLE_WEBHOOK)], responses=_UNKNOWN)
 def disable_webhook(context: InContext, webhook_id: str, once: InOnce) -> Webhook:
     """Deliver nothing more until it is enabled again; what waits is given up."""
     return manage.disable(context, webhook_id, once)
 
 
-@router.post("/{webhook_id}:rotate", responses=_UNKNOWN_OR_NO_KEY)
+@router.post("/{webhook_id}:rotate", dependencies=[requires(Action.ROTATE_WEBHOOK)], responses=_UNKNOWN_OR_NO_KEY)
 def rotate_secret(context: InContext, webhook_id: str, once: InOnce) -> WebhookWithSecret:
     """A new secret; the former signs beside it for 24 hours."""
     return manage.rotate(context, webhook_id, once)
 
 
-@router.post("/{webhook_id}:test", responses=_UNKNOWN_OR_NO_KEY)
+@router.post("/{webhook_id}:test", dependencies=[requires(Action.TEST_WEBHOOK)], responses=_UNKNOWN_OR_NO_KEY)
 async def test_webhook(context: InContext, webhook_id: str, once: InOnce) -> Delivery:
     """Send a `webhook.test` message now and say what came of it."""
     return await manage.test(context, webhook_id, once)
 
 
-@router.get("/{webhook_id}/deliveries", responses=_UNKNOWN)
+@router.get("/{webhook_id}/deliveries", dependencies=READ, responses=_UNKNOWN)
 def list_deliveries(
     context: InContext, webhook_id: str, limit: Annotated[int, Query(ge=1, le=500)] = 50
 ) -> list[Delivery]:

@@ -2,8 +2,8 @@
 
 from fastapi import APIRouter
 
-from shardtune.api_schemas.keys import Scope
 from shardtune.api_schemas.leases import Registered, Registration, Worker, WorkerPage
+from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
 from shardtune.service.http.error_codes import problems
 from shardtune.service.http.idempotent_requests import InOnce
@@ -16,7 +16,7 @@ router = APIRouter(prefix="/v1/workers", tags=["workers"])
 
 @router.post(
     "",
-    dependencies=[requires(Scope.WORKERS_LEASE)],
+    dependencies=[requires(Action.LEASE)],
     responses=problems("protocol_version", "worker_name_taken", "too_many_workers", "quota_registrations"),
 )
 def register_worker(context: InContext, registration: Registration, once: InOnce) -> Registered:
@@ -24,19 +24,19 @@ def register_worker(context: InContext, registration: Registration, once: InOnce
     return registry.register(context, registration, once)
 
 
-@router.get("", dependencies=[requires(Scope.STUDIES_READ)], responses=problems("invalid_page_token"))
+@router.get("", dependencies=[requires(Action.READ_STUDIES)], responses=problems("invalid_page_token"))
 def list_workers(context: InContext, limit: InLimit = 100, page_token: InPageToken = None) -> WorkerPage:
     """Workers ever registered, by name."""
     return registry.page(context, page_token, limit)
 
 
-@router.post("/{worker_id}:drain", dependencies=[requires(Scope.ADMIN)], responses=problems("unknown_worker"))
+@router.post("/{worker_id}:drain", dependencies=[requires(Action.DRAIN_WORKER)], responses=problems("unknown_worker"))
 def drain_worker(context: InContext, worker_id: str, once: InOnce) -> Worker:
     """Give a worker no more work, also after a restart; what it runs may finish."""
     return registry.drain(context, worker_id, True, once)
 
 
-@router.post("/{worker_id}:resume", dependencies=[requires(Scope.ADMIN)], responses=problems("unknown_worker"))
+@router.post("/{worker_id}:resume", dependencies=[requires(Action.RESUME_WORKER)], responses=problems("unknown_worker"))
 def resume_worker(context: InContext, worker_id: str, once: InOnce) -> Worker:
     """Give a drained worker work again."""
     return registry.drain(context, worker_id, False, once)

@@ -21,3 +21,15 @@ def token(client: TestClient) -> str:
     found = re.search(r'name="csrf" value="([^"]+)"', page(client, "/new"))
     assert found
     return found[1]
+
+
+def log_in(client: TestClient, secret: str) -> dict[str, str]:
+    """A session for a key; what every form of it sends along."""
+    found = re.search(r'name="csrf" value="([^"]+)"', client.get("/login", headers=HTML).text)
+    assert found
+    answer = client.post("/login", data={"csrf": found[1], "key": secret}, headers=HTML, follow_redirects=False)
+    assert answer.status_code == 303, answer.text
+    text = client.get("/new", headers=HTML).text
+    again = re.search(r'name="csrf" value="([^"]+)"', text)
+    assert again, text
+    return {"csrf": again[1]}

@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Form, Query, Request
 from starlette.responses import Response
 
-from shardtune.api_schemas.keys import Scope
+from shardtune.service.access.actions import Action
 from shardtune.service.http.error_codes import FieldError
 from shardtune.service.http.errors import Invalid
 from shardtune.service.pages.page_access import may
@@ -26,13 +26,13 @@ def start(request: Request, context: InContext, form: Annotated[StudyForm, Query
     return _show(request, context, form)
 
 
-@router.post("/calculate", dependencies=[Checked])
+@router.post("/calculate", dependencies=[Checked, may(Action.PREDICT)])
 def calculate(request: Request, context: InContext, form: Annotated[StudyForm, Form()]) -> Response:
     """The form again with its predictions; nothing is stored."""
     return _show(request, context, form)
 
 
-@router.post("", dependencies=[Checked, may(Scope.STUDIES_WRITE)])
+@router.post("", dependencies=[Checked, may(Action.CREATE_STUDY)])
 def create(request: Request, context: InContext, form: Annotated[StudyForm, Form()]) -> Response:
     """Create the study, or say what is wrong beside the form."""
     try:

@@ -6,11 +6,11 @@ from typing import Annotated
 from fastapi import APIRouter, Form, Request
 from starlette.responses import Response
 
-from shardtune.api_schemas.keys import Scope
 from shardtune.db.queries.retunes import RetuneFilter
 from shardtune.service.access import retune_budget
+from shardtune.service.access.actions import Action
 from shardtune.service.http.error_codes import FieldError
-from shardtune.service.http.errors import Conflict, Invalid, NotFound
+from shardtune.service.http.errors import Conflict, Invalid
 from shardtune.service.pages.page_access import may
 from shardtune.service.pages.rendering import Checked, render, see_other
 from shardtune.service.pages.views.schedules import ScheduleForm, ScheduleFormErrors, cards, choices, lines, spec_of
@@ -30,7 +30,7 @@ def show_schedules(request: Request, context: InContext) -> Response:
     return _show(request, context, ScheduleForm())
 
 
-@router.post("", dependencies=[Checked, may(Scope.STUDIES_WRITE)])
+@router.post("", dependencies=[Checked, may(Action.CREATE_SCHEDULE)])
 def create_schedule(request: Request, context: InContext, form: Annotated[ScheduleForm, Form()]) -> Response:
     """Make a schedule, or say what is wrong beside the form."""
     try:
@@ -42,22 +42,35 @@ def create_schedule(request: Request, context: InContext, form: Annotated[Schedu
     return see_other("/schedules")
 
 
-@router.post("/{schedule_id}/{action}", dependencies=[Checked, may(Scope.STUDIES_WRITE)])
-def act(context: InContext, schedule_id: str, action: str) -> Response:
-    """Pause, resume, run or delete a schedule."""
-    match action:
-        case "pause" | "resume":
-            rules.pause(context, schedule_id, action == "pause")
-        case "run":
-            rules.run(context, schedule_id)
-        case "delete":
-            rules.delete(context, schedule_id)
-        case _:
-            raise NotFound("unknown_action", f"A schedule can be paused, resumed, run or deleted, not {action!r}.")
+@router.post("/{schedule_id}/pause", dependencies=[Checked, may(Action.PAUSE_SCHEDULE)])
+def pause(context: InContext, schedule_id: str) -> Response:
+    """No ticks until it is resumed."""
+    rules.pause(context, schedule_id, True)
     return see_other("/schedules")
 
 
-@router.post("/retunes/{retune_id}/cancel", dependencies=[Checked, may(Scope.STUDIES_WRITE)])
+@router.post("/{schedule_id}/resume", dependencies=[Checked, may(Action.RESUME_SCHEDULE)])
+def resume(context: InContext, schedule_id: str) -> Response:
+    """Go on with the next tick."""
+    rules.pause(context, schedule_id, False)
+    return see_other("/schedules")
+
+
+@router.post("/{schedule_id}/run", dependencies=[Checked, may(Action.RUN_SCHEDULE)])
+def run(context: InContext, schedule_id: str) -> Response:
+    """Have its cases measured now."""
+    rules.run(context, schedule_id)
+    return see_other("/schedules")
+
+
+@router.post("/{schedule_id}/delete", dependencies=[Checked, may(Action.DELETE_SCHEDULE)])
+def delete(context: InContext, schedule_id: str) -> Response:
+    """Forget it."""
+    rules.delete(context, schedule_id)
+    return see_other("/schedules")
+
+
+@router.post("/retunes/{retune_id}/cancel", dependencies=[Checked, may(Action.CANCEL_RETUNE)])
 def cancel_retune(context: InContext, retune_id: str) -> Response:
     """End a queued or running retune."""
     records.cancel(context, retune_id)

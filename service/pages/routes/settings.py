@@ -6,8 +6,9 @@ from fastapi import APIRouter, Form, Request
 from pydantic import ValidationError
 from starlette.responses import Response
 
-from shardtune.api_schemas.keys import KeySpec, Scope
+from shardtune.api_schemas.keys import KeySpec
 from shardtune.service.access import manage_keys
+from shardtune.service.access.actions import Action
 from shardtune.service.http.validation_errors import field_error
 from shardtune.service.pages.page_access import may
 from shardtune.service.pages.rendering import Checked, see_other
@@ -15,7 +16,7 @@ from shardtune.service.pages.routes import webhooks
 from shardtune.service.pages.views.settings import show
 from shardtune.service.process.context import InContext
 
-router = APIRouter(prefix="/settings", dependencies=[may(Scope.ADMIN)])
+router = APIRouter(prefix="/settings", dependencies=[may(Action.READ_KEYS)])
 
 
 @router.get("")
@@ -24,7 +25,7 @@ def show_settings(request: Request, context: InContext) -> Response:
     return show(request, context)
 
 
-@router.post("/keys", dependencies=[Checked])
+@router.post("/keys", dependencies=[Checked, may(Action.CREATE_KEY)])
 def create_key(
     request: Request,
     context: InContext,
@@ -44,7 +45,7 @@ def create_key(
     return show(request, context, secret=created.secret.get_secret_value(), made=f"Key {spec.name}")
 
 
-@router.post("/keys/{key_id}/revoke", dependencies=[Checked])
+@router.post("/keys/{key_id}/revoke", dependencies=[Checked, may(Action.REVOKE_KEY)])
 def revoke_key(context: InContext, key_id: str) -> Response:
     """End a key now."""
     manage_keys.revoke(context, key_id)

@@ -1,25 +1,24 @@
 """Studies as pages: the list, one study, its files, and what its user may do to it."""
 
-from collections.abc import Callable
 from typing import Annotated
 
 from fastapi import APIRouter, Form, Query, Request
 from starlette.responses import PlainTextResponse, Response
 
 from shardtune.api_schemas.best import DecisionRequest, UserDecision
-from shardtune.api_schemas.keys import Scope
-from shardtune.api_schemas.studies import MOST_TRIALS, Study, StudyState
+from shardtune.api_schemas.studies import MOST_TRIALS, StudyState
 from shardtune.api_schemas.study_changes import Extension
 from shardtune.api_schemas.trials import TrialState
 from shardtune.db.listing import Page
 from shardtune.db.queries import overview
 from shardtune.db.queries.trial_points import TRIAL_SORTS, TrialFilter
+from shardtune.service.access.actions import Action
 from shardtune.service.http.errors import NotFound
 from shardtune.service.pages.page_access import may
 from shardtune.service.pages.rendering import Checked, render, see_other
 from shardtune.service.pages.views import best, recommended, words
 from shardtune.service.pages.views import study as views
-from shardtune.service.process.context import Context, InContext
+from shardtune.service.process.context import InContext
 from shardtune.service.recommendations import decisions
 from shardtune.service.studies import actions, extension
 from shardtune.service.studies import create_and_read as rules
@@ -27,7 +26,6 @@ from shardtune.service.studies import create_and_read as rules
 router = APIRouter(prefix="/studies")
 
 _LIST = 40
-WRITES = may(Scope.STUDIES_WRITE)
 
 
 @router.get("")
@@ -109,28 +107,21 @@ def download(context: InContext, study_id: str, name: str, which: str = "best") 
     return PlainTextResponse(files[name], headers=headers)
 
 
-_ACTIONS: dict[str, Callable[[Context, str], Study]] = {
-    "pause": lambda context, study_id: actions.pause(context, study_id, paused=True),
-    "resume": lambda context, study_id: actions.pause(context, study_id, paused=False),
-    "cancel": actions.cancel,
-}
-
-
-@router.post("/{study_id}/rerun", dependencies=[Checked, WRITES])
+@router.post("/{study_id}/rerun", dependencies=[Checked, may(Action.CLONE_STUDY)])
 def rerun(context: InContext, study_id: str) -> Response:
     """The same study once more, on the machines as they are now."""
     again = rules.create(context, rules.read(context, study_id).spec)
     return see_other(f"/studies/{again.study_id}")
 
 
-@router.post("/{study_id}/extend", dependencies=[Checked, WRITES])
+@router.post("/{study_id}/extend", dependencies=[Checked, may(Action.EXTEND_STUDY)])
 def extend(context: InContext, study_id: str, add_trials: Annotated[int, Form(ge=1, le=MOST_TRIALS)]) -> Response:
     """More trials for the study."""
     extension.extend(context, study_id, Extension(add_trials=add_trials))
     return see_other(f"/studies/{study_id}")
 
 
-@router.post("/{study_id}/recommendation/{action}", dependencies=[Checked, WRITES])
+@router.post("/{study_id}/recommendation/{action}", dependencies=[Checked, may(Action.DECIDE_ON_BEST)])
 def decide(context: InContext, study_id: str, action: str) -> Response:
     """Approve, reject, pin, unpin or roll back to what the study recommends."""
     if action not in tuple(UserDecision):
@@ -145,10 +136,22 @@ def decide(context: InContext, study_id: str, action: str) -> Response:
     return see_other(f"/studies/{study_id}")
 
 
-@router.post("/{study_id}/{action}", dependencies=[Checked, WRITES])
-def act(context: InContext, study_id: str, action: str) -> Response:
-    """Pause, resume or cancel."""
-    if action not in _ACTIONS:
-        raise NotFound("unknown_action", f"A study can be paused, resumed, cancelled or retuned, not {action!r}.")
-    _ACTIONS[action](context, study_id)
+@router.post("/{study_id}/pause", dependencies=[Checked, may(Action.PAUSE_STUDY)])
+def pause(context: InContext, study_id: str) -> Response:
+    """Give out no more of its runs."""
+    actions.pause(context, study_id, paused=True)
+    return see_other(f"/studies/{study_id}")
+
+
+@router.post("/{study_id}/resume", dependencies=[Checked, may(Action.RESUME_STUDY)])
+def resume(context: InContext, study_id: str) -> Response:
+    """Go on with it."""
+    actions.pause(context, study_id, paused=False)
+    return see_other(f"/studies/{study_id}")
+
+
+@router.post("/{study_id}/cancel", dependencies=[Checked, may(Action.CANCEL_STUDY)])
+def cancel(context: InContext, study_id: str) -> Response:
+    """End it."""
+    actions.cancel(context, study_id)
     return see_other(f"/studies/{study_id}")

@@ -1,15 +1,14 @@
 """`/settings/webhooks`, a part of the settings: make a webhook, read what became of its messages, test, disable, rotate, delete."""
 
-from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Form, Query, Request
 from pydantic import ValidationError
 from starlette.responses import Response
 
-from shardtune.api_schemas.keys import Scope
 from shardtune.api_schemas.webhooks import WebhookSpec
-from shardtune.service.http.errors import Invalid, NotFound
+from shardtune.service.access.actions import Action
+from shardtune.service.http.errors import Invalid
 from shardtune.service.http.validation_errors import field_error
 from shardtune.service.pages.page_access import may
 from shardtune.service.pages.rendering import Checked, render, see_other
@@ -17,14 +16,14 @@ from shardtune.service.pages.views import settings
 from shardtune.service.process.context import Context, InContext
 from shardtune.service.webhooks import manage
 
-router = APIRouter(prefix="/webhooks", dependencies=[may(Scope.ADMIN)])
+router = APIRouter(prefix="/webhooks")
 
 _PAGE = 25
 """Messages on a page."""
 _STATES = ("delivered", "waiting", "failed")
 
 
-@router.post("", dependencies=[Checked])
+@router.post("", dependencies=[Checked, may(Action.CREATE_WEBHOOK)])
 def create_webhook(
     request: Request,
     context: InContext,
@@ -55,37 +54,37 @@ def show_webhook(
     return _show(request, context, webhook_id, state=state if state in _STATES else "", page=page)
 
 
-@router.post("/{webhook_id}/rotate", dependencies=[Checked])
+@router.post("/{webhook_id}/rotate", dependencies=[Checked, may(Action.ROTATE_WEBHOOK)])
 def rotate_secret(request: Request, context: InContext, webhook_id: str) -> Response:
     """Make a new secret and show it, this once."""
     return _show(request, context, webhook_id, secret=manage.rotate(context, webhook_id).secret)
 
 
-@router.post("/{webhook_id}/test", dependencies=[Checked])
+@router.post("/{webhook_id}/test", dependencies=[Checked, may(Action.TEST_WEBHOOK)])
 async def test_webhook(context: InContext, webhook_id: str) -> Response:
     """Send a message now; the list says what came of it."""
     await manage.test(context, webhook_id)
     return see_other(f"/settings/webhooks/{webhook_id}")
 
 
-@router.post("/{webhook_id}/delete", dependencies=[Checked])
+@router.post("/{webhook_id}/delete", dependencies=[Checked, may(Action.DELETE_WEBHOOK)])
 def delete_webhook(context: InContext, webhook_id: str) -> Response:
     """Forget it and its messages."""
     manage.delete(context, webhook_id)
     return see_other("/settings")
 
 
-_SWITCHES: dict[str, Callable[[Context, str], Any]] = {"enable": manage.enable, "disable": manage.disable}
+@router.post("/{webhook_id}/enable", dependencies=[Checked, may(Action.ENABLE_WEBHOOK)])
+def enable_webhook(context: InContext, webhook_id: str) -> Response:
+    """Deliver again."""
+    manage.enable(context, webhook_id)
+    return see_other(f"/settings/webhooks/{webhook_id}")
 
 
-@router.post("/{webhook_id}/{action}", dependencies=[Checked])
-def switch(context: InContext, webhook_id: str, action: str) -> Response:
-    """Enable or disable it."""
-    if action not in _SWITCHES:
-        raise NotFound(
-            "unknown_action", f"A webhook can be tested, enabled, disabled, rotated or deleted, not {action!r}."
-        )
-    _SWITCHES[action](context, webhook_id)
+@router.post("/{webhook_id}/disable", dependencies=[Checked, may(Action.DISABLE_WEBHOOK)])
+def disable_webhook(context: InContext, webhook_id: str) -> Response:
+    """Deliver nothing more."""
+    manage.disable(context, webhook_id)
     return see_other(f"/settings/webhooks/{webhook_id}")
 
 

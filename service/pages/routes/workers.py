@@ -3,8 +3,7 @@
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from shardtune.api_schemas.keys import Scope
-from shardtune.service.http.errors import NotFound
+from shardtune.service.access.actions import Action
 from shardtune.service.pages.page_access import may
 from shardtune.service.pages.rendering import Checked, render, see_other
 from shardtune.service.pages.views.workers import cards
@@ -12,9 +11,6 @@ from shardtune.service.process.context import InContext
 from shardtune.service.workers import registry as rules
 
 router = APIRouter()
-
-
-_ACTIONS = {"drain": True, "resume": False}
 
 
 @router.get("/workers")
@@ -25,10 +21,15 @@ def show_workers(request: Request, context: InContext) -> Response:
     return render(request, "workers.html", cards=shown)
 
 
-@router.post("/workers/{worker_id}/{action}", dependencies=[Checked, may(Scope.ADMIN)])
-def act(context: InContext, worker_id: str, action: str) -> Response:
-    """Give a worker no more work, or give it work again."""
-    if action not in _ACTIONS:
-        raise NotFound("unknown_action", f"A worker can be drained or resumed, not {action!r}.")
-    rules.drain(context, worker_id, _ACTIONS[action])
+@router.post("/workers/{worker_id}/drain", dependencies=[Checked, may(Action.DRAIN_WORKER)])
+def drain(context: InContext, worker_id: str) -> Response:
+    """Give a worker no more work."""
+    rules.drain(context, worker_id, True)
+    return see_other("/workers")
+
+
+@router.post("/workers/{worker_id}/resume", dependencies=[Checked, may(Action.RESUME_WORKER)])
+def resume(context: InContext, worker_id: str) -> Response:
+    """Give it work again."""
+    rules.drain(context, worker_id, False)
     return see_other("/workers")

@@ -1,0 +1,99 @@
+"""What can be done here and which scope it takes: the one table that the API's routes and the pages' forms go by."""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+
+from shardtune.api_schemas.keys import Scope
+from shardtune.service.http.errors import Forbidden
+from shardtune.service.process.principal import Principal
+
+
+class Action(StrEnum):
+    """One thing that a route or a form does, as `noun.verb`."""
+
+    READ_STUDIES = "studies.read"
+    """With their schedules, retunes, canaries, and the workers and fingerprints that the sender may see; and the pages."""
+    CREATE_STUDY = "studies.create"
+    CLONE_STUDY = "studies.clone"
+    EXTEND_STUDY = "studies.extend"
+    PAUSE_STUDY = "studies.pause"
+    RESUME_STUDY = "studies.resume"
+    CANCEL_STUDY = "studies.cancel"
+    READ_BEST = "best.read"
+    RESOLVE_BEST = "best.resolve"
+    PLAN_RUN = "best.plan"
+    DECIDE_ON_BEST = "best.decide"
+    """Pin, unpin, approve, reject, roll back."""
+    PREDICT = "predictions.create"
+    CREATE_SCHEDULE = "schedules.create"
+    CHANGE_SCHEDULE = "schedules.change"
+    PAUSE_SCHEDULE = "schedules.pause"
+    RESUME_SCHEDULE = "schedules.resume"
+    RUN_SCHEDULE = "schedules.run"
+    DELETE_SCHEDULE = "schedules.delete"
+    CANCEL_RETUNE = "retunes.cancel"
+    LEASE = "workers.lease"
+    """Register, ask for work, renew, report: what a worker does."""
+    DRAIN_WORKER = "workers.drain"
+    RESUME_WORKER = "workers.resume"
+    FREE_WORKER = "workers.free"
+    READ_KEYS = "keys.read"
+    """With projects and webhooks: the settings page."""
+    CREATE_KEY = "keys.create"
+    ROTATE_KEY = "keys.rotate"
+    REVOKE_KEY = "keys.revoke"
+    SET_PROJECT = "projects.set"
+    CREATE_WEBHOOK = "webhooks.create"
+    ENABLE_WEBHOOK = "webhooks.enable"
+    DISABLE_WEBHOOK = "webhooks.disable"
+    ROTATE_WEBHOOK = "webhooks.rotate"
+    TEST_WEBHOOK = "webhooks.test"
+    DELETE_WEBHOOK = "webhooks.delete"
+    READ_METRICS = "metrics.read"
+
+
+_BY_SCOPE: Mapping[Scope, Sequence[Action]] = {
+    Scope.STUDIES_READ: (Action.READ_STUDIES, Action.PREDICT),
+    Scope.CONFIGS_READ: (Action.READ_BEST, Action.PREDICT),
+    Scope.STUDIES_WRITE: (
+        Action.CREATE_STUDY,
+        Action.CLONE_STUDY,
+        Action.EXTEND_STUDY,
+        Action.PAUSE_STUDY,
+        Action.RESUME_STUDY,
+        Action.CANCEL_STUDY,
+        Action.RESOLVE_BEST,
+        Action.PLAN_RUN,
+        Action.CREATE_SCHEDULE,
+        Action.CHANGE_SCHEDULE,
+        Action.PAUSE_SCHEDULE,
+        Action.RESUME_SCHEDULE,
+        Action.RUN_SCHEDULE,
+        Action.DELETE_SCHEDULE,
+        Action.CANCEL_RETUNE,
+    ),
+    Scope.WORKERS_LEASE: (Action.LEASE,),
+    Scope.ADMIN: tuple(Action),
+}
+
+SCOPES: Mapping[Action, tuple[Scope, ...]] = {
+    action: tuple(scope for scope, actions in _BY_SCOPE.items() if action in actions) for action in Action
+}
+"""Scopes of which a key needs one; `admin` is among them always."""
+
+
+def scopes_of(action: str) -> tuple[Scope, ...]:
+    """Of an action by its name."""
+    return SCOPES[Action(action)]
+
+
+def check(principal: Principal, action: Action) -> None:
+    """Refuse who may not.
+
+    Raises:
+        Forbidden: names the scope that is missing.
+    """
+    if not principal.scopes.isdisjoint(SCOPES[action]):
+        return
+    scope = SCOPES[action][0]
+    raise Forbidden("scope_missing", f"this needs a key with the scope {scope}; key {principal.name} lacks it")

@@ -1,5 +1,6 @@
 """Where a client finds its API key: never on a command line, which every user of the machine can read."""
 
+import ctypes
 import os
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
@@ -36,12 +37,15 @@ class KeySource:
 
     @classmethod
     def taken(cls, environment: MutableMapping[str, str] = os.environ) -> "KeySource":
-        """The same, and removed from the environment, so that processes started later do not have it.
+        """The same, and removed from the environment, so that processes started later do not have it, and others cannot
+        read it out of /proc.
 
         Raises:
             ValueError: the file cannot be read, or is empty.
         """
         found = cls.of(environment)
+        if environment is os.environ:
+            _overwrite(KEY_VARIABLE)
         environment.pop(KEY_VARIABLE, None)
         environment.pop(FILE_VARIABLE, None)
         return found
@@ -56,6 +60,16 @@ class KeySource:
             return False
         is_new, self.key = key != self.key, key
         return is_new
+
+
+def _overwrite(name: str) -> None:
+    """Blank a variable's value in memory: /proc/PID/environ shows what the process was started with, whatever it has
+    removed since, and a rank that runs other people's code has the same user."""
+    libc = ctypes.CDLL(None)
+    libc.getenv.argtypes, libc.getenv.restype = [ctypes.c_char_p], ctypes.c_void_p
+    address = libc.getenv(name.encode())
+    if address:
+        ctypes.memset(address, ord("x"), len(ctypes.string_at(address)))
 
 
 def _key_of(file: Path) -> str:

@@ -10,17 +10,20 @@ from shardtune.api_schemas.failures import Failure
 from shardtune.api_schemas.hardware import Cluster, Inventory
 from shardtune.api_schemas.measurements import Measurement, MeasurePlan, Progress
 from shardtune.api_schemas.models import ModelProfile, ModelSpec
+from shardtune.api_schemas.names import ONE_LINE, RowId, StudyId
 from shardtune.api_schemas.restart import RestartMeasurement, RestartPlan
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.workload import Workload
 
-PROTOCOL_VERSION = 2
-"""Raised when a worker of the previous version would misread a message. 2: heartbeat answers carry `is_draining`."""
-SERVED_VERSIONS = (PROTOCOL_VERSION - 1, PROTOCOL_VERSION)
-"""What the service understands: workers may be upgraded after it."""
+PROTOCOL_VERSION = 3
+"""Raised when a worker of the previous version would misread a message. 3: the service names the sessions."""
+SERVED_VERSIONS: tuple[int, ...] = (PROTOCOL_VERSION,)
+"""What the service understands. Workers of version 2 made up their sessions, which a stranger could take: they are told to
+be upgraded (`protocol_version`)."""
 
 Session = Annotated[str, Field(min_length=8, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
-"""Random name of one life of one worker; a restarted worker has a new one, and its old leases are closed."""
+"""Random name of one life of one worker, known to it and the service alone; a restarted worker is given a new one, and its
+old leases are closed."""
 
 
 AttemptNumber = Annotated[int, Field(ge=1, lt=2**31)]
@@ -79,11 +82,12 @@ TASK_KINDS: tuple[str, ...] = ("profile", "trial", "restart")
 
 
 class Registration(Schema):
-    """A worker introduces itself; the same session again updates the inventory."""
+    """A worker introduces itself, or brings another inventory."""
 
     protocol_version: int
-    session: Session
-    name: str = Field(min_length=1, max_length=200)
+    session: Session | None = None
+    """Of its present life, whose inventory has changed; None: a new life."""
+    name: str = Field(min_length=1, max_length=200, pattern=ONE_LINE)
     """Stable name of the resource pool, such as the host name: a new session of it closes the old one's leases."""
     inventory: Inventory
 
@@ -92,6 +96,8 @@ class Registered(Schema):
     """The service's answer to a registration."""
 
     worker_id: str
+    session: Session
+    """Of this life; every later message carries it."""
     lease_s: float
     """A lease lasts this long from the last answered request."""
     heartbeat_s: float
@@ -103,13 +109,11 @@ class Worker(Schema):
 
     worker_id: str
     name: str
-    session: Session
-    """Of its present life; a change means that it was restarted."""
     inventory: Inventory
     registered_at: datetime
-    """When this session registered."""
+    """When its present life began; a change means that it was restarted."""
     seen_at: datetime
-    """Last request of this session."""
+    """Last request of this life."""
     project_id: str | None = None
     """The only project whose studies it runs; None: every project's."""
     is_live: bool
@@ -117,7 +121,7 @@ class Worker(Schema):
     is_draining: bool = False
     """It gets no more work; what it runs may finish."""
     run_id: str | None = None
-    """What it executes now."""
+    """What it executes now, where that is a run of the sender's projects."""
     condition: str | None = None
     """What is wrong with it, as far as canaries have found: slower than it was, where its peers are not."""
 
@@ -141,10 +145,10 @@ class LeaseRequest(Schema):
 class Lease(Schema):
     """One attempt at one run, held by one worker session."""
 
-    run_id: str
-    attempt: int
+    run_id: RowId
+    attempt: AttemptNumber
     """1, 2, … per run; every later message about the run carries it."""
-    study_id: str
+    study_id: StudyId
     trial_number: int | None
     """None for the profile task."""
     task: Task
@@ -173,7 +177,7 @@ class HeartbeatAnswer(Schema):
     """Why to stop: cancelled, lease lost, pruned."""
     lease_s: float
     is_draining: bool = False
-    """The worker gets no more work after this run. Not sent to a worker of version 1, which refuses unknown fields."""
+    """The worker gets no more work after this run."""
 
 
 class Report(Schema):

@@ -7,6 +7,10 @@ from pydantic import Field
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.conditions import Conditions
 from shardtune.api_schemas.failures import Failure
+from shardtune.api_schemas.workload import MOST_SAMPLES
+
+MOST_GIB, MOST_STEPS, MOST_TIMES = 1e6, 10**9, 10_000
+"""GiB of one rank, steps of one run, and steps of which something is told: a hundred times what trials have."""
 
 
 class MeasurePlan(Schema):
@@ -29,7 +33,7 @@ class MeasurePlan(Schema):
 class StepRecord(Schema):
     """One step of the numeric trajectory, over the whole global batch."""
 
-    step: int
+    step: int = Field(ge=0, le=MOST_STEPS)
     loss: float
     grad_norm: float | None
     """Global L2 norm before clipping; None where a script did not report it."""
@@ -42,14 +46,14 @@ class StepRecord(Schema):
 class Memory(Schema):
     """Peak of one rank (or the maximum over ranks), in GiB."""
 
-    peak_allocated_gib: float | None
+    peak_allocated_gib: float | None = Field(ge=0, le=MOST_GIB)
     """Tensors alive at once. CUDA: the allocator's counter; CPU: torch.profiler's, over build and the first two steps."""
-    peak_reserved_gib: float | None = None
+    peak_reserved_gib: float | None = Field(default=None, ge=0, le=MOST_GIB)
     """Held by the caching allocator; None on CPU, which has none."""
-    device_used_gib: float | None = None
+    device_used_gib: float | None = Field(default=None, ge=0, le=MOST_GIB)
     """What the device reports in use, context and communication library included; None on CPU."""
-    allocator_retries: int | None = None
-    allocator_ooms: int | None = None
+    allocator_retries: int | None = Field(default=None, ge=0, le=MOST_STEPS)
+    allocator_ooms: int | None = Field(default=None, ge=0, le=MOST_STEPS)
     """Requests the caching allocator could not satisfy, caught or not; None on CPU and from older workers."""
 
 
@@ -68,26 +72,26 @@ class Measurement(Schema):
     tokens_per_s_per_gpu: float = Field(gt=0, le=1e12)
     step_time_s: float = Field(gt=0, le=1e9)
     """Median over windows of the seconds per optimizer step."""
-    step_time_half_width_s: float
+    step_time_half_width_s: float = Field(ge=0, le=1e9)
     """Half the 95 % interval of the mean step time within this run (between runs it varies more)."""
     mfu: float | None = None
     """Model FLOPs per second over the device's peak; None where either is unknown."""
     memory: Memory
     wrap_time_s: float | None
     """Build the model, wrap it and make the optimizer; None for a script, which does not say when that is done."""
-    warmup_steps: int
-    measured_steps: int
-    window_step_times_s: tuple[float, ...]
+    warmup_steps: int = Field(ge=0, le=MOST_STEPS)
+    measured_steps: int = Field(ge=0, le=MOST_STEPS)
+    window_step_times_s: tuple[float, ...] = Field(max_length=MOST_TIMES)
     """Seconds per step of each timed window, slowest rank."""
-    warmup_step_times_s: tuple[float, ...] = ()
+    warmup_step_times_s: tuple[float, ...] = Field(default=(), max_length=MOST_TIMES)
     """Seconds of each warm-up step, slowest rank; the recorded first steps come before them."""
     ranks: tuple[RankFigures, ...] = Field(default=(), max_length=64)
     """Rank by rank; of more than 64 ranks the first 64."""
-    trajectory: tuple[StepRecord, ...]
-    losses: tuple[float, ...]
+    trajectory: tuple[StepRecord, ...] = Field(max_length=MOST_TIMES)
+    losses: tuple[float, ...] = Field(max_length=MOST_TIMES)
     """Loss of every step in order, trajectory steps first."""
-    gradient_accumulation: int
-    elapsed_s: float
+    gradient_accumulation: int = Field(ge=1, le=MOST_SAMPLES)
+    elapsed_s: float = Field(ge=0, le=1e9)
     """From the launch of the ranks to the end of the last one."""
     startup_s: float | None = None
     """From the launch to the slowest rank's first forward: what a trial costs before its first step."""
@@ -99,7 +103,7 @@ class Measurement(Schema):
     """Timing ended because the half-width was small enough, not because the plan allowed no more windows."""
     data_wait_share: float | None = None
     """Of the timed windows, waiting for data on the rank that waited most; None where data is made outside of them."""
-    suspect: str | None = None
+    suspect: str | None = Field(default=None, max_length=1000)
     """Why these numbers cannot be true; such a measurement neither wins nor teaches."""
     conditions: Conditions | None = None
     """What the worker saw of its machine meanwhile."""

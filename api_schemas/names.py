@@ -22,17 +22,24 @@ DeviceName = Annotated[str, Field(max_length=LONGEST_NAME, pattern=r"^[A-Za-z0-9
 
 RecipeName = Annotated[str, Field(max_length=50, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
-ModulePath = Annotated[str, Field(max_length=500, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_][A-Za-z0-9_-]*)*$")]
+ModulePath = Annotated[
+    str, Field(max_length=500, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_][A-Za-z0-9_-]*)*$")
+]
 """Where a module is within a model, such as `model.layers.0`."""
 
-ClassName = Annotated[str, Field(max_length=LONGEST_NAME, pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$")]
+ClassName = Annotated[
+    str, Field(max_length=LONGEST_NAME, pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$")
+]
 """A Python class, such as `LlamaDecoderLayer`."""
 
 OwnName = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 """A name that a worker's owner gave to code of their own; never a path or a command."""
 
 RowId = Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
-"""Names a run, a study or a worker; a worker makes folders of it."""
+"""Names a run; a worker makes folders of it."""
+
+StudyId = Annotated[str, Field(max_length=32, pattern=r"^([a-z0-9][a-z0-9-]*\.)?[a-z0-9][a-z0-9-]*$")]
+"""Of a project but the default one, an id that its user chose begins with the project's: `team-a.nightly`."""
 
 ONE_LINE = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"
 """Text for people on one line: no control character moves a terminal's cursor or begins another line of a log."""

@@ -6,7 +6,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from shardtune.api_schemas.base import Schema
-from shardtune.api_schemas.measurements import StepRecord
+from shardtune.api_schemas.measurements import MOST_TIMES, StepRecord
 
 
 class RestartPlan(Schema):
@@ -26,17 +26,17 @@ class RestartMeasurement(Schema):
 
     saved_at_step: int = Field(ge=1)
     """Steps trained before the checkpoint, which is where its data goes on."""
-    losses: tuple[float, ...]
+    losses: tuple[float, ...] = Field(max_length=MOST_TIMES)
     """Of every step of the processes that saved: one uninterrupted run."""
-    went_on: tuple[StepRecord, ...] = Field(min_length=1)
+    went_on: tuple[StepRecord, ...] = Field(min_length=1, max_length=MOST_TIMES)
     """The steps after the checkpoint in the processes that saved it."""
-    resumed: tuple[StepRecord, ...]
+    resumed: tuple[StepRecord, ...] = Field(max_length=MOST_TIMES)
     """The same steps in the processes that loaded it."""
-    save_s: float
+    save_s: float = Field(ge=0, le=1e9)
     """Until all of it was on the disk."""
-    load_s: float
+    load_s: float = Field(ge=0, le=1e9)
     """From the disk, where the kernel gave up its cached copy."""
-    checkpoint_bytes: int
+    checkpoint_bytes: int = Field(ge=0, le=1 << 60)
     """On disk, all ranks."""
     allocator_retries: int | None = None
     """Times the CUDA allocator had to empty its cache to satisfy a request; None on CPU, which has no such allocator."""

@@ -148,7 +148,7 @@ def run_agent(settings: WorkerSettings, options: argparse.Namespace) -> int:
             devices=watch,
             allowed=allowed,
         )
-        client = WorkerClient(settings.service, keys=options.keys)
+        client = WorkerClient(settings.service, keys=options.keys, proxy=settings.proxy)
         try:
             look = partial(look_again, settings, libraries)
             Agent(settings, client, place, offered, interrupt, look).run()

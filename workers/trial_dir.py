@@ -49,6 +49,9 @@ class TrialDir:
         """
         check_disk(root, min_free_gib)
         path = (root / name).resolve()
+        if path.parent != root.resolve():
+            # It is removed first if it is there, and the name comes from a service.
+            raise ValueError(f"name ({name!r}) is no folder's within {root}")
         if path.exists():
             shutil.rmtree(path)
         path.mkdir()

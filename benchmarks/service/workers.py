@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -38,7 +37,7 @@ class SimulatedWorker:
 
     def __init__(self, name: str, urls: Sequence[str], seen: Seen, run_s: Callable[[], float]) -> None:
         self.name, self._urls, self._seen, self._run_s = name, list(urls), seen, run_s
-        self._session = secrets.token_urlsafe(16)
+        self._session: str | None = None
         self._turn = random.randrange(len(self._urls))
 
     async def work(self, http: httpx.AsyncClient, stopped: Callable[[], bool], wait_s: float = 10.0) -> None:
@@ -53,7 +52,7 @@ class SimulatedWorker:
             if answer is None:
                 await asyncio.sleep(_RETRY_S)
             elif answer.status_code == 409:
-                self._session = secrets.token_urlsafe(16)
+                self._session = None
                 await self._register(http, stopped)
             elif answer.status_code == 200:
                 await self._run(http, answer.json(), stopped)
@@ -63,6 +62,7 @@ class SimulatedWorker:
         while not stopped():
             answer = await self._post(http, "register", "/v1/workers", body)
             if answer is not None and answer.is_success:
+                self._session = answer.json()["session"]
                 return
             await asyncio.sleep(_RETRY_S)
 

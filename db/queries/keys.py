@@ -27,6 +27,13 @@ def get(session: Session, key_id: str) -> ApiKeyRow | None:
     return session.get(ApiKeyRow, key_id)
 
 
+def is_held(session: Session, holder_id: str, now: datetime) -> bool:
+    """Whether a holder has a key that counts: neither revoked nor expired."""
+    query = select(ApiKeyRow.id).where(ApiKeyRow.holder_id == holder_id, ApiKeyRow.revoked_at.is_(None))
+    query = query.where(or_(ApiKeyRow.expires_at.is_(None), ApiKeyRow.expires_at > now))
+    return session.scalars(query.limit(1)).first() is not None
+
+
 def lock(session: Session, key_id: str) -> ApiKeyRow | None:
     """A key, held until the transaction ends."""
     query = select(ApiKeyRow).where(ApiKeyRow.id == key_id).with_for_update(key_share=True, of=ApiKeyRow)

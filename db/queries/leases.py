@@ -165,7 +165,7 @@ def start(session: Session, run: RunRow, worker: WorkerRow, now: datetime, lease
     """Open the next attempt at a run. The state is the service's to move."""
     run.attempt += 1
     run.worker_id, run.worker_session = worker.id, worker.session
-    run.fingerprint_key = worker.fingerprint_key
+    run.fingerprint_key, run.measured_for = worker.fingerprint_key, worker.project_id
     run.started_at, run.lease_until, run.progress = now, lease_until, None
     session.add(
         AttemptRow(run=run, attempt=run.attempt, worker_id=worker.id, worker_session=worker.session, started_at=now)

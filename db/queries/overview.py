@@ -126,15 +126,19 @@ def confirmed_runs(session: Session, wanted: Sequence[tuple[str, int]]) -> dict[
     return found
 
 
-def running_on_workers(session: Session) -> dict[str, RunRow]:
-    """By worker id: the run it executes."""
-    query = select(RunRow).where(RunRow.state == TrialState.RUNNING).options(joinedload(RunRow.trial))
-    return {run.worker_id: run for run in session.scalars(query) if run.worker_id is not None}
+def running_on_workers(session: Session) -> dict[str, tuple[RunRow, str]]:
+    """By worker id: the run it executes, and whose study it is of."""
+    query = select(RunRow, StudyRow.project_id).join(StudyRow, StudyRow.id == RunRow.study_id)
+    query = query.where(RunRow.state == TrialState.RUNNING).options(joinedload(RunRow.trial))
+    return {run.worker_id: (run, project) for run, project in session.execute(query) if run.worker_id is not None}
 
 
-def last_attempt(session: Session, worker_id: str) -> AttemptRow | None:
-    """The newest attempt of a worker that has ended, with its run and trial."""
+def last_attempt(session: Session, worker_id: str, project_id: str | None) -> AttemptRow | None:
+    """The newest attempt of a worker at a project's run (None: any) that has ended, with its run and trial."""
     query = select(AttemptRow).where(AttemptRow.worker_id == worker_id, AttemptRow.end.is_not(None))
+    if project_id is not None:
+        runs = query.join(RunRow, RunRow.id == AttemptRow.run_id).join(StudyRow, StudyRow.id == RunRow.study_id)
+        query = runs.where(StudyRow.project_id == project_id)
     query = query.order_by(AttemptRow.id.desc()).limit(1)
     return session.scalars(query.options(joinedload(AttemptRow.run).joinedload(RunRow.trial))).one_or_none()
 

@@ -1,9 +1,9 @@
 """Queries on trials and on the configurations the memory gate refused."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.orm import Session, defer, joinedload, selectinload
 
 from shardtune.api_schemas.predictions import TrialPrediction
@@ -68,25 +68,34 @@ def by_number(session: Session, study_id: str, number: int) -> TrialRow | None:
     ).one_or_none()
 
 
-def measured_state(session: Session, fingerprint_key: str, at_most: int) -> tuple[int, datetime | None]:
-    """Number of the newest search runs of any study that were measured on a fingerprint, and the end of the last one.
+def measured_state(
+    session: Session, fingerprint_key: str, project_id: str, at_most: int
+) -> tuple[int, datetime | None]:
+    """Number of the newest search runs that were measured on a fingerprint and that a project may learn from, and the end
+    of the last one.
 
     Differs whenever `measured` would; costs the same whatever is stored.
     """
-    newest = select(RunRow.finished_at).where(*_measured(fingerprint_key)).order_by(*_NEWEST).limit(at_most).subquery()
+    newest = (
+        select(RunRow.finished_at)
+        .where(*_measured(fingerprint_key, project_id))
+        .order_by(*_NEWEST)
+        .limit(at_most)
+        .subquery()
+    )
     count, until = session.execute(select(func.count(), func.max(newest.c.finished_at))).one()
     return count, until
 
 
-def measured(session: Session, fingerprint_key: str, at_most: int) -> Sequence[RunRow]:
+def measured(session: Session, fingerprint_key: str, project_id: str, at_most: int) -> Sequence[RunRow]:
     """These runs with their trials, the newest first."""
-    query = select(RunRow).where(*_measured(fingerprint_key)).order_by(*_NEWEST)
+    query = select(RunRow).where(*_measured(fingerprint_key, project_id)).order_by(*_NEWEST)
     return session.scalars(query.limit(at_most).options(joinedload(RunRow.trial))).all()
 
 
-def measured_ids(session: Session, fingerprint_key: str, at_most: int) -> Sequence[str]:
+def measured_ids(session: Session, fingerprint_key: str, project_id: str, at_most: int) -> Sequence[str]:
     """The ids of the same runs: reading them does not read what is stored in them."""
-    query = select(RunRow.id).where(*_measured(fingerprint_key)).order_by(*_NEWEST)
+    query = select(RunRow.id).where(*_measured(fingerprint_key, project_id)).order_by(*_NEWEST)
     return session.scalars(query.limit(at_most)).all()
 
 
@@ -97,9 +106,19 @@ def run_with_trial(session: Session, run_id: str) -> RunRow:
 _NEWEST = (RunRow.finished_at.desc(), RunRow.id.desc())
 
 
-def _measured(fingerprint_key: str) -> tuple[ColumnElement[bool], ...]:
+def profiled_for(session: Session, study_ids: Collection[str]) -> dict[str, str]:
+    """Of these studies, those whose model was profiled by a worker bound to a project: that project."""
+    query = select(RunRow.study_id, RunRow.measured_for).where(
+        RunRow.study_id.in_(study_ids), RunRow.purpose == RunPurpose.PROFILE, RunRow.measured_for.is_not(None)
+    )
+    return {study_id: project_id for study_id, project_id in session.execute(query) if project_id is not None}
+
+
+def _measured(fingerprint_key: str, project_id: str) -> tuple[ColumnElement[bool], ...]:
     return (
         RunRow.fingerprint_key == fingerprint_key,
+        # A worker says itself what its fingerprint is; only its own project takes its word for what it measured.
+        or_(RunRow.measured_for.is_(None), RunRow.measured_for == project_id),
         RunRow.purpose == RunPurpose.SEARCH,
         RunRow.finished_at.is_not(None),
         RunRow.state.in_([TrialState.COMPLETE, TrialState.INFEASIBLE]),

@@ -5,18 +5,23 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime
 
-from sqlalchemy import JSON, ColumnElement, func, or_, select, type_coerce, update
+from sqlalchemy import JSON, ColumnElement, func, or_, select, tuple_, type_coerce, update
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.hardware import Inventory, MeasuredHardware
+from shardtune.api_schemas.trials import TrialState
 from shardtune.db.queries import fingerprints
-from shardtune.db.tables.studies import RunRow, WorkerRow
+from shardtune.db.tables.studies import RunRow, StudyRow, WorkerRow
 
 _FEW = 16
 
 
-def named(session: Session, name: str) -> WorkerRow | None:
-    return session.scalars(select(WorkerRow).where(WorkerRow.name == name)).one_or_none()
+def named(session: Session, name: str, project_id: str | None) -> WorkerRow | None:
+    """The worker of this name in a project, or of those that serve every one; held until the transaction ends."""
+    whose = WorkerRow.project_id.is_(None) if project_id is None else WorkerRow.project_id == project_id
+    query = select(WorkerRow).where(WorkerRow.name == name, whose).with_for_update(key_share=True)
+    return session.scalars(query.execution_options(populate_existing=True)).one_or_none()
 
 
 def count(session: Session, project_id: str | None) -> int:
@@ -32,20 +37,42 @@ def put(
     inventory: Inventory,
     now: datetime,
     project_id: str | None = None,
+    holder_id: str | None = None,
 ) -> WorkerRow:
-    """Insert a worker, or update the one of this name to its present life."""
+    """The worker of this name, made if there is none; held. Whose it is and its present life are the caller's to judge."""
     key = fingerprints.put(session, inventory.fingerprint, now)
-    query = select(WorkerRow).where(WorkerRow.name == name).with_for_update(key_share=True)
-    row = session.scalars(query.execution_options(populate_existing=True)).one_or_none()
+    row = named(session, name, project_id)
     if row is None:
-        row = WorkerRow(id=f"worker-{secrets.token_hex(6)}", name=name, registered_at=now)
-        session.add(row)
+        insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
+        values = {
+            "id": f"worker-{secrets.token_hex(6)}",
+            "name": name,
+            "project_id": project_id,
+            "holder_id": holder_id,
+            "session": worker_session,
+            "inventory": inventory,
+            "fingerprint_key": key,
+            "registered_at": now,
+            "seen_at": now,
+            "is_draining": False,
+        }
+        # Two that begin under one name at once: one row, and the second finds whose it is.
+        session.execute(insert(WorkerRow).values(values).on_conflict_do_nothing())
+        row = named(session, name, project_id)
+        assert row is not None
+    return row
+
+
+def begin(
+    session: Session, row: WorkerRow, worker_session: str, inventory: Inventory, now: datetime, holder_id: str | None
+) -> None:
+    """Note a worker's present life, and what it offers. The caller holds the worker."""
     if row.session != worker_session:
         row.session, row.registered_at = worker_session, now
-    row.inventory, row.fingerprint_key, row.seen_at, row.project_id = inventory, key, now, project_id
+    row.inventory, row.fingerprint_key = inventory, inventory.fingerprint.content_key()
+    row.seen_at, row.holder_id = now, holder_id
     session.flush()
-    fingerprints.note(session, row.id, key, now)
-    return row
+    fingerprints.note(session, row.id, row.fingerprint_key, now)
 
 
 def lock(session: Session, worker_id: str) -> WorkerRow | None:
@@ -66,23 +93,28 @@ def note_seen(session: Session, worker_session: str, now: datetime) -> bool:
     return bool(session.scalars(told).one_or_none())
 
 
-def page(session: Session, project_id: str | None, after: str | None, limit: int) -> Sequence[WorkerRow]:
-    """Workers ever registered that serve a project (None: any), by name, behind `after`."""
-    query = select(WorkerRow).order_by(WorkerRow.name).limit(limit)
-    if project_id is not None:
-        query = query.where(or_(WorkerRow.project_id.is_(None), WorkerRow.project_id == project_id))
-    return session.scalars(query if after is None else query.where(WorkerRow.name > after)).all()
+def page(session: Session, project_id: str | None, after: tuple[str, str] | None, limit: int) -> Sequence[WorkerRow]:
+    """Workers ever registered that serve a project (None: any), by name, behind the name and id `after`."""
+    query = select(WorkerRow).where(*_serving(project_id)).order_by(WorkerRow.name, WorkerRow.id).limit(limit)
+    return session.scalars(query if after is None else query.where(tuple_(WorkerRow.name, WorkerRow.id) > after)).all()
 
 
-def everyone(session: Session) -> Sequence[WorkerRow]:
-    """All workers ever registered, by name."""
-    return session.scalars(select(WorkerRow).order_by(WorkerRow.name)).all()
+def serving(session: Session, project_id: str | None) -> Sequence[WorkerRow]:
+    """Workers ever registered that serve a project (None: any), by name."""
+    return session.scalars(select(WorkerRow).where(*_serving(project_id)).order_by(WorkerRow.name)).all()
 
 
-def measured_hardware(session: Session, fingerprint_key: str) -> MeasuredHardware | None:
-    """What a worker of that fingerprint has measured of its hardware; of several, the one seen last."""
+def _serving(project_id: str | None) -> list[ColumnElement[bool]]:
+    return [] if project_id is None else [or_(WorkerRow.project_id.is_(None), WorkerRow.project_id == project_id)]
+
+
+def measured_hardware(session: Session, fingerprint_key: str, project_id: str) -> MeasuredHardware | None:
+    """What a worker of that fingerprint has measured of its hardware; of several, the one seen last.
+
+    Of a project's own workers and of those that serve every one: what others report is not for it to believe.
+    """
     is_known = _inventory("measured").is_not(None)
-    query = select(WorkerRow).where(WorkerRow.fingerprint_key == fingerprint_key, is_known)
+    query = select(WorkerRow).where(WorkerRow.fingerprint_key == fingerprint_key, is_known, *_serving(project_id))
     row = session.scalars(query.order_by(WorkerRow.seen_at.desc()).limit(1)).one_or_none()
     return row.inventory.measured if row is not None else None
 
@@ -111,7 +143,9 @@ def _inventory(name: str) -> ColumnElement[str]:
     return field
 
 
-def running(session: Session) -> dict[str, str]:
-    """Run by worker, for those that execute one."""
-    query = select(RunRow.worker_id, RunRow.id).where(RunRow.state == "running")
+def running(session: Session, project_id: str | None) -> dict[str, str]:
+    """Run by worker, for those that execute one of a project (None: of any)."""
+    query = select(RunRow.worker_id, RunRow.id).where(RunRow.state == TrialState.RUNNING)
+    if project_id is not None:
+        query = query.join(StudyRow, StudyRow.id == RunRow.study_id).where(StudyRow.project_id == project_id)
     return {worker_id: run_id for worker_id, run_id in session.execute(query) if worker_id is not None}

@@ -34,6 +34,8 @@ class ApiKeyRow(Row):
     prefix: Mapped[str] = mapped_column(String(32))
     secret_sha256: Mapped[str] = mapped_column(String(64), unique=True)
     name: Mapped[str] = mapped_column(String(100))
+    holder_id: Mapped[str] = mapped_column(String(32), index=True)
+    """The first of the keys that replaced each other: one holder, whichever of their secrets is sent."""
     project_id: Mapped[str | None] = mapped_column(ForeignKey("projects.id"), index=True)
     """None: every project."""
     scopes: Mapped[tuple[Scope, ...]] = mapped_column(Stored(tuple[Scope, ...]))

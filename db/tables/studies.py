@@ -30,7 +30,7 @@ from shardtune.api_schemas.trials import AttemptEnd, Rejection, RunPurpose, Tria
 from shardtune.api_schemas.webhooks import DeliveryState
 from shardtune.db.tables.access import ProjectRow
 from shardtune.db.tables.base import Row
-from shardtune.db.tables.types import Stored, among, words
+from shardtune.db.tables.types import Stored, among, where, words
 
 _RUNNING = text("state = 'running'")
 _OPEN = among("state", OPEN_STUDY_STATES)
@@ -54,7 +54,10 @@ class WorkerRow(Row):
     __tablename__ = "workers"
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
-    name: Mapped[str] = mapped_column(String(200), unique=True)
+    name: Mapped[str] = mapped_column(String(200))
+    """One worker of a project has it, and one of those that serve every project."""
+    holder_id: Mapped[str | None] = mapped_column(String(32))
+    """Whose keys may register under the name (`ApiKeyRow.holder_id`); None: the next one's."""
     session: Mapped[str] = mapped_column(String(64), unique=True)
     inventory: Mapped[Inventory] = mapped_column(Stored(Inventory))
     fingerprint_key: Mapped[str] = mapped_column(ForeignKey("fingerprints.key"))
@@ -67,6 +70,11 @@ class WorkerRow(Row):
     """It gets no more work; survives a restart of the worker."""
     condition: Mapped[str | None] = mapped_column(Text)
     """What a canary found wrong with it; None: nothing."""
+
+    __table_args__ = (
+        Index("uq_workers_project_name", "project_id", "name", unique=True, **where("project_id IS NOT NULL")),
+        Index("uq_workers_shared_name", "name", unique=True, **where("project_id IS NULL")),
+    )
 
 
 class StudyRow(Row):
@@ -189,6 +197,8 @@ class RunRow(Row):
     """Of the live attempt."""
     lease_until: Mapped[datetime | None]
     fingerprint_key: Mapped[str | None] = mapped_column(ForeignKey("fingerprints.key"))
+    measured_for: Mapped[str | None] = mapped_column(String(32))
+    """The only project that may learn from it, since its worker is bound to it; None: every one."""
     measurement: Mapped[Measurement | None] = mapped_column(Stored(Measurement))
     restart: Mapped[RestartMeasurement | None] = mapped_column(Stored(RestartMeasurement))
     failure: Mapped[Failure | None] = mapped_column(Stored(Failure))

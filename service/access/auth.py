@@ -92,6 +92,7 @@ def principal_of(row: ApiKeyRow) -> Principal:
         project_id=row.project_id,
         scopes=frozenset(row.scopes),
         key_id=row.id,
+        holder_id=row.holder_id,
     )
 
 

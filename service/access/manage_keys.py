@@ -60,7 +60,7 @@ def rotate(context: Context, key_id: str, request: RotateRequest, once: Once = A
         old = _get(context, session, key_id)
         if not auth.is_valid(old, context.now()):
             raise Conflict("key_revoked", f"key {key_id} was revoked or has expired; create a new one")
-        created = _add(context, session, old.name, old.project_id, old.scopes, request.expires_in_days)
+        created = _add(context, session, old.name, old.project_id, old.scopes, request.expires_in_days, old.holder_id)
         end = context.now() + timedelta(seconds=request.grace_s)
         old.expires_at = end if old.expires_at is None else min(end, old.expires_at)
         log.info("key rotated", extra={"key": key_id, "new_key": created.key.key_id})
@@ -84,11 +84,14 @@ def _add(
     project_id: str | None,
     scopes: tuple[Scope, ...],
     expires_in_days: float | None,
+    holder_id: str | None = None,
 ) -> KeyCreated:
     secret = _PREFIX + secrets.token_urlsafe(_BYTES)
     now = context.now()
+    key_id = f"key-{secrets.token_hex(6)}"
     row = ApiKeyRow(
-        id=f"key-{secrets.token_hex(6)}",
+        id=key_id,
+        holder_id=holder_id or key_id,
         prefix=secret[:_SHOWN],
         secret_sha256=auth.hash_of(secret),
         name=name,

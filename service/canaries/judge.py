@@ -138,7 +138,10 @@ def _fault(session: Session, canary: CanaryRow, peer: CanaryRow, now: datetime) 
     _end(canary, CanaryVerdict.WORKER, reason, now)
     worker = workers.lock(session, canary.worker_id)
     if worker is not None:
-        worker.condition = f"slower than it was: {reason} (canary of {now:%Y-%m-%d %H:%M} UTC)"
+        # A worker that serves every project is shown to all of them, and its peer may be one's own.
+        compared = peer.worker.name if peer.worker.project_id in (None, worker.project_id) else "another worker"
+        told = f"{canary.reason}; {compared} is as fast as ever with the same"
+        worker.condition = f"slower than it was: {told} (canary of {now:%Y-%m-%d %H:%M} UTC)"
         log.warning("worker is slow: %s", reason, extra={"worker": worker.name, "canary": canary.id})
 
 

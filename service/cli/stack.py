@@ -4,6 +4,7 @@ import os
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 
 from alembic.util import CommandError
@@ -140,13 +141,13 @@ class LocalWorker:
         Raises:
             PlatformFailure: it ended or did not register.
         """
-        before = self._sessions()
+        before = self._lives()
         self._child.start()
 
         def registered() -> bool:
             if (news := self.news()) is not None:
                 say(news)
-            return bool(self._sessions() - before)
+            return bool(self._lives() - before)
 
         wait_until(registered, self._child, _WORKER_START_S, "registered")
 
@@ -178,6 +179,6 @@ class LocalWorker:
         """Stop it and its ranks."""
         self._child.stop(patience_s=15)
 
-    def _sessions(self) -> set[str]:
-        """Sessions of workers of this name; a new one appears when ours has registered."""
-        return {worker.session for worker in self._client.workers() if worker.name == self.name}
+    def _lives(self) -> set[datetime]:
+        """When workers of this name began their lives; another moment appears when ours has registered."""
+        return {worker.registered_at for worker in self._client.workers() if worker.name == self.name}

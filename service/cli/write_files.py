@@ -22,6 +22,9 @@ def write_files(folder: Path, contents: Mapping[str, str]) -> list[str]:
         for stale in set(EXPORTED) - set(contents):
             (folder / stale).unlink(missing_ok=True)
         for name, text in contents.items():
+            if Path(name).name != name:
+                # The names come from a service, which may be somebody else's.
+                raise InputError(f"the service names a file ({name!r}) outside of {folder}; nothing more was written")
             path = folder / name
             path.write_text(text, encoding="utf-8")
             if name.endswith(".sh"):

@@ -80,6 +80,10 @@ class ServiceClient:
         action = "drain" if draining else "resume"
         return Worker.model_validate(self._calls.send("POST", f"/v1/workers/{worker_id}:{action}"))
 
+    def free_worker(self, worker_id: str) -> Worker:
+        """Let another key of the project register under a worker's name."""
+        return Worker.model_validate(self._calls.send("POST", f"/v1/workers/{worker_id}:free"))
+
     def fingerprints(self, worker: str | None = None, current_only: bool = False) -> list[FingerprintRecord]:
         """Hardware and software that workers have reported, newest first."""
         wanted = {"current": str(current_only).lower()} | ({"worker": worker} if worker else {})

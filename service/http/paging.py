@@ -14,7 +14,7 @@ from shardtune.service.http.input_guard import check
 
 InLimit = Annotated[int, Query(ge=1, le=500, description="Rows per page.")]
 InPageToken = Annotated[
-    str | None, Query(max_length=500, description="`next_page_token` of the page before, with the same filters.")
+    str | None, Query(max_length=3000, description="`next_page_token` of the page before, with the same filters.")
 ]
 
 R = TypeVar("R")
@@ -28,6 +28,13 @@ def moment_and_id(value: object) -> tuple[datetime, str]:
     if moment.tzinfo is None:
         raise ValueError(value)
     return moment.astimezone(UTC), str(value[1])
+
+
+def name_and_id(value: object) -> tuple[str, str]:
+    """The place of a row in a list by name."""
+    if not isinstance(value, list) or len(value) != 2:
+        raise ValueError(value)
+    return str(value[0]), str(value[1])
 
 
 def whole_number(value: object) -> int:

@@ -151,7 +151,7 @@ def _look(context: Context, found: OpenStudy, is_first: bool) -> StudySnapshot |
         if seen.phase is not StudyPhase.SEARCH:
             return seen
         # Only a search asks the predictor.
-        learnt = calibrations.of(context.planner_cache, session, study.fingerprint_key)
+        learnt = calibrations.of(context.planner_cache, session, study.fingerprint_key, study.project_id)
         return replace(seen, calibrations=learnt.calibrations, hardware=learnt.hardware)
 
 

@@ -35,12 +35,16 @@ class Experience:
     hardware: MeasuredHardware | None = None
 
 
-def of(planner_cache: PlannerCache, session: Session, fingerprint_key: str | None) -> Experience:
-    """From all studies measured on a fingerprint; nothing before a study's first lease."""
+def of(planner_cache: PlannerCache, session: Session, fingerprint_key: str | None, project_id: str) -> Experience:
+    """From all studies measured on a fingerprint; nothing before a study's first lease.
+
+    A project learns from its own workers and from those that serve every project: what the workers of another one say
+    they have measured is for that one alone.
+    """
     if fingerprint_key is None:
         return Experience()
-    hardware = workers.measured_hardware(session, fingerprint_key)
-    count, until = trials.measured_state(session, fingerprint_key, MOST_RUNS)
+    hardware = workers.measured_hardware(session, fingerprint_key, project_id)
+    count, until = trials.measured_state(session, fingerprint_key, project_id, MOST_RUNS)
     if count == MOST_RUNS and until is not None:
         # One run more changes little then, and learning at each end of one would be most of what a busy service does:
         # once a minute.
@@ -48,7 +52,9 @@ def of(planner_cache: PlannerCache, session: Session, fingerprint_key: str | Non
     state = f"{count}:{until}:{hardware.content_key() if hardware else ''}"
     return Experience(
         planner_cache.calibrations(
-            fingerprint_key, state, lambda: learning.learn(_groups(session, fingerprint_key, hardware))
+            f"{fingerprint_key} {project_id}",
+            state,
+            lambda: learning.learn(_groups(session, fingerprint_key, project_id, hardware)),
         ),
         hardware,
     )
@@ -59,12 +65,18 @@ def _is_repetition(study: StudyRow) -> bool:
     return study.system_study is not None and study.system_study.kind == SystemStudyKind.CANARY
 
 
-def _groups(session: Session, fingerprint_key: str, hardware: MeasuredHardware | None) -> list[MeasuredTrials]:
+def _groups(
+    session: Session, fingerprint_key: str, project_id: str, hardware: MeasuredHardware | None
+) -> list[MeasuredTrials]:
     by_study: dict[str, list[RunRow]] = defaultdict(list)
-    for run in _readable(session, fingerprint_key):
+    for run in _readable(session, fingerprint_key, project_id):
         by_study[run.study_id].append(run)
+    # What a measurement is held against rests on the model's profile, which a worker reports as well.
+    profiled_for = trials.profiled_for(session, by_study)
     groups = []
     for study_id, runs in by_study.items():
+        if profiled_for.get(study_id, project_id) != project_id:
+            continue
         study = _study(session, study_id)
         if study is None or study.profile is None or not study.profile.blocks or _is_repetition(study):
             continue
@@ -85,12 +97,12 @@ def _groups(session: Session, fingerprint_key: str, hardware: MeasuredHardware |
     return groups
 
 
-def _readable(session: Session, fingerprint_key: str) -> Sequence[RunRow]:
+def _readable(session: Session, fingerprint_key: str, project_id: str) -> Sequence[RunRow]:
     try:
-        return trials.measured(session, fingerprint_key, MOST_RUNS)
+        return trials.measured(session, fingerprint_key, project_id, MOST_RUNS)
     except ValidationError:
         found = []
-        for run_id in trials.measured_ids(session, fingerprint_key, MOST_RUNS):
+        for run_id in trials.measured_ids(session, fingerprint_key, project_id, MOST_RUNS):
             try:
                 found.append(trials.run_with_trial(session, run_id))
             except ValidationError as error:

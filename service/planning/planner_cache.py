@@ -102,13 +102,13 @@ class PlannerCache:
                 self._snapshots.pop(next(iter(self._snapshots)))
             self._snapshots[seen.study_id] = seen
 
-    def calibrations(self, fingerprint_key: str, state: str, learn: Callable[[], Calibrations]) -> Calibrations:
-        """Of a fingerprint, learnt anew whenever what is stored about it has changed."""
-        known = self._calibrations.get(fingerprint_key)
+    def calibrations(self, name: str, state: str, learn: Callable[[], Calibrations]) -> Calibrations:
+        """Of a fingerprint and a project, learnt anew whenever what is stored about it has changed."""
+        known = self._calibrations.get(name)
         if known is None or known[0] != state:
             known = (state, learn())
             with self._guard:
                 while len(self._calibrations) >= _MOST_SPACES:
                     self._calibrations.pop(next(iter(self._calibrations)))
-                self._calibrations[fingerprint_key] = known
+                self._calibrations[name] = known
         return known[1]

@@ -15,6 +15,8 @@ class Principal:
     """The only project it sees; None: every one."""
     scopes: frozenset[Scope] = frozenset(Scope)
     key_id: str | None = None
+    holder_id: str | None = None
+    """The same for all keys that replaced each other; None: there are no keys."""
 
     def sees(self, project_id: str | None) -> bool:
         """Whether something of this project (None: of all) is its business."""

@@ -87,8 +87,8 @@ def _favourites(
         return ()
     spec = origin.spec
     built = space.build(spec.workload, origin.cluster, profile, spec.space, nvme=origin.has_nvme)
-    past = calibrations.of(planner_cache, session, origin.fingerprint_key)
-    present = calibrations.of(planner_cache, session, fingerprint_key)
+    past = calibrations.of(planner_cache, session, origin.fingerprint_key, origin.project_id)
+    present = calibrations.of(planner_cache, session, fingerprint_key, origin.project_id)
     # Before anything ran there, what its software and hardware teach is what the old ones taught.
     factors = present.calibrations if present.calibrations.speed.rows else past.calibrations
     now = Experience(factors, present.hardware or past.hardware)

@@ -12,7 +12,7 @@ from shardtune.db.session import is_current
 from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
 from shardtune.service.http.error_codes import problems
-from shardtune.service.http.errors import problem
+from shardtune.service.http.errors import Forbidden, problem
 from shardtune.service.process import clock
 from shardtune.service.process.context import InContext, InOpenContext
 from shardtune.service.workers.registry import live_since
@@ -44,7 +44,9 @@ def ready(context: InOpenContext) -> JSONResponse | dict[str, str]:
 
 @router.get("/metrics", response_class=PlainTextResponse, dependencies=[requires(Action.READ_METRICS)])
 def metrics(context: InContext) -> Response:
-    """Metrics for Prometheus, over all projects."""
+    """Metrics for Prometheus, over all projects, and so for keys that see all of them."""
+    if context.principal.project_id is not None:
+        raise Forbidden("scope_missing", "metrics are over all projects; use a key that is bound to none")
     with context.db.read() as session:
         found = gauges.read(session, live_since(context))
     page = context.metrics.page(context.now(), found, context.work_signal.waiting, context.stream_limits.total)

@@ -44,7 +44,12 @@ def list_keys(context: InContext, limit: InLimit = 50, page_token: InPageToken =
     return manage_keys.page(context, page_token, limit)
 
 
-@router.post("/keys/{key_id}:rotate", dependencies=[requires(Action.ROTATE_KEY)], status_code=201, responses=problems("unknown_key", "key_revoked"))
+@router.post(
+    "/keys/{key_id}:rotate",
+    dependencies=[requires(Action.ROTATE_KEY)],
+    status_code=201,
+    responses=problems("unknown_key", "key_revoked"),
+)
 def rotate_key(context: InContext, key_id: str, once: InOnce, request: RotateRequest = RotateRequest()) -> KeyCreated:
     """Replace a key by one of the same name, project and scopes; the old secret stays valid for `grace_s`."""
     return manage_keys.rotate(context, key_id, request, once)
@@ -76,7 +81,9 @@ def read_project(
     return etags.respond(request, response, project) or project
 
 
-@router.put("/projects/{project_id}", dependencies=[requires(Action.SET_PROJECT)], responses=problems("precondition_failed"))
+@router.put(
+    "/projects/{project_id}", dependencies=[requires(Action.SET_PROJECT)], responses=problems("precondition_failed")
+)
 def put_project(
     context: InContext, project_id: InProjectId, spec: ProjectSpec, response: Response, if_match: InIfMatch = None
 ) -> Project:

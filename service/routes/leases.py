@@ -1,7 +1,6 @@
 """The worker's side of a run over HTTP."""
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import JSONResponse
 
 from shardtune.api_schemas.leases import Heartbeat, HeartbeatAnswer, Lease, LeaseRequest, Report, ReportAnswer
 from shardtune.service.access.actions import Action
@@ -25,13 +24,10 @@ async def ask_for_lease(context: InContext, request: Request, body: LeaseRequest
     return Response(status_code=204) if lease is None else lease
 
 
-@router.post("/runs/{run_id}/heartbeat", response_model=HeartbeatAnswer, responses=problems("unknown_run"))
-def renew_lease(context: InContext, run_id: str, body: Heartbeat) -> HeartbeatAnswer | Response:
+@router.post("/runs/{run_id}/heartbeat", responses=problems("unknown_run"))
+def renew_lease(context: InContext, run_id: str, body: Heartbeat) -> HeartbeatAnswer:
     """Renew a lease; the answer says whether to go on."""
-    answer = renew_and_report.renew(context, run_id, body)
-    if body.protocol_version >= 2:
-        return answer
-    return JSONResponse(answer.model_dump(mode="json", exclude={"is_draining"}))
+    return renew_and_report.renew(context, run_id, body)
 
 
 @router.post(

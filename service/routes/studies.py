@@ -52,7 +52,11 @@ def create_study(
     once: InOnce,
     response: Response,
     study_id: Annotated[
-        str | None, Query(pattern=STUDY_ID_PATTERN, description="An id of your choice; made up without one.")
+        str | None,
+        Query(
+            pattern=STUDY_ID_PATTERN,
+            description="An id of your choice, which its project's goes before (`team-a.nightly`); made up without one.",
+        ),
     ] = None,
     project: InProject = None,
 ) -> Study:

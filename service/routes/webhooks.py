@@ -20,7 +20,12 @@ _UNKNOWN = problems("unknown_webhook")
 _UNKNOWN_OR_NO_KEY = problems("unknown_webhook", "no_secret_key")
 
 
-@router.post("", dependencies=[requires(Action.CREATE_WEBHOOK)], status_code=201, responses=problems("no_secret_key", "too_many_webhooks"))
+@router.post(
+    "",
+    dependencies=[requires(Action.CREATE_WEBHOOK)],
+    status_code=201,
+    responses=problems("no_secret_key", "too_many_webhooks"),
+)
 def create_webhook(context: InContext, spec: WebhookSpec, once: InOnce) -> WebhookWithSecret:
     """Be told of events by signed POSTs (standardwebhooks.com). The secret is shown here only."""
     return manage.create(context, spec, once)

@@ -17,10 +17,13 @@ router = APIRouter(prefix="/v1/workers", tags=["workers"])
 @router.post(
     "",
     dependencies=[requires(Action.LEASE)],
-    responses=problems("protocol_version", "worker_name_taken", "too_many_workers", "quota_registrations"),
+    responses=problems(
+        "protocol_version", "worker_name_taken", "unknown_session", "too_many_workers", "quota_registrations"
+    ),
 )
 def register_worker(context: InContext, registration: Registration, once: InOnce) -> Registered:
-    """Introduce a worker; a new session of a known name takes its place."""
+    """Introduce a worker: it is given a session, and what its former life still held is closed. With the session it has, it
+    brings another inventory."""
     return registry.register(context, registration, once)
 
 
@@ -40,3 +43,9 @@ def drain_worker(context: InContext, worker_id: str, once: InOnce) -> Worker:
 def resume_worker(context: InContext, worker_id: str, once: InOnce) -> Worker:
     """Give a drained worker work again."""
     return registry.drain(context, worker_id, False, once)
+
+
+@router.post("/{worker_id}:free", dependencies=[requires(Action.FREE_WORKER)], responses=problems("unknown_worker"))
+def free_worker(context: InContext, worker_id: str, once: InOnce) -> Worker:
+    """Let another key of the project register under the worker's name, which belongs to the key that has done so."""
+    return registry.free(context, worker_id, once)

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.best import Resolved
 from shardtune.api_schemas.exports import Export, ExportFormat
+from shardtune.api_schemas.keys import DEFAULT_PROJECT
 from shardtune.api_schemas.native_dtypes import decide
 from shardtune.api_schemas.studies import Contender, Study, StudyPage, StudyPhase, StudyRequest, StudyResult, StudyState
 from shardtune.api_schemas.trials import RejectionPage, RunPurpose, TrialPage, TrialState
@@ -28,6 +29,8 @@ from shardtune.tuner import export
 from shardtune.tuner.verdict import ranking
 
 log = logging.getLogger(__name__)
+
+_MADE_UP, _LONGEST_ID = "study-", 32
 
 
 def create(
@@ -58,7 +61,7 @@ def create(
         now = context.now()
         quotas.admit_study(session, project_id, now)
         study = StudyRow(
-            id=study_id or f"study-{secrets.token_hex(6)}",
+            id=_chosen_id(study_id, project_id) if study_id else f"{_MADE_UP}{secrets.token_hex(6)}",
             project_id=project_id,
             resolve_key=resolve_key,
             state=StudyState.RUNNING,
@@ -83,6 +86,24 @@ def create(
             return once.answer(session, created, 201)
         once.answer(session, Resolved(study=created), 202)
         return created
+
+
+def _chosen_id(study_id: str, project_id: str) -> str:
+    """An id is its project's own: taken or not, it tells nothing of other projects' studies.
+
+    Raises:
+        Invalid: it could be one that the service makes up, or is too long.
+    """
+    if study_id.startswith(_MADE_UP):
+        message = f"study_id ({study_id}) begins as those that the service makes up ({_MADE_UP}); choose another"
+        raise invalid("study_id", study_id, message)
+    found = study_id if project_id == DEFAULT_PROJECT else f"{project_id}.{study_id}"
+    if len(found) > _LONGEST_ID:
+        message = (
+            f"study_id ({study_id}) with its project ({found}) must not exceed {_LONGEST_ID} characters; shorten it"
+        )
+        raise invalid("study_id", study_id, message)
+    return found
 
 
 def _project(context: Context, named: str | None) -> str:

@@ -19,7 +19,7 @@ def predict(context: Context, request: PredictionRequest) -> PredictionTable:
         return predicting.predictions(request)
     with context.db.read() as session:
         worker = compatibility.local_worker(registry.live(context, session))
-        known = calibrations.of(context.planner_cache, session, worker.fingerprint_key)
+        known = calibrations.of(context.planner_cache, session, worker.fingerprint_key, context.principal.home)
         inventory = worker.inventory
     hardware = request.hardware or known.hardware
     asked = request.model_copy(update={"cluster": inventory.cluster, "hardware": hardware})

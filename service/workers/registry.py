@@ -1,6 +1,7 @@
 """Take in workers, and list them."""
 
 import logging
+import secrets
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
@@ -9,7 +10,7 @@ from sqlalchemy.orm import Session
 from shardtune.api_schemas.leases import SERVED_VERSIONS, Registered, Registration, Worker, WorkerPage
 from shardtune.api_schemas.studies import StudyPhase
 from shardtune.api_schemas.trials import RunPurpose
-from shardtune.db.queries import leases, workers
+from shardtune.db.queries import keys, leases, workers
 from shardtune.db.tables.studies import RunRow, StudyRow, WorkerRow
 from shardtune.service.http import paging
 from shardtune.service.http.errors import Conflict, NotFound, WrongProtocol
@@ -20,35 +21,63 @@ from shardtune.service.workers import compatibility, room
 
 log = logging.getLogger(__name__)
 
+_SESSION_BYTES = 24
+
 
 def register(context: Context, registration: Registration, once: Once = ALWAYS) -> Registered:
-    """Take in a worker. A new session of a known name ends what its former life still held."""
+    """Take in a worker. A new life of a known name is given a session and ends what the former one still held.
+
+    Raises:
+        Conflict: another key's worker has the name, or the session is not that of this worker's present life.
+    """
     check_protocol(registration.protocol_version)
     # Two transactions: a study is locked before its workers everywhere, and here the worker is known first.
-    settings, project_id = context.settings, context.principal.project_id
+    settings, sender, now, name = context.settings, context.principal, context.now(), registration.name
+    given, issued = registration.session, secrets.token_urlsafe(_SESSION_BYTES)
     with once.write(context) as session:
-        _check_name(context, session, registration.name)
-        room.check(context, session, registration, workers.named(session, registration.name))
-        worker = workers.put(
-            session, registration.name, registration.session, registration.inventory, context.now(), project_id
-        )
+        room.check(context, session, registration, workers.named(session, name, sender.project_id))
+        worker = workers.put(session, name, issued, registration.inventory, now, sender.project_id, sender.holder_id)
+        _check_holder(context, session, worker)
+        if given is not None and given != worker.session:
+            raise _unknown_session()
+        workers.begin(session, worker, given or issued, registration.inventory, now, sender.holder_id)
         lost = [run.id for run in leases.of_earlier_sessions(session, worker)]
-        registered = Registered(worker_id=worker.id, lease_s=settings.lease_s, heartbeat_s=settings.heartbeat_s)
+        registered = Registered(
+            worker_id=worker.id,
+            session=worker.session,
+            lease_s=settings.lease_s,
+            heartbeat_s=settings.heartbeat_s,
+        )
         once.answer(session, registered)
-    log.info("worker registered", extra={"worker": registration.name, "session": registration.session})
+    log.info("worker registered", extra={"worker": name, "worker_id": registered.worker_id})
     for run_id in lost:
-        close_lost(context, run_id, lambda run: run.worker_session != registration.session, "its worker was restarted")
+        close_lost(context, run_id, lambda run: run.worker_session != registered.session, "its worker was restarted")
     return registered
 
 
-def _check_name(context: Context, session: Session, name: str) -> None:
-    """A name belongs to its project: whoever registers under it closes the leases of its holder."""
-    known = workers.named(session, name)
-    mine = context.principal.project_id
-    if known is not None and mine is not None and known.project_id != mine:
-        raise Conflict(
-            "worker_name_taken", f"name ({name}) belongs to a worker that is not of project {mine}; give another --name"
-        )
+def _check_holder(context: Context, session: Session, worker: WorkerRow) -> None:
+    """A name belongs to the key that registered it: whoever registers under it closes the leases of its worker."""
+    mine = context.principal.holder_id
+    if worker.holder_id in (None, mine) or not keys.is_held(session, worker.holder_id, context.now()):
+        return
+    raise Conflict(
+        "worker_name_taken",
+        f"name ({worker.name}) belongs to a worker of another key; give another --name, or have an administrator free it "
+        f"with `shardtune workers free {worker.id}`",
+    )
+
+
+def free(context: Context, worker_id: str, once: Once = ALWAYS) -> Worker:
+    """Let the next key that registers under a worker's name have it; what the worker runs goes on until then.
+
+    Raises:
+        NotFound: no such worker, or not one of the sender's project alone.
+    """
+    with once.write(context) as session:
+        row = _administered(context, session, worker_id)
+        row.holder_id = None
+        log.info("worker's name freed", extra={"worker": row.name})
+        return once.answer(session, _shown(context, session, row))
 
 
 def check_protocol(version: int) -> None:
@@ -68,23 +97,34 @@ def drain(context: Context, worker_id: str, draining: bool, once: Once = ALWAYS)
         NotFound: no such worker, or not one of the sender's project alone.
     """
     with once.write(context) as session:
-        row = workers.lock(session, worker_id)
-        if row is None or context.principal.project_id not in (None, row.project_id):
-            raise NotFound("unknown_worker", f"worker {worker_id} does not exist; GET /v1/workers lists those that do")
+        row = _administered(context, session, worker_id)
         row.is_draining = draining
         log.info("worker drained" if draining else "worker takes work again", extra={"worker": row.name})
-        is_live = row.seen_at >= live_since(context)
-        return once.answer(session, _view(row, is_live, workers.running(session).get(row.id)))
+        return once.answer(session, _shown(context, session, row))
+
+
+def _administered(context: Context, session: Session, worker_id: str) -> WorkerRow:
+    """A worker of the sender's project alone; of any project for who sees all. Held until the transaction ends."""
+    row = workers.lock(session, worker_id)
+    if row is None or context.principal.project_id not in (None, row.project_id):
+        raise NotFound("unknown_worker", f"worker {worker_id} does not exist; GET /v1/workers lists those that do")
+    return row
+
+
+def _shown(context: Context, session: Session, row: WorkerRow) -> Worker:
+    running = workers.running(session, context.principal.project_id)
+    return _view(row, row.seen_at >= live_since(context), running.get(row.id))
 
 
 def page(context: Context, token: str | None, limit: int) -> WorkerPage:
     """Workers ever registered that serve the sender's projects, by name."""
     only = context.principal.project_id
-    after = paging.start(token, [only], str)
+    after = paging.start(token, [only], paging.name_and_id)
     with context.db.read() as session:
-        running = workers.running(session)
+        running = workers.running(session, only)
         oldest = live_since(context)
-        rows, following = paging.cut(workers.page(session, only, after, limit + 1), limit, [only], lambda row: row.name)
+        found = workers.page(session, only, after, limit + 1)
+        rows, following = paging.cut(found, limit, [only], lambda row: [row.name, row.id])
         return WorkerPage(
             workers=tuple(_view(row, row.seen_at >= oldest, running.get(row.id)) for row in rows),
             next_page_token=following,
@@ -95,7 +135,6 @@ def _view(row: WorkerRow, is_live: bool, run_id: str | None) -> Worker:
     return Worker(
         worker_id=row.id,
         name=row.name,
-        session=row.session,
         inventory=row.inventory,
         registered_at=row.registered_at,
         seen_at=row.seen_at,
@@ -135,12 +174,17 @@ def with_lease(context: Context, session: Session, worker_session: str) -> tuple
 
 def _present(context: Context, worker: WorkerRow | None, worker_session: str) -> WorkerRow:
     if worker is None or context.principal.project_id not in (None, worker.project_id):
-        raise Conflict(
-            "unknown_session",
-            f"session ({worker_session}) is not registered, or a newer session of its worker replaced it; "
-            "register again with POST /v1/workers",
-        )
+        raise _unknown_session()
     return worker
+
+
+def _unknown_session() -> Conflict:
+    """Says nothing of the session: to whom it belongs is nobody else's business."""
+    return Conflict(
+        "unknown_session",
+        "session is not that of a worker's present life: it was never given out, or a newer one replaced it; "
+        "register anew with POST /v1/workers",
+    )
 
 
 def reservations(

@@ -109,7 +109,8 @@ class Stack:
         return psutil.Process(process.pid)
 
     def workers(self) -> list[str]:
-        return [worker["session"] for worker in self._list("/v1/workers")]
+        """When each worker's present life began: another moment appears with each start."""
+        return [worker["registered_at"] for worker in self._list("/v1/workers")]
 
     def create(self, spec: dict[str, Any]) -> str:
         answer = self.http.post("/v1/studies", json=spec)

@@ -20,6 +20,8 @@ class Address:
     path: str
     """With names in braces, such as `/v1/studies/{study_id}`."""
     actions: tuple[Action, ...]
+    query: tuple[str, ...]
+    """Names of what may follow the question mark."""
     is_page: bool
 
     @property
@@ -37,8 +39,15 @@ def addresses(app: FastAPI) -> list[Address]:
         path = str(route.path_format)
         is_page = not path.startswith(("/v1/", "/healthz", "/readyz", "/metrics"))
         actions = tuple(Action(name) for name in dict.fromkeys(_named(dependant)))
-        found += [Address(method, path, actions, is_page) for method in sorted(route.methods or ())]
+        query = tuple(dict.fromkeys(_asked(dependant)))
+        found += [Address(method, path, actions, query, is_page) for method in sorted(route.methods or ())]
     return found
+
+
+def _asked(dependant: Any) -> Iterator[str]:
+    yield from (parameter.alias for parameter in dependant.query_params)
+    for inner in dependant.dependencies:
+        yield from _asked(inner)
 
 
 def _named(dependant: Any) -> Iterator[str]:

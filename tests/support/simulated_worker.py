@@ -1,6 +1,5 @@
 """A worker that speaks the real protocol over HTTP and computes its measurements from the configuration."""
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +12,6 @@ from shardtune.api_schemas.measurements import Measurement, Memory, StepRecord
 from shardtune.api_schemas.models import BlockProfile, ModelProfile
 from shardtune.api_schemas.restart import RestartMeasurement
 from shardtune.api_schemas.strategies import TrialConfig
-
-_SESSIONS = itertools.count()
 
 CLUSTER = Cluster(device="cpu", gpus_per_node=2, memory_gib=4, host_memory_gib=16)
 FINGERPRINT = Fingerprint(
@@ -129,17 +126,25 @@ class SimulatedWorker:
     ) -> None:
         """Of the release before the restart check, unless `task_kinds` says otherwise."""
         self.client, self.name, self.behave, self.restart = client, name, behave, restart
-        self.session = f"session-{next(_SESSIONS):04d}"
+        self.session = ""
         fingerprint = inventory.pop("fingerprint", FINGERPRINT)
         self.inventory = Inventory(cluster=cluster, fingerprint=fingerprint, **inventory)
 
-    def register(self) -> "SimulatedWorker":
-        body = {"name": self.name, "inventory": self.inventory.model_dump(mode="json")}
-        self.post("/v1/workers", body).raise_for_status()
+    def register(self, **body: Any) -> "SimulatedWorker":
+        """Begin a new life; with its `session`, bring what the inventory is now."""
+        answer = self.introduce(**body)
+        answer.raise_for_status()
+        self.session = answer.json()["session"]
         return self
 
+    def introduce(self, **body: Any) -> httpx.Response:
+        """Ask to be taken in."""
+        body = {"name": self.name, "inventory": self.inventory.model_dump(mode="json")} | body
+        return self.client.post("/v1/workers", json={"protocol_version": PROTOCOL_VERSION} | body)
+
     def post(self, path: str, body: dict[str, Any]) -> httpx.Response:
-        return self.client.post(path, json={"protocol_version": PROTOCOL_VERSION, "session": self.session} | body)
+        session = {"session": self.session} if self.session else {}
+        return self.client.post(path, json={"protocol_version": PROTOCOL_VERSION} | session | body)
 
     def lease(self, wait_s: float = 0) -> Lease | None:
         answer = self.post("/v1/leases", {"wait_s": wait_s})

@@ -74,9 +74,20 @@ class _WorkerKey(httpx.Auth):
 class WorkerClient:
     """Calls of one worker session. May be shared between threads (httpx clients may)."""
 
-    def __init__(self, base_url: str, timeout_s: float = 5.0, keys: KeySource | None = None):
+    def __init__(
+        self, base_url: str, timeout_s: float = 5.0, keys: KeySource | None = None, proxy: str | None = None
+    ) -> None:
+        """`proxy`: the only one that is asked."""
         self._keys = keys or KeySource()
-        self._http = httpx.Client(base_url=base_url.rstrip("/"), timeout=timeout_s, auth=_WorkerKey(self._keys))
+        self._http = httpx.Client(
+            base_url=base_url.rstrip("/"),
+            timeout=timeout_s,
+            auth=_WorkerKey(self._keys),
+            # trust_env off: a proxy of the environment would be shown the key. Certificates of the environment count.
+            trust_env=False,
+            proxy=proxy,
+            verify=httpx.create_ssl_context(),
+        )
         self._timeout_s = timeout_s
         self._was_accepted = False
 

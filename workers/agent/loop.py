@@ -6,7 +6,6 @@ Nothing here decides what a result means; a lost lease ends the ranks and report
 import contextlib
 import dataclasses
 import logging
-import secrets
 from collections.abc import Callable
 from typing import assert_never
 
@@ -34,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class Agent:
-    """One life of one worker: a random session, one attempt at a time."""
+    """One life of one worker: a session that the service names, one attempt at a time."""
 
     def __init__(
         self,
@@ -51,7 +50,7 @@ class Agent:
         self._place = place
         self._inventory = inventory
         self._interrupt = interrupt
-        self._session = secrets.token_urlsafe(16)
+        self._session = ""
         self._registered_s: list[float] = []
         self._look_again = look_again
         self._looked_s = now_s()
@@ -83,10 +82,10 @@ class Agent:
                 self._work_on(lease, sent_at_s)
                 prune(self._place.work_dir, self._settings.keep_trials, self._settings.keep_failed)
 
-    def _register(self) -> Registered | None:
+    def _register(self, *, anew: bool = True) -> Registered | None:
         registration = Registration(
             protocol_version=PROTOCOL_VERSION,
-            session=self._session,
+            session=None if anew else self._session,
             name=self._settings.pool_name,
             inventory=self._inventory,
         )
@@ -94,8 +93,9 @@ class Agent:
             lambda: self._client.register(registration), give_up=lambda: bool(self._interrupt), noticed=_warn
         )
         if registered is not None:
+            self._session = registered.session
             self._registered_s.append(now_s())
-            log.info("registered as %s (session %s)", registration.name, self._session)
+            log.info("registered as %s (%s)", registration.name, registered.worker_id)
         return registered
 
     def _notice_changes(self) -> None:
@@ -110,7 +110,10 @@ class Agent:
         log.warning("the fingerprint has changed, registering again: %s", found.model_dump_json(exclude_none=True))
         self._place = dataclasses.replace(self._place, fingerprint=found)
         self._inventory = self._inventory.model_copy(update={"fingerprint": found})
-        self._register()
+        try:
+            self._register(anew=False)
+        except LeaseLost as error:
+            self._register_anew(error)
 
     def _lease(self) -> Lease | None:
         request = LeaseRequest(protocol_version=PROTOCOL_VERSION, session=self._session, wait_s=_LEASE_WAIT_S)
@@ -123,21 +126,20 @@ class Agent:
             with contextlib.suppress(LeaseLost, RequestRefused):
                 patiently(self._client.ready, give_up=lambda: bool(self._interrupt))
         except LeaseLost as error:
-            log.warning("the service does not know this session (any more), registering again: %s", error)
-            self._register_anew()
+            self._register_anew(error)
         return None
 
-    def _register_anew(self) -> None:
+    def _register_anew(self, lost: LeaseLost) -> None:
         """After the service got another database. When it happens again and again, a live worker has our name,
         and the two would close each other's leases for ever.
         """
+        log.warning("the service does not know this session (any more), registering again: %s", lost)
         recent = [moment for moment in self._registered_s if now_s() - moment < _RIVAL_WINDOW_S]
         if len(recent) > _MOST_REGISTRATIONS:
             raise RequestRefused(
                 f"name ({self._settings.pool_name}) seems to belong to another live worker, which closes our sessions; "
                 "stop one of the two, or give it another --name"
             )
-        self._session = secrets.token_urlsafe(16)
         self._register()
 
     def _work_on(self, lease: Lease, sent_at_s: float) -> None:

@@ -17,6 +17,8 @@ class WorkerSettings(BaseSettings):
 
     service: str = "http://127.0.0.1:8470"
     """Base URL of the service."""
+    proxy: str | None = None
+    """URL of a proxy to the service. `HTTP_PROXY` and its like do not count: what they name would be shown the API key."""
     work_dir: Path = Path(".shardtune/worker")
     """Trial directories, logs and, for CPU ranks, the lock that keeps a second agent out."""
     name: str | None = None

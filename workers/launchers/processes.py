@@ -22,6 +22,21 @@ MARK = "SHARDTUNE_POOL"
 """Environment variable that holds the mark of the device pool a process works on."""
 
 
+PRIVATE = (
+    "SHARDTUNE_API_KEY",
+    "SHARDTUNE_API_KEY_FILE",
+    "SHARDTUNE_DATABASE_URL",
+    "SHARDTUNE_SECRET_KEY",
+    "PGPASSWORD",
+)
+"""What ranks are not told, where the worker runs beside the service: they run other people's models and scripts."""
+
+
+def rank_environment(given: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment for ranks: ours but for secrets."""
+    return {name: value for name, value in given.items() if name not in PRIVATE}
+
+
 def start_child(
     command: Sequence[str],
     environment: Mapping[str, str],

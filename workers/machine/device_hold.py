@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import os
 from collections.abc import Iterator
 
 from shardtune.api_schemas.cpu_rank_environment import CPU_RANKS
@@ -11,6 +10,7 @@ from shardtune.workers.config.settings import WorkerSettings
 from shardtune.workers.interrupt import Interrupt
 from shardtune.workers.launchers.base import LaunchFailed, Prepared
 from shardtune.workers.launchers.local import LocalLauncher
+from shardtune.workers.launchers.processes import rank_environment
 from shardtune.workers.machine import device_lock
 from shardtune.workers.machine.device_watch import DeviceWatch
 from shardtune.workers.machine.inventory import Gpus, find_gpus
@@ -23,7 +23,7 @@ def hold(settings: WorkerSettings, ranks: int | None) -> Iterator[tuple[Gpus, Lo
     """Hold this machine's devices, a launcher for them and a watch on GPUs; on the way out no child of ours is left."""
     gpus = find_gpus()
     chosen = gpus.first(ranks)
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+    environment = {**rank_environment(), "PYTHONUNBUFFERED": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
     if not chosen.devices:
         environment |= CPU_RANKS
     if len(chosen.devices) < len(gpus.devices):

@@ -1,6 +1,5 @@
 """Measure this machine once per fingerprint and keep the result beside the trial directories."""
 
-import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ from shardtune.api_schemas.hardware import HardwareReport, Inventory, MeasuredHa
 from shardtune.workers.clock import now_s
 from shardtune.workers.launchers.base import LaunchFailed
 from shardtune.workers.launchers.cold import ColdLauncher
-from shardtune.workers.launchers.processes import PYTHON
+from shardtune.workers.launchers.processes import PYTHON, rank_environment
 from shardtune.workers.trial_dir import tail
 
 COMMAND = (*PYTHON, "-m", "shardtune.workers.rank.measure.hardware")
@@ -26,7 +25,7 @@ def measure(offered: Inventory, work_dir: Path, mark: str, give_up: Callable[[],
     """
     work_dir.mkdir(parents=True, exist_ok=True)
     world_size = offered.cluster.world_size
-    launcher = ColdLauncher(os.environ, mark, COMMAND)
+    launcher = ColdLauncher(rank_environment(), mark, COMMAND)
     with tempfile.TemporaryDirectory(dir=work_dir, prefix="hardware-") as name:
         folder = Path(name)
         ends_s = now_s() + _DEADLINE_S

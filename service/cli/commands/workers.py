@@ -43,6 +43,16 @@ def resume(
     _set(name, service, key_file, as_json, draining=False)
 
 
+@app.command()
+def free(
+    name: Name, service: RunningService = DEFAULT_SERVICE, key_file: KeyFile = None, as_json: AsJson = False
+) -> None:
+    """Let another key of the project register under a worker's name, which belongs to the key that has done so."""
+    with running(service, key_file) as client:
+        worker = client.free_worker(_named(client, name).worker_id)
+    print(worker.model_dump_json() if as_json else _line(worker))
+
+
 def _set(name: str, service: str, key_file: KeyFile, as_json: bool, draining: bool) -> None:
     with running(service, key_file) as client:
         worker = client.drain(_named(client, name).worker_id, draining)

@@ -69,7 +69,7 @@ class Home:
 
 def home(session: Session, project_id: str | None, text: str, device: str | None, page: Page, now: datetime) -> Home:
     """The rows that match, and what runs now."""
-    everyone = workers.everyone(session)
+    everyone = workers.serving(session, project_id)
     ids, total = overview.best_ids(session, project_id, text, device, page)
     answered = read_models(session, overview.by_ids(session, ids))
     active, _ = overview.studies(session, project_id, "", OPEN_STUDY_STATES, Page("age", descending=True, limit=6))

@@ -24,8 +24,12 @@ class StudyFreshness:
 
 
 def of(study: Study, workers: Sequence[WorkerRow], stale_fields: Sequence[str] = ()) -> StudyFreshness:
-    """Stale as the service has marked it, by `stale_fields`; else where no registered worker compares any more."""
-    able = [worker for worker in workers if compatibility.same_shape(worker.inventory.cluster, study.cluster)]
+    """Stale as the service has marked it, by `stale_fields`; else where no registered worker compares any more.
+
+    Of the workers given, those that serve the study's project: the others' machines are none of its business.
+    """
+    serving = [worker for worker in workers if worker.project_id in (None, study.project_id)]
+    able = [worker for worker in serving if compatibility.same_shape(worker.inventory.cluster, study.cluster)]
     if study.fingerprint is None or not able:
         return StudyFreshness("unchecked", "no registered worker has this hardware, so nothing can be compared")
     fingerprint, nodes = study.fingerprint, study.cluster.nodes

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Literal
 
 from sqlalchemy.orm import Session
 
@@ -16,6 +17,9 @@ from shardtune.service.pages.views import words
 from shardtune.service.pages.views.conditions import conditions_of, troubles
 from shardtune.service.wording import study_words
 from shardtune.service.workers.fingerprint_history import changes_of
+
+OTHERS: Literal["others"] = "others"
+"""In place of a run that is another project's."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +69,17 @@ class WorkerCard:
 
 
 def cards(session: Session, live_since: datetime, project_id: str | None) -> tuple[WorkerCard, ...]:
-    """All workers ever registered: the live ones first, then by name."""
-    running = overview.running_on_workers(session)
+    """All workers ever registered that serve a project (None: any): the live ones first, then by name.
+
+    What they do for other projects is not shown, but that they are busy with it.
+    """
+    running = {
+        worker_id: run if project_id in (None, whose) else OTHERS
+        for worker_id, (run, whose) in overview.running_on_workers(session).items()
+    }
     history = fingerprints.of_workers(session)
-    rows = [row for row in workers.everyone(session) if project_id is None or row.project_id in (None, project_id)]
-    live = {row.id: overview.last_attempt(session, row.id) for row in rows if row.seen_at >= live_since}
+    rows = workers.serving(session, project_id)
+    live = {row.id: overview.last_attempt(session, row.id, project_id) for row in rows if row.seen_at >= live_since}
     models = overview.model_names(session, {attempt.run.study_id for attempt in live.values() if attempt})
     last = {worker: _last(attempt, models) for worker, attempt in live.items() if attempt is not None}
     found = [
@@ -80,9 +90,13 @@ def cards(session: Session, live_since: datetime, project_id: str | None) -> tup
 
 
 def _card(
-    row: WorkerRow, run: RunRow | None, is_live: bool, last: LastRun | None, periods: tuple[WorkerPeriod, ...]
+    row: WorkerRow,
+    doing: RunRow | Literal["others"] | None,
+    is_live: bool,
+    last: LastRun | None,
+    periods: tuple[WorkerPeriod, ...],
 ) -> WorkerCard:
-    cluster = row.inventory.cluster
+    cluster, run = row.inventory.cluster, doing if isinstance(doing, RunRow) else None
     return WorkerCard(
         worker_id=row.id,
         name=row.name,
@@ -92,7 +106,7 @@ def _card(
         registered_at=row.registered_at,
         cluster=words.cluster(cluster),
         memory=words.cluster_memory(cluster),
-        activity=_activity(run) if run else ("waiting for work" if is_live else "not heard of"),
+        activity=_activity(doing, is_live),
         study_id=run.study_id if run else None,
         trial_number=run.trial.number if run and run.trial else None,
         condition=row.condition,
@@ -102,8 +116,10 @@ def _card(
     )
 
 
-def _activity(run: RunRow) -> str:
-    return f"{_what(run)}, {study_words.step(run.progress)}"
+def _activity(doing: RunRow | Literal["others"] | None, is_live: bool) -> str:
+    if doing is None:
+        return "waiting for work" if is_live else "not heard of"
+    return "works for another project" if doing == OTHERS else f"{_what(doing)}, {study_words.step(doing.progress)}"
 
 
 def _what(run: RunRow) -> str:

@@ -134,10 +134,9 @@ def test_a_patch_of_the_kernel_lowers_the_confidence_and_no_more(client, context
 
 def test_a_worker_of_the_release_before_upgrades_without_making_anything_stale(client, context, clock):
     old = FINGERPRINT.first_version()
-    body = {"name": "sim", "protocol_version": 1, "session": "session-old1"}
     offered = SimulatedWorker(client, fingerprint=old).inventory.model_dump(mode="json")
     offered["fingerprint"] = {name: offered["fingerprint"][name] for name in FIRST_FIELDS}
-    client.post("/v1/workers", json=body | {"inventory": offered}).raise_for_status()
+    SimulatedWorker(client).introduce(inventory=offered).raise_for_status()
     study_id = tune(client, fingerprint=old)
     half = client.post("/v1/studies", json=SPEC | {"model": "gpt2"}).json()["study_id"]
     worker = SimulatedWorker(client, fingerprint=old).register()

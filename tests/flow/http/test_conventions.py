@@ -92,10 +92,10 @@ def test_change_of_something_else_than_was_seen_is_refused(client):
 @pytest.mark.parametrize("order", ["newest", "oldest"])
 def test_pages_have_every_study_once_while_more_arrive(client, clock, order):
     SimulatedWorker(client).register()
-    names = [f"study-{number}" for number in range(5)]
+    names = [f"nightly-{number}" for number in range(5)]
     for name in names:
         # Two of them at the same moment: the id decides.
-        clock.turn(1 if name != "study-3" else 0)
+        clock.turn(1 if name != "nightly-3" else 0)
         client.post("/v1/studies", json=CREATE, params={"study_id": name}).raise_for_status()
     seen, token = [], None
     while True:

@@ -5,6 +5,7 @@ import json
 import httpx
 import pytest
 
+from shardtune.api_schemas.leases import PROTOCOL_VERSION
 from tests.support.history import faults
 from tests.support.replica import Replica
 from tests.support.simulated_worker import CLUSTER, SPEC, SimulatedWorker
@@ -176,7 +177,12 @@ def test_hostile_report_changes_nothing(client):
     worker = SimulatedWorker(client, name="../../tmp/x").register()
     client.post("/v1/studies", json=STUDY | {"budget": {"max_trials": 1}})
     lease = worker.lease()
-    body = {"protocol_version": 2, "session": worker.session, "attempt": lease.attempt, "gpu_seconds": 1.0}
+    body = {
+        "protocol_version": PROTOCOL_VERSION,
+        "session": worker.session,
+        "attempt": lease.attempt,
+        "gpu_seconds": 1.0,
+    }
     for changes in (
         {"attempt": 2**31},
         {"attempt": -(2**40)},

@@ -95,13 +95,34 @@ def test_worker_of_a_project_runs_its_studies_only(quick_admin):
     assert worker.lease() is None
     lease = other.lease()
     assert lease is not None
-    thief = SimulatedWorker(mine, name="b1")
-    taken = thief.post("/v1/workers", {"name": "b1", "inventory": thief.inventory.model_dump(mode="json")})
-    assert taken.json()["code"] == "worker_name_taken"
+    thief = SimulatedWorker(mine, name="b1").register()
     thief.session = other.session
     heartbeat = thief.post(f"/v1/runs/{lease.run_id}/heartbeat", {"attempt": 1})
     assert heartbeat.json()["code"] == "unknown_session"
     assert other.heartbeat(lease)["action"] == "continue"
+
+
+def test_a_worker_s_name_belongs_to_the_key_that_registered_it(quick_admin, clock):
+    """Whoever registers under it closes the leases of its worker."""
+    created = [make_key(quick_admin, "workers:lease", project="a") for _ in range(3)]
+    first, second, third = (
+        SimulatedWorker(local_client(quick_admin.app, headers=bearer(key)), name="gpu-1") for key in created
+    )
+    before = first.register().session
+    taken = second.introduce()
+    assert (taken.status_code, taken.json()["code"]) == (409, "worker_name_taken")
+    assert second.introduce(session=before).json()["code"] == "worker_name_taken"
+    rotated = quick_admin.post(f"/v1/keys/{created[0]['key']['key_id']}:rotate", json={"grace_s": 60}).json()
+    heir = SimulatedWorker(local_client(quick_admin.app, headers=bearer(rotated)), name="gpu-1").register()
+    assert first.post("/v1/leases", {}).json()["code"] == "unknown_session"
+    assert heir.session != before, "one holder, whichever of its secrets is sent"
+    (known,) = quick_admin.get("/v1/workers").json()["workers"]
+    quick_admin.post(f"/v1/workers/{known['worker_id']}:free").raise_for_status()
+    second.register()
+    assert third.introduce().json()["code"] == "worker_name_taken"
+    quick_admin.post(f"/v1/keys/{created[1]['key']['key_id']}:revoke").raise_for_status()
+    third.register()
+    assert [row["worker_id"] for row in quick_admin.get("/v1/workers").json()["workers"]] == [known["worker_id"]]
 
 
 def test_rotated_key_ends_after_its_grace_and_revoked_one_at_once(admin, clock):

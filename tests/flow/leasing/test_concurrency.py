@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from shardtune.api_schemas.leases import LeaseRequest
+from shardtune.api_schemas.leases import PROTOCOL_VERSION, LeaseRequest
 from shardtune.db.session import Database
 from shardtune.service.planning.planner_cache import PlannerCache
 from shardtune.service.process.context import Context
@@ -60,7 +60,7 @@ def test_two_replicas_never_give_out_the_same_and_sample_once_for_each_trial(cli
     got = []
 
     def ask(index):
-        request = LeaseRequest(protocol_version=1, session=workers[index].session)
+        request = LeaseRequest(protocol_version=PROTOCOL_VERSION, session=workers[index].session)
         got.append(grant(replicas[index % 2], request))
 
     in_threads(ask, range(6))

@@ -63,7 +63,7 @@ class Life:
 
     def live(self):
         self.post("/v1/webhooks", {"url": self.hook, "events": TOLD}, name="hook")
-        first, second = self.register("one", 1), self.register("two", 2)
+        first, second = self.register("one"), self.register("two")
         self.post("/v1/studies", STUDY, name="study", study_id="crashing")
         self.work(first)
         slow, lost = self.lease(first), self.lease(second)
@@ -74,7 +74,7 @@ class Life:
         assert self.lease(first).run_id == lost.run_id
         self.work(first)
         assert self.lease(first) is not None
-        restarted = self.register("one", 3)
+        restarted = self.register("one")
         while self.work(restarted):
             pass
         self.retune(restarted)
@@ -91,10 +91,8 @@ class Life:
             pass
         self.ask("drive retunes")
 
-    def register(self, name, life):
-        session = f"session-{life:08}"
-        self.post("/v1/workers", self.body(session, name=name, inventory=INVENTORY))
-        return session
+    def register(self, name):
+        return self.post("/v1/workers", self.body(None, name=name, inventory=INVENTORY))["session"]
 
     def lease(self, session):
         answer = self.post("/v1/leases", self.body(session, wait_s=0))

@@ -3,7 +3,6 @@
 import pytest
 
 from shardtune.api_schemas.failures import FailureKind
-from shardtune.api_schemas.leases import PROTOCOL_VERSION
 from shardtune.service.lifecycle import expiry
 from tests.support.simulated_worker import PROFILE, SPEC, SimulatedWorker, failure, measurement
 
@@ -149,11 +148,28 @@ def test_other_protocol_version_is_refused(worker, lease):
         assert (answer.status_code, answer.json()["code"]) == (400, "protocol_version")
 
 
-def test_previous_protocol_version_is_served_without_what_it_would_refuse(worker, lease):
-    old = {"protocol_version": PROTOCOL_VERSION - 1, "attempt": 1}
-    assert worker.post("/v1/leases", {"protocol_version": PROTOCOL_VERSION - 1}).json()["run_id"] == lease.run_id
-    assert worker.heartbeat(lease, **old) == {"action": "continue", "reason": None, "lease_s": 20.0}
-    assert worker.report(lease, measurement(1000), **old).json() == {"applied": True}
+def test_a_worker_of_the_release_before_is_told_to_be_upgraded(worker, lease):
+    """It makes up its session, which would close the leases of whoever has it."""
+    answer = worker.introduce(protocol_version=2, session=worker.session, name="old")
+    assert (answer.status_code, answer.json()["code"]) == (400, "protocol_version")
+    assert "same release" in answer.json()["detail"]
+    assert worker.heartbeat(lease)["action"] == "continue"
+
+
+def test_a_session_is_issued_and_is_its_worker_s_alone(worker, lease, quick_client):
+    assert len(worker.session) >= 24 and worker.session not in quick_client.get("/v1/workers").text
+    other = SimulatedWorker(quick_client, name="other")
+    for name, session in (("other", worker.session), ("other", "made-up-by-me"), (worker.name, "made-up-by-me")):
+        answer = other.introduce(name=name, session=session)
+        assert (answer.status_code, answer.json()["code"]) == (409, "unknown_session"), (name, session)
+        assert session not in answer.text
+    assert worker.heartbeat(lease)["action"] == "continue"
+
+
+def test_a_changed_inventory_keeps_session_and_lease(worker, lease):
+    before = worker.session
+    worker.register(session=before)
+    assert worker.session == before and worker.heartbeat(lease)["action"] == "continue"
 
 
 def test_drained_worker_finishes_its_run_and_gets_no_more(worker, lease, quick_client, study_id):

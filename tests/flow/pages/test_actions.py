@@ -44,9 +44,7 @@ def test_every_form_and_route_goes_by_the_table(quick_client, scope):
     # Nobody is let in to the pages without this scope.
     token = log_in(quick_client, make_key(quick_client, "studies:read", scope, **admin)["secret"])
     refused |= {a for a in unsafe if a.is_page and _is_refused(quick_client, a, headers=HTML, data=token)}
-    assert refused == {
-        a for a in unsafe if not is_permitted(a, scope, *([Scope.STUDIES_READ] if a.is_page else []))
-    }
+    assert refused == {a for a in unsafe if not is_permitted(a, scope, *([Scope.STUDIES_READ] if a.is_page else []))}
     assert any(a.is_page for a in unsafe)
 
 

@@ -5,9 +5,12 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from shardtune.api_schemas.hardware import MeasuredHardware
+from shardtune.api_schemas.keys import Scope
 from shardtune.tuner.prediction.calibration import NOTHING_LEARNT
 from shardtune.tuner.prediction.learning import predict_trial
 from shardtune.tuner.prediction.traced_shape import of_study
+from tests.support.local_client import local_client
+from tests.support.scenarios import bearer, make_key
 from tests.support.simulated_worker import CLUSTER, PROFILE, SPEC, SimulatedWorker, measurement, speed_of, well
 
 
@@ -82,3 +85,34 @@ def test_local_is_predicted_with_what_its_worker_measured_and_its_trials_taught(
     assert measured["tokens_per_s_per_gpu"] < assumed["tokens_per_s_per_gpu"] / 5
     run_study(quick_client, slow_machine)
     assert speed()["calibrated_on"] == SPEC["budget"]["max_trials"]
+
+
+def test_what_workers_of_another_project_say_teaches_nothing(quick_client):
+    """A worker says itself what its fingerprint is: a hostile one could give everybody's memory gate another scale."""
+    admin = local_client(quick_client.app, headers=bearer(make_key(quick_client, "admin")))
+
+    def member(project):
+        return local_client(admin.app, headers=bearer(make_key(admin, *Scope, project=project)))
+
+    mine, theirs = member("mine"), member("theirs")
+    own = SimulatedWorker(mine, name="own").register()
+    asked = {"model": "llama-tiny", "cluster": "local"}
+    before = mine.post("/v1/predictions", json=asked).json()
+    measured = MeasuredHardware(bf16_flops=1e3, fp32_flops=1e3, copy_bytes_per_s=1e3, launch_s=1.0)
+    hostile = SimulatedWorker(theirs, name="hostile", measured=measured).register()
+
+    def first_prediction(client, worker):
+        study_id = client.post("/v1/studies", json=SPEC).json()["study_id"]
+        worker.work()
+        return client.get(f"/v1/studies/{study_id}/trials").json()["trials"][0]["prediction"]
+
+    assert mine.post("/v1/predictions", json=asked).json() == before, "nor does what it says of its hardware"
+    first_prediction(theirs, hostile)
+    poisoned = first_prediction(mine, own)
+    assert (poisoned["memory_calibrated_on"], poisoned["speed_calibrated_on"]) == (0, 0)
+    assert first_prediction(theirs, hostile)["memory_calibrated_on"] == SPEC["budget"]["max_trials"]
+    # What the operator's worker measured is the operator's word, whosever study it was.
+    learnt = first_prediction(mine, own)["memory_calibrated_on"]
+    shared = SimulatedWorker(admin, name="shared").register()
+    first_prediction(theirs, shared)
+    assert first_prediction(mine, own)["memory_calibrated_on"] == learnt + 2 * SPEC["budget"]["max_trials"]

@@ -133,8 +133,8 @@ def test_workers_are_found_by_what_they_offer(database):
         rows["drained"].is_draining = True
         ids, key = {name: row.id for name, row in rows.items()}, rows["old"].fingerprint_key
     with database.read() as session:
-        assert workers.measured_hardware(session, key) == measured
-        assert workers.measured_hardware(session, "another") is None
+        assert workers.measured_hardware(session, key, "default") == measured
+        assert workers.measured_hardware(session, "another", "default") is None
         for kind, moment, names in (
             ("restart", NOON, ["new"]),
             ("restart", NOON + timedelta(1), []),

@@ -28,6 +28,16 @@ def test_too_little_disk_is_refused_before_anything_is_made(tmp_path, task, fing
     assert list((tmp_path / "work").iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["../other", "a/b", "..", "."])
+def test_a_name_that_leads_elsewhere_removes_nothing(tmp_path, task, fingerprint, name):
+    work, other = tmp_path / "work", tmp_path / "other"
+    work.mkdir()
+    other.mkdir()
+    with pytest.raises(ValueError, match="no folder's"):
+        TrialDir.create(work, name, task, fingerprint, min_free_gib=0)
+    assert work.is_dir() and other.is_dir()
+
+
 def test_progress_appears_with_a_new_stamp_each_time(directory):
     assert (directory.progress(), directory.progress_stamp()) == (None, None)
     path = directory.path / "progress.json"

@@ -5,9 +5,9 @@ import random
 import pytest
 
 from shardtune.api_schemas.credentials import KeySource
-from shardtune.api_schemas.leases import Heartbeat, LeaseRequest, Report
+from shardtune.api_schemas.leases import PROTOCOL_VERSION, Heartbeat, LeaseRequest, Report
 from shardtune.workers.agent.client import LeaseLost, RequestRefused, Unreachable, WorkerClient, backoff_s, patiently
-from tests.support.worker_fakes import FakeService
+from tests.support.worker_fakes import FakeService, make_task
 
 SESSION = "session-1234"
 REPORT = Report(protocol_version=1, session=SESSION, attempt=1, gpu_seconds=1.0)
@@ -118,6 +118,36 @@ def test_the_key_is_taken_out_of_the_environment():
     assert environment == {"HOME": "/"}
     with pytest.raises(ValueError, match="cannot be read"):
         KeySource.taken({"SHARDTUNE_API_KEY_FILE": "/nowhere"})
+
+
+def test_a_proxy_of_the_environment_is_shown_nothing(serve, monkeypatch):
+    service, proxy = serve((204, None)), serve((204, None))
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, proxy.url)
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    asked = LeaseRequest(protocol_version=PROTOCOL_VERSION, session=SESSION)
+    WorkerClient(service.url, keys=KeySource("secret")).lease(asked)
+    assert (proxy.keys, service.keys) == ([], ["Bearer secret"])
+    WorkerClient(service.url, keys=KeySource("secret"), proxy=proxy.url).lease(asked)
+    assert proxy.keys == ["Bearer secret"], "the one that is named counts"
+
+
+@pytest.mark.parametrize("run_id", ["../../etc", "a/b", "..", "/tmp/x", "", "run 1", "-rf"])
+def test_a_run_whose_name_is_no_folder_s_is_not_taken(serve, run_id):
+    """A worker makes a folder of it, and removes what is there."""
+    lease = {
+        "run_id": run_id,
+        "attempt": 1,
+        "study_id": "s",
+        "trial_number": 0,
+        "task": make_task().model_dump(mode="json"),
+    }
+    lease |= {"lease_s": 20, "heartbeat_s": 1, "deadline_s": 30, "no_progress_s": 30}
+    asked = LeaseRequest(protocol_version=PROTOCOL_VERSION, session=SESSION)
+    with pytest.raises(Unreachable, match="no Lease"):
+        WorkerClient(serve((200, lease)).url).lease(asked)
+    assert WorkerClient(serve((200, lease | {"run_id": "run-1"})).url).lease(asked).run_id == "run-1"
 
 
 def test_no_work_is_none(serve):

@@ -12,7 +12,7 @@ from shardtune.workers.interrupt import Interrupt
 from shardtune.workers.machine.inventory import Gpus, Libraries, inventory
 from tests.support.worker_fakes import FakeService
 
-REGISTERED = {"worker_id": "w1", "lease_s": 20, "heartbeat_s": 0.1}
+REGISTERED = {"worker_id": "w1", "session": "session-1", "lease_s": 20, "heartbeat_s": 0.1}
 CONTINUE = (200, {"action": "continue", "lease_s": 20})
 
 
@@ -139,9 +139,12 @@ def test_an_unknown_session_registers_again_as_a_new_one(world):
             world.leases.append((404, {"detail": "no such worker"}))
         return len(world.service.bodies("/workers")) == 2
 
-    first, second = world("complete", "complete", until=forget).service.bodies("/workers")
+    lives = [(200, REGISTERED), (200, REGISTERED | {"session": "session-2"})]
+    seen = world("complete", "complete", until=forget, workers=lives).service
+    first, second = seen.bodies("/workers")
     assert first["name"] == second["name"] == "box"
-    assert first["session"] != second["session"]
+    assert first["session"] is second["session"] is None
+    assert seen.bodies("/leases")[0]["session"] == "session-1"
 
 
 def test_two_workers_of_one_name_do_not_fight_for_ever(world):
@@ -176,6 +179,6 @@ def test_a_change_between_runs_is_told_under_the_same_session(world):
 
     seen = world("complete", "complete", until=asked(4), look=look)
     first, second = seen.service.bodies("/workers")
-    assert first["session"] == second["session"]
+    assert (first["session"], second["session"]) == (None, "session-1")
     assert second["inventory"]["fingerprint"]["power_limit_w"] == 400.0
     assert len(changed) > 1 and len(seen.reports()) == 1

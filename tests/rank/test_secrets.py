@@ -1,0 +1,51 @@
+"""What runs other people's models finds no secret of the worker's: not in its environment, and not in the agent's."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.tiny_trials import tiny_task
+
+pytestmark = pytest.mark.ranks
+
+ENDLESS = tiny_task({"kind": "ddp"}, parity_steps=2, min_windows=100_000, max_windows=100_000)
+SECRETS = {
+    "SHARDTUNE_API_KEY": "shardtune_kanarienvogel",
+    "SHARDTUNE_DATABASE_URL": "postgresql://me:kanarienvogel@nowhere/x",
+    "SHARDTUNE_SECRET_KEY": "kanarienvogel" * 4,
+}
+
+
+@pytest.mark.parametrize("start", ["--cold", "--no-build-operators"])
+def test_no_process_of_a_trial_shows_the_key(tmp_path: Path, start: str) -> None:
+    """`/proc/PID/environ` of the agent is what it was started with, and its ranks have its user."""
+    (tmp_path / "trial.json").write_text(ENDLESS.model_dump_json())
+    command = [sys.executable, "-m", "shardtune.workers", "run-trial", str(tmp_path / "trial.json"), start]
+    with (tmp_path / "log").open("w") as log:
+        agent = psutil.Popen([*command, "--work-dir", str(tmp_path / "work")], env=os.environ | SECRETS, stderr=log)
+    try:
+        ranks = _ranks(agent, 2)
+        shown = [Path(f"/proc/{process.pid}/environ").read_bytes() for process in ranks]
+        assert all(b"RANK=" in text or b"SHARDTUNE_POOL=" in text for text in shown)
+        assert [text.count(b"kanarienvogel") for text in shown] == [0] * len(shown)
+        own = Path(f"/proc/{agent.pid}/environ").read_bytes()
+        assert b"shardtune_kanarienvogel" not in own and b"PATH=" in own
+    finally:
+        agent.terminate()
+        agent.wait(timeout=60)
+
+
+def _ranks(agent: psutil.Process, count: int) -> list[psutil.Process]:
+    """Everything that runs below the agent, once there are so many processes of ranks."""
+    ends_s = time.monotonic() + 120
+    while time.monotonic() < ends_s:
+        below = agent.children(recursive=True)
+        words = {process: " ".join(process.cmdline()) for process in below if process.is_running()}
+        if sum("shardtune.workers.rank" in text and "parent_death" not in text for text in words.values()) >= count:
+            return list(words)
+        time.sleep(0.1)
+    raise AssertionError("the ranks did not start in time")

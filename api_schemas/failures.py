@@ -6,6 +6,7 @@ from pydantic import Field
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.conditions import Conditions
+from shardtune.api_schemas.names import Said
 
 
 class FailureKind(StrEnum):
@@ -44,11 +45,11 @@ class Failure(Schema):
     """A failure as recorded, with enough to act on."""
 
     kind: FailureKind
-    message: str = Field(max_length=4000)
+    message: Said = Field(max_length=4000)
     """One or two sentences for a person."""
     rank: int | None = None
     """The first rank that failed, where one is known."""
-    traceback: str | None = Field(default=None, max_length=20_000)
+    traceback: Said | None = Field(default=None, max_length=20_000)
     exit_code: int | None = None
     """Negative: ended by that signal."""
     peak_allocated_gib: float | None = None

@@ -10,7 +10,7 @@ from shardtune.api_schemas.failures import Failure
 from shardtune.api_schemas.hardware import Cluster, Inventory
 from shardtune.api_schemas.measurements import Measurement, MeasurePlan, Progress
 from shardtune.api_schemas.models import ModelProfile, ModelSpec
-from shardtune.api_schemas.names import ONE_LINE, RowId, StudyId
+from shardtune.api_schemas.names import ONE_LINE, RowId, Said, StudyId
 from shardtune.api_schemas.restart import RestartMeasurement, RestartPlan
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.workload import Workload
@@ -192,7 +192,7 @@ class Report(Schema):
     failure: Failure | None = None
     gpu_seconds: float = Field(ge=0, le=1e12)
     """Wall seconds of the attempt × ranks it held."""
-    log_tail: str | None = Field(default=None, max_length=20_000)
+    log_tail: Said | None = Field(default=None, max_length=20_000)
     """End of the failed rank's output, for a person."""
 
 

@@ -7,7 +7,7 @@ The exports quote all of them besides (`tuner.export.quoting`), so that a field 
 import re
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 _MODEL_CHARACTERS = r"A-Za-z0-9._/~@:+=(), -"
 LONGEST_NAME = 200
@@ -43,6 +43,18 @@ StudyId = Annotated[str, Field(max_length=32, pattern=r"^([a-z0-9][a-z0-9-]*\.)?
 
 ONE_LINE = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"
 """Text for people on one line: no control character moves a terminal's cursor or begins another line of a log."""
+
+
+_CONTROLS = re.compile(r"[\x01-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def _printable(value: object) -> object:
+    """NUL is left for the border to refuse: no database stores it."""
+    return _CONTROLS.sub("\ufffd", value) if isinstance(value, str) else value
+
+
+Said = Annotated[str, BeforeValidator(_printable)]
+"""What a program said, on any number of lines; control characters, which a terminal would obey, are replaced."""
 
 
 def model_name_of(text: str) -> str:

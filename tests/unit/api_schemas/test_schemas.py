@@ -64,6 +64,11 @@ def test_names_that_could_be_code_are_refused_at_the_border(evil: str) -> None:
             kind.model_validate(values)
 
 
+def test_what_a_rank_said_moves_no_terminal_s_cursor() -> None:
+    said = Failure(kind=FailureKind.CRASH, message="a\x1b[2J\nb\tc\r", traceback="\x9b31m")
+    assert (said.message, said.traceback) == ("a\ufffd[2J\nb\tc\ufffd", "\ufffd31m")
+
+
 def test_a_path_in_a_bare_config_becomes_a_name() -> None:
     """Nobody meant it as one, so it is no reason to refuse the model."""
     for path, name in (("/data/my model/", "/data/my model/"), ('x"""\nimport os', "x-import os"), ('"', "model")):

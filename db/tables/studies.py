@@ -30,10 +30,11 @@ from shardtune.api_schemas.trials import AttemptEnd, Rejection, RunPurpose, Tria
 from shardtune.api_schemas.webhooks import DeliveryState
 from shardtune.db.tables.access import ProjectRow
 from shardtune.db.tables.base import Row
-from shardtune.db.tables.types import Stored, among, where, words
+from shardtune.db.tables.types import Stored, among, words
 
 _RUNNING = text("state = 'running'")
 _OPEN = among("state", OPEN_STUDY_STATES)
+_OF_A_PROJECT, _OF_NONE = text("project_id IS NOT NULL"), text("project_id IS NULL")
 
 
 class FingerprintRow(Row):
@@ -72,8 +73,15 @@ class WorkerRow(Row):
     """What a canary found wrong with it; None: nothing."""
 
     __table_args__ = (
-        Index("uq_workers_project_name", "project_id", "name", unique=True, **where("project_id IS NOT NULL")),
-        Index("uq_workers_shared_name", "name", unique=True, **where("project_id IS NULL")),
+        Index(
+            "uq_workers_project_name",
+            "project_id",
+            "name",
+            unique=True,
+            sqlite_where=_OF_A_PROJECT,
+            postgresql_where=_OF_A_PROJECT,
+        ),
+        Index("uq_workers_shared_name", "name", unique=True, sqlite_where=_OF_NONE, postgresql_where=_OF_NONE),
     )
 
 

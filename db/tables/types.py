@@ -84,11 +84,6 @@ def among(column: str, states: Sequence[StrEnum]) -> TextClause:
     return text(f"{column} IN ({', '.join(repr(state.value) for state in states)})")
 
 
-def where(condition: str) -> dict[str, TextClause]:
-    """Keywords that make an index one of the rows with a condition, on either database."""
-    return {"sqlite_where": text(condition), "postgresql_where": text(condition)}
-
-
 def words(kind: type[StrEnum], length: int = 16) -> Enum:
     """A column of one of our word lists, stored as the word itself, without a database type to migrate."""
     return Enum(

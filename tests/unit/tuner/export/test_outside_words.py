@@ -96,8 +96,8 @@ def test_names_change_no_structure(config: TrialConfig, form: ExportFormat) -> N
     plain = structures(named("tiny", "model.layers", "Layer", "Experts", "NVIDIA H100"), config, form)
 
     @settings(max_examples=40, deadline=None)
-    @given(WORDS, WORDS, WORDS, WORDS, WORDS)
-    def check(*words: str) -> None:
+    @given(st.tuples(WORDS, WORDS, WORDS, WORDS, WORDS))
+    def check(words: tuple[str, str, str, str, str]) -> None:
         assert structures(named(*words), config, form) == plain
 
     check()

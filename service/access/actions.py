@@ -83,8 +83,9 @@ SCOPES: Mapping[Action, tuple[Scope, ...]] = {
 
 
 def scopes_of(action: str) -> tuple[Scope, ...]:
-    """Of an action by its name."""
-    return SCOPES[Action(action)]
+    """Of an action by its name, the least that suffice: `admin` where nothing else does."""
+    found = SCOPES[Action(action)]
+    return tuple(scope for scope in found if scope is not Scope.ADMIN) or found
 
 
 def check(principal: Principal, action: Action) -> None:

@@ -56,10 +56,15 @@ def install(app: FastAPI, scopes_of: Callable[[str], Sequence[str]]) -> None:
     app.add_api_route("/openapi.json", read, include_in_schema=False)
 
 
-def _name_scopes(operation: Mapping[str, Any], scopes_of: Callable[[str], Sequence[str]]) -> None:
-    for requirement in operation.get("security", ()):
-        for scheme, actions in requirement.items():
-            requirement[scheme] = [scope for action in actions for scope in scopes_of(action)]
+def _name_scopes(operation: dict[str, Any], scopes_of: Callable[[str], Sequence[str]]) -> None:
+    """Each scope that suffices is a way in of its own."""
+    if "security" in operation:
+        operation["security"] = [
+            {scheme: [scope]}
+            for requirement in operation["security"]
+            for scheme, (action,) in requirement.items()
+            for scope in scopes_of(action)
+        ]
 
 
 def _complete(operation: dict[str, Any]) -> None:

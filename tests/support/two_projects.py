@@ -18,6 +18,7 @@ from tests.support.simulated_worker import FINGERPRINT, PROFILE, SPEC, Simulated
 WORD = "kanarienvogel"
 """Allowed in every name, and in no text of ours."""
 OWN = "mine"
+SHORT = SPEC | {"budget": {"max_trials": 2, "max_pairs": 7}}
 Ids = Mapping[str, str]
 """By the names that routes have for them."""
 
@@ -80,7 +81,7 @@ def _tuned(client: TestClient, worker: SimulatedWorker, name: str, model: Any) -
         return answer.json()
 
     hook = made("/v1/webhooks", json={"url": f"https://{name}.example/hook"})
-    study = made("/v1/studies", json=SPEC | {"model": model}, params={"study_id": name})["study_id"]
+    study = made("/v1/studies", json=SHORT | {"model": model}, params={"study_id": name})["study_id"]
     worker.work()
     schedule = made("/v1/schedules", json={"name": name, "trigger": "manual"})["schedule_id"]
     made(f"/v1/schedules/{schedule}:run")
@@ -105,7 +106,7 @@ def _tuned(client: TestClient, worker: SimulatedWorker, name: str, model: Any) -
 def _open_on(shared: SimulatedWorker, other: TestClient) -> set[str]:
     """Another study of theirs, on the worker that serves both: one run failed, one under way. The runs' ids."""
     model = {"name": f"{WORD}-2", "config": preset("llama-tiny").config}
-    study = other.post("/v1/studies", json=SPEC | {"model": model, "seed": 7}).json()["study_id"]
+    study = other.post("/v1/studies", json=SHORT | {"model": model, "seed": 7}).json()["study_id"]
     first = shared.lease()
     assert first is not None and first.study_id == study
     shared.report(first, PROFILE).raise_for_status()

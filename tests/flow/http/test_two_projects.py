@@ -108,17 +108,14 @@ def rows(database: Database) -> dict[str, list[str]]:
         return {table.name: sorted(map(str, session.execute(select(table)).all())) for table in tables}
 
 
-def test_names_and_ids_are_of_their_project(quick_client, both):
-    """What one has taken is free to the other, and so tells it nothing."""
+def test_names_and_ids_are_of_their_project(both):
+    """What one has taken is free to the other, and so tells it nothing; what names the other is refused."""
     study = both.api.post("/v1/studies", json=SPEC, params={"study_id": WORD})
     assert (study.status_code, study.json()["study_id"]) == (201, f"{OWN}.{WORD}")
     worker = SimulatedWorker(both.api, name=f"{WORD}-1").register()
     assert worker.lease() is not None
     made_up = both.api.post("/v1/studies", json=SPEC, params={"study_id": "study-0123456789ab"})
     assert made_up.json()["code"] == "invalid_request" and "makes up" in made_up.json()["detail"]
-
-
-def test_what_names_another_project_in_its_body_is_refused(both):
     study = both.api.post("/v1/webhooks", json={"url": "https://x.example/", "study_id": both.theirs["study_id"]})
     assert study.status_code == 422 and "does not exist" in study.text
     key = both.api.post("/v1/keys", json={"name": "x", "scopes": ["admin"], "project_id": WORD})

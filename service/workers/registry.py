@@ -159,7 +159,7 @@ def of_session(context: Context, session: Session, worker_session: str) -> Worke
     Raises:
         Conflict: there is none, or a newer session took its place, or it is not one of the sender's project alone.
     """
-    return _present(context, workers.by_session(session, worker_session), worker_session)
+    return _present(context, workers.by_session(session, worker_session))
 
 
 def with_lease(context: Context, session: Session, worker_session: str) -> tuple[WorkerRow, RunRow | None]:
@@ -169,10 +169,10 @@ def with_lease(context: Context, session: Session, worker_session: str) -> tuple
         Conflict: as `of_session`.
     """
     worker, held = leases.worker_and_held(session, worker_session) or (None, None)
-    return _present(context, worker, worker_session), held
+    return _present(context, worker), held
 
 
-def _present(context: Context, worker: WorkerRow | None, worker_session: str) -> WorkerRow:
+def _present(context: Context, worker: WorkerRow | None) -> WorkerRow:
     if worker is None or context.principal.project_id not in (None, worker.project_id):
         raise _unknown_session()
     return worker

@@ -16,7 +16,8 @@ from shardtune.api_schemas.strategies import TrialConfig
 from tests.support.simulated_worker import CLUSTER, FINGERPRINT, PROFILE, measurement, restarted, speed_of
 
 _RETRY_S = 0.1
-_INVENTORY = Inventory(cluster=CLUSTER, fingerprint=FINGERPRINT, task_kinds=TASK_KINDS).model_dump(mode="json")
+INVENTORY = Inventory(cluster=CLUSTER, fingerprint=FINGERPRINT, task_kinds=TASK_KINDS).model_dump(mode="json")
+"""Of every worker here."""
 
 
 @dataclass
@@ -58,7 +59,7 @@ class SimulatedWorker:
                 await self._run(http, answer.json(), stopped)
 
     async def _register(self, http: httpx.AsyncClient, stopped: Callable[[], bool]) -> None:
-        body = {"name": self.name, "inventory": _INVENTORY}
+        body = {"name": self.name, "inventory": INVENTORY}
         while not stopped():
             answer = await self._post(http, "register", "/v1/workers", body)
             if answer is not None and answer.is_success:

@@ -19,13 +19,13 @@ setup: .venv/.ready
 tune: setup
 	$(BIN)/shardtune tune examples/llama-tiny.json
 
-# Two modules at a time, the slowest and the quickest first (tests/support/two_at_a_time.py); torch in the tests' own
-# processes leaves the cores to the ranks.
+# Three modules at a time, of which many wait for processes of their own; the slowest and the quickest first
+# (tests/support/module_order.py). torch in the tests' own processes leaves the cores to the ranks.
 test: setup
 	./tests/setup-machine.sh
 	# Minutes of C++ where nothing is cached: before the tests, which have limits, not within one.
 	$(BIN)/python -m shardtune.workers.rank.process.cpu_adam
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 $(PYTEST_ARGS)
 
 # The tests once more, for docs/measurements/test-run.md and the order of the next run.
 durations:

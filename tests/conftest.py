@@ -11,7 +11,7 @@ from shardtune.db.session import Database, upgrade
 from tests.support.needs import missing
 from tests.support.postgres_server import PostgresServer, administer, copy_of
 
-pytest_plugins = ["tests.support.two_at_a_time"]
+pytest_plugins = ["tests.support.module_order"]
 _NUMBERS = itertools.count()
 
 

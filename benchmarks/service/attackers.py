@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 
 from benchmarks.service.workers import INVENTORY, client
+from shardtune.api_schemas.leases import PROTOCOL_VERSION
 from tests.support.simulated_worker import CLUSTER, SPEC
 
 _BODY_BYTES = 1 << 20
@@ -160,7 +161,7 @@ async def _tarpit(http: httpx.AsyncClient, targets: Targets, harm: Harm, chooser
 async def _names(http: httpx.AsyncClient, targets: Targets, harm: Harm, chooser: random.Random) -> None:
     """One of a thousand workers that nobody has, with as much in its inventory as is taken."""
     inventory = INVENTORY | {"causal_lm_types": [f"{'x' * 50}{index}" for index in range(500)]}
-    body = {"protocol_version": 3, "name": f"w{chooser.randrange(_NAMES)}", "session": secrets.token_urlsafe(16)}
+    body = {"protocol_version": PROTOCOL_VERSION, "name": f"w{chooser.randrange(_NAMES)}", "session": None}
     await _send(http, targets, harm, "names", "POST", "/v1/workers", json=body | {"inventory": inventory})
 
 

@@ -1,6 +1,6 @@
 """`python -m tests.support.durations RUN.xml`: keep what the modules of a test run took, and write its page.
 
-`RUN.xml` is pytest's (`--junitxml`). The order of the next run follows from durations.json (two_at_a_time).
+`RUN.xml` is pytest's (`--junitxml`). The order of the next run follows from durations.json (module_order).
 """
 
 import json
@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from xml.etree import ElementTree
 
-from tests.support.two_at_a_time import SECONDS
+from tests.support.module_order import SECONDS
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "measurements" / "test-run.md"

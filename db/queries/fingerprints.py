@@ -111,9 +111,10 @@ def state(session: Session, seen_since: datetime, live_since: datetime) -> tuple
     return tuple(map(tuple, periods)), tuple(served.one())
 
 
-def of_workers(session: Session) -> dict[str, list[FingerprintPeriodRow]]:
-    """Every worker's periods by its id, the newest first."""
-    query = select(FingerprintPeriodRow).order_by(FingerprintPeriodRow.id.desc())
+def of_workers(session: Session, worker_ids: Collection[str]) -> dict[str, list[FingerprintPeriodRow]]:
+    """The periods of these workers by id, the newest first."""
+    query = select(FingerprintPeriodRow).where(FingerprintPeriodRow.worker_id.in_(worker_ids))
+    query = query.order_by(FingerprintPeriodRow.id.desc())
     found: dict[str, list[FingerprintPeriodRow]] = {}
     for period in session.scalars(query.options(*_WITH_WORKER)):
         found.setdefault(period.worker_id, []).append(period)

@@ -3,18 +3,20 @@
 import secrets
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import JSON, ColumnElement, func, or_, select, tuple_, type_coerce, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.hardware import Inventory, MeasuredHardware
+from shardtune.api_schemas.hardware import Cluster, Fingerprint, Inventory, MeasuredHardware
 from shardtune.api_schemas.trials import TrialState
 from shardtune.db.queries import fingerprints
-from shardtune.db.tables.studies import RunRow, StudyRow, WorkerRow
+from shardtune.db.tables.studies import FingerprintRow, RunRow, StudyRow, WorkerRow
 
 _FEW = 16
+_MOST_MACHINES = 500
 
 
 def named(session: Session, name: str, project_id: str | None) -> WorkerRow | None:
@@ -99,9 +101,44 @@ def page(session: Session, project_id: str | None, after: tuple[str, str] | None
     return session.scalars(query if after is None else query.where(tuple_(WorkerRow.name, WorkerRow.id) > after)).all()
 
 
-def serving(session: Session, project_id: str | None) -> Sequence[WorkerRow]:
-    """Workers ever registered that serve a project (None: any), by name."""
-    return session.scalars(select(WorkerRow).where(*_serving(project_id)).order_by(WorkerRow.name)).all()
+def live_first(
+    session: Session, project_id: str | None, live_since: datetime, offset: int, limit: int
+) -> tuple[Sequence[WorkerRow], int]:
+    """Workers that serve a project (None: any) from `offset` on, those seen since then first, then by name; and how many
+    there are.
+    """
+    total = session.scalar(select(func.count()).select_from(WorkerRow).where(*_serving(project_id))) or 0
+    query = select(WorkerRow).where(*_serving(project_id))
+    query = query.order_by((WorkerRow.seen_at >= live_since).desc(), WorkerRow.name, WorkerRow.id)
+    return session.scalars(query.offset(offset).limit(limit)).all(), total
+
+
+@dataclass(frozen=True)
+class OfferedMachine:
+    """Hardware and software that somebody registered; of workers alike, the one heard of last."""
+
+    name: str
+    project_id: str | None
+    seen_at: datetime
+    cluster: Cluster
+    fingerprint: Fingerprint
+
+
+def machines(session: Session, project_id: str | None) -> Sequence[OfferedMachine]:
+    """The machines of workers that serve a project (None: any), without the rest of what they offer; at most 500."""
+    cluster = _inventory("cluster")
+    alike = (WorkerRow.project_id, WorkerRow.fingerprint_key, cluster)
+    columns = (WorkerRow.name, WorkerRow.project_id, WorkerRow.seen_at, WorkerRow.fingerprint_key)
+    place = func.row_number().over(partition_by=alike, order_by=WorkerRow.seen_at.desc())
+    ranked = select(*columns, cluster.label("cluster"), place.label("place")).where(*_serving(project_id)).subquery()
+    query = select(ranked.c.name, ranked.c.project_id, ranked.c.seen_at, ranked.c.cluster, FingerprintRow.value)
+    query = query.join(FingerprintRow, FingerprintRow.key == ranked.c.fingerprint_key).where(ranked.c.place == 1)
+    return [
+        OfferedMachine(name, whose, seen_at, Cluster.model_validate_json(text), value)
+        for name, whose, seen_at, text, value in session.execute(
+            query.order_by(ranked.c.seen_at.desc()).limit(_MOST_MACHINES)
+        )
+    ]
 
 
 def _serving(project_id: str | None) -> list[ColumnElement[bool]]:

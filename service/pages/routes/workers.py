@@ -1,6 +1,8 @@
 """`/workers`: machines, what they do and what they are; drain them."""
 
-from fastapi import APIRouter, Request
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from shardtune.service.access.actions import Action
@@ -12,13 +14,16 @@ from shardtune.service.workers import registry as rules
 
 router = APIRouter()
 
+_PAGE = 50
+
 
 @router.get("/workers")
-def show_workers(request: Request, context: InContext) -> Response:
-    """All workers."""
+def show_workers(request: Request, context: InContext, page: Annotated[int, Query(ge=1, le=100_000)] = 1) -> Response:
+    """The workers, some at a time."""
     with context.db.read() as session:
-        shown = cards(session, rules.live_since(context), context.principal.project_id)
-    return render(request, "workers.html", cards=shown)
+        project_id, offset = context.principal.project_id, (page - 1) * _PAGE
+        shown, total = cards(session, rules.live_since(context), project_id, offset, _PAGE)
+    return render(request, "workers.html", cards=shown, total=total, page=page, page_size=_PAGE)
 
 
 @router.post("/workers/{worker_id}/drain", dependencies=[Checked, may(Action.DRAIN_WORKER)])

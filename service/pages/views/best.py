@@ -10,7 +10,8 @@ from shardtune.api_schemas.studies import OPEN_STUDY_STATES, Contender, Study, S
 from shardtune.api_schemas.trials import OPEN_TRIAL_STATES, TrialState
 from shardtune.db.listing import Page
 from shardtune.db.queries import overview, studies, workers
-from shardtune.db.tables.studies import StudyRow, WorkerRow
+from shardtune.db.queries.workers import OfferedMachine
+from shardtune.db.tables.studies import StudyRow
 from shardtune.service.pages.views import freshness, purpose, words
 from shardtune.service.pages.views.freshness import StudyFreshness
 from shardtune.service.pages.views.purpose import Purpose
@@ -69,7 +70,7 @@ class Home:
 
 def home(session: Session, project_id: str | None, text: str, device: str | None, page: Page, now: datetime) -> Home:
     """The rows that match, and what runs now."""
-    everyone = workers.serving(session, project_id)
+    everyone = workers.machines(session, project_id)
     ids, total = overview.best_ids(session, project_id, text, device, page)
     answered = read_models(session, overview.by_ids(session, ids))
     active, _ = overview.studies(session, project_id, "", OPEN_STUDY_STATES, Page("age", descending=True, limit=6))
@@ -143,7 +144,7 @@ def contender_peak(contender: Contender) -> float | None:
     return contender.peak_allocated_gib if contender.peak_reserved_gib is None else contender.peak_reserved_gib
 
 
-def _best_row(study: Study, everyone: Sequence[WorkerRow], served: Recommended | None) -> StudyLine:
+def _best_row(study: Study, everyone: Sequence[OfferedMachine], served: Recommended | None) -> StudyLine:
     if served is not None and served.state == "serving":
         study = study.model_copy(update={"result": served.result})
     assert study.result is not None

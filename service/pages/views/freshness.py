@@ -6,7 +6,7 @@ from typing import Literal
 
 from shardtune.api_schemas.fingerprints import Effect, FieldChange
 from shardtune.api_schemas.studies import Study
-from shardtune.db.tables.studies import WorkerRow
+from shardtune.db.queries.workers import OfferedMachine
 from shardtune.service.workers import compatibility
 from shardtune.tuner.freshness.fingerprints import changes
 
@@ -23,17 +23,17 @@ class StudyFreshness:
     """These with what they were and are, where a worker has them."""
 
 
-def of(study: Study, workers: Sequence[WorkerRow], stale_fields: Sequence[str] = ()) -> StudyFreshness:
+def of(study: Study, workers: Sequence[OfferedMachine], stale_fields: Sequence[str] = ()) -> StudyFreshness:
     """Stale as the service has marked it, by `stale_fields`; else where no registered worker compares any more.
 
     Of the workers given, those that serve the study's project: the others' machines are none of its business.
     """
     serving = [worker for worker in workers if worker.project_id in (None, study.project_id)]
-    able = [worker for worker in serving if compatibility.same_shape(worker.inventory.cluster, study.cluster)]
+    able = [worker for worker in serving if compatibility.same_shape(worker.cluster, study.cluster)]
     if study.fingerprint is None or not able:
         return StudyFreshness("unchecked", "no registered worker has this hardware, so nothing can be compared")
     fingerprint, nodes = study.fingerprint, study.cluster.nodes
-    found = {worker.name: _stale(changes(fingerprint, worker.inventory.fingerprint, nodes)) for worker in able}
+    found = {worker.name: _stale(changes(fingerprint, worker.fingerprint, nodes)) for worker in able}
     nearest = min(able, key=lambda worker: (len(found[worker.name]), -worker.seen_at.timestamp()))
     changed = found[nearest.name]
     if not changed and not stale_fields:

@@ -125,7 +125,7 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
     complete = [t for t, p in zip(flat, points, strict=True) if p.state == TrialState.COMPLETE]
     recommended = of_study(session, row.id)
     fresh = freshness.of(
-        study, workers.serving(session, row.project_id), recommended.stale_fields if recommended else ()
+        study, workers.machines(session, row.project_id), recommended.stale_fields if recommended else ()
     )
     fastest = max((p.tokens_per_s_per_gpu or 0 for p in points if p.state == TrialState.COMPLETE), default=0.0)
     winner = trials.by_number(session, row.id, best_number) if best_number is not None else None

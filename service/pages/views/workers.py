@@ -68,8 +68,10 @@ class WorkerCard:
     periods: tuple[WorkerPeriod, ...]
 
 
-def cards(session: Session, live_since: datetime, project_id: str | None) -> tuple[WorkerCard, ...]:
-    """All workers ever registered that serve a project (None: any): the live ones first, then by name.
+def cards(
+    session: Session, live_since: datetime, project_id: str | None, offset: int, limit: int
+) -> tuple[tuple[WorkerCard, ...], int]:
+    """Workers that serve a project (None: any) from `offset` on, the live ones first, then by name; how many there are.
 
     What they do for other projects is not shown, but that they are busy with it.
     """
@@ -77,16 +79,16 @@ def cards(session: Session, live_since: datetime, project_id: str | None) -> tup
         worker_id: run if project_id in (None, whose) else OTHERS
         for worker_id, (run, whose) in overview.running_on_workers(session).items()
     }
-    history = fingerprints.of_workers(session)
-    rows = workers.serving(session, project_id)
+    rows, total = workers.live_first(session, project_id, live_since, offset, limit)
+    history = fingerprints.of_workers(session, [row.id for row in rows])
     live = {row.id: overview.last_attempt(session, row.id, project_id) for row in rows if row.seen_at >= live_since}
     models = overview.model_names(session, {attempt.run.study_id for attempt in live.values() if attempt})
     last = {worker: _last(attempt, models) for worker, attempt in live.items() if attempt is not None}
-    found = [
+    found = (
         _card(row, running.get(row.id), row.id in live, last.get(row.id), _periods(history.get(row.id, [])))
         for row in rows
-    ]
-    return tuple(sorted(found, key=lambda card: (not card.is_live, card.name)))
+    )
+    return tuple(found), total
 
 
 def _card(

@@ -1,5 +1,7 @@
 """What a worker's key can write is bounded, and forgotten when it is old."""
 
+import re
+
 import pytest
 from sqlalchemy import func, select
 
@@ -9,6 +11,7 @@ from shardtune.db.tables.fingerprints import FingerprintPeriodRow
 from shardtune.db.tables.studies import FingerprintRow, WorkerRow
 from shardtune.service import retention
 from shardtune.service.process.context import Context
+from tests.support.page_reader import page
 from tests.support.scenarios import bearer, create, make_key
 from tests.support.simulated_worker import FINGERPRINT, SimulatedWorker
 
@@ -78,6 +81,20 @@ def test_a_worker_that_never_ran_anything_is_forgotten_when_it_is_old(client, cl
     assert [worker["name"] for worker in client.get("/v1/workers").json()["workers"]] == ["busy"]
     with context.db.read() as session:
         assert session.scalars(select(WorkerRow.name)).all() == ["busy"]
+
+
+def test_the_page_of_workers_shows_some_at_a_time_and_the_live_ones_first(client, clock):
+    for number in range(59):
+        SimulatedWorker(client, name=f"worker-{number:02}").register()
+    clock.turn(1000)
+    SimulatedWorker(client, name="zz-live").register()
+
+    def shown(number):
+        return re.findall(r"<h2>Worker ([\w-]+)</h2>", page(client, f"/workers?page={number}"))
+
+    assert shown(1) == ["zz-live", *(f"worker-{number:02}" for number in range(49))]
+    assert shown(2) == [f"worker-{number}" for number in range(49, 59)]
+    assert shown(3) == []
 
 
 @pytest.mark.parametrize("known", ["new names", "changes"])

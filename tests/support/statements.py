@@ -12,6 +12,7 @@ from typing import Any
 from fastapi.testclient import TestClient
 from sqlalchemy import event
 
+from shardtune.api_schemas.leases import TASK_KINDS
 from shardtune.service.app import create_app
 from shardtune.service.process.context import Context
 from shardtune.service.settings import Settings
@@ -59,7 +60,7 @@ def count(url: str, replicas: int = 2, max_trials: int = 12) -> dict[str, dict[s
     """Statements of each kind of request: mean, median and most."""
     with _services(url, replicas) as clients:
         counted = _Counted(clients)
-        worker = SimulatedWorker(counted).register()  # type: ignore[arg-type]
+        worker = SimulatedWorker(counted, task_kinds=TASK_KINDS).register()  # type: ignore[arg-type]
         spec = SPEC | {"cluster": CLUSTER.model_dump(), "budget": {"max_trials": max_trials}}
         clients[0].post("/v1/studies", json=spec).raise_for_status()
         while (lease := worker.lease()) is not None:

@@ -8,8 +8,10 @@ lock also guards what retuning spends), schedule, study, run, case, canary, retu
 leave any of them out.
 """
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,9 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from psycopg.errors import LockNotAvailable
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
-from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError, InvalidatePoolError, OperationalError
 from sqlalchemy.orm import Session
-from sqlalchemy.pool import NullPool
+from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
 from shardtune.db import outbox
 from shardtune.db.clock import DatabaseClock
@@ -30,6 +32,7 @@ from shardtune.db.tables.types import as_text
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
 _BUSY_TIMEOUT_MS = 30_000
+_USED_S, _IDLE_S = "when it was last used", 1.0
 _LONGEST_HOLD_S = 60.0
 """Where no limits are set."""
 _HOLD = text(
@@ -50,6 +53,11 @@ class Database:
         self.clock = DatabaseClock(self.engine)
         self._limits = limits
         self._write_engine = self.engine.execution_options(begin_immediate=True)
+        # READ COMMITTED gives each statement a state of its own anyway: BEGIN and ROLLBACK around reads would be two
+        # round trips for nothing.
+        self._read_engine = (
+            self.engine if self.is_sqlite else self.engine.execution_options(isolation_level="AUTOCOMMIT")
+        )
 
     @property
     def is_sqlite(self) -> bool:
@@ -58,8 +66,8 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """A session that sees one state of the database and is rolled back at the end."""
-        with Session(self.engine, expire_on_commit=False) as session:
+        """A session to read with; on SQLite it sees one state of the database, on Postgres each query sees the newest."""
+        with Session(self._read_engine, expire_on_commit=False) as session:
             yield session
 
     @contextmanager
@@ -139,11 +147,12 @@ def make_engine(url: str, limits: DatabaseLimits | None = None, **options: Any) 
     """An engine with the settings both databases need; creates the folder of a SQLite file."""
     parsed = parse_url(url)
     if parsed.get_backend_name() == "postgresql":
-        if limits is None:
-            return create_engine(parsed, pool_pre_ping=True, **options)
-        bounded = {"connect_args": limits.connect_args(parsed), **limits.pool(), **options}
-        engine = create_engine(parsed, pool_pre_ping=True, **bounded)
-        limits.bound(engine)
+        bounded = {"connect_args": limits.connect_args(parsed), **limits.pool()} if limits is not None else {}
+        engine = create_engine(parsed, **bounded, **options)
+        event.listen(engine, "checkin", _note_use)
+        event.listen(engine, "checkout", partial(_check_idle, engine))
+        if limits is not None:
+            limits.bound(engine)
         return engine
     assert parsed.database is not None
     Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
@@ -151,6 +160,20 @@ def make_engine(url: str, limits: DatabaseLimits | None = None, **options: Any) 
     event.listen(engine, "connect", _configure_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
     return engine
+
+
+def _note_use(_connection: Any, record: ConnectionPoolEntry) -> None:
+    record.info[_USED_S] = time.monotonic()
+
+
+def _check_idle(engine: Engine, connection: Any, record: ConnectionPoolEntry, _proxy: Any) -> None:
+    """As `pool_pre_ping`, but not between two transactions in a row: that would be a round trip more for each."""
+    if time.monotonic() - record.info.get(_USED_S, time.monotonic()) < _IDLE_S:
+        return
+    try:
+        engine.dialect.do_ping(connection)
+    except engine.dialect.loaded_dbapi.Error as error:
+        raise InvalidatePoolError from error
 
 
 def _configure_sqlite(connection: Any, _record: Any) -> None:

@@ -1,8 +1,7 @@
 """Queries on workers and fingerprints."""
 
 import secrets
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -162,16 +161,14 @@ def seen_since(session: Session, moment: datetime, only: Collection[str] | None 
     return session.scalars(query if only is None else query.where(WorkerRow.id.in_(only))).all()
 
 
-@contextmanager
-def understanding(session: Session, task_kind: str, moment: datetime) -> Iterator[Iterator[WorkerRow]]:
-    """Workers seen since then that take work, and whose release knows a kind of task; read as far as is looked."""
+def understanding(session: Session, task_kind: str, moment: datetime) -> list[WorkerRow]:
+    """Workers seen since then that take work, and whose release knows a kind of task."""
     query = select(WorkerRow).where(
         WorkerRow.seen_at >= moment,
         WorkerRow.is_draining.is_(False),
         _inventory("task_kinds").contains(f'"{task_kind}"'),
     )
-    with closing(session.scalars(query.execution_options(yield_per=_FEW))) as rows:
-        yield (row for row in rows if task_kind in row.inventory.task_kinds)
+    return [row for row in session.scalars(query) if task_kind in row.inventory.task_kinds]
 
 
 def _inventory(name: str) -> ColumnElement[str]:

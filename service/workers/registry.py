@@ -222,8 +222,8 @@ def has_restart_worker(context: Context, session: Session, study: StudyRow) -> b
     if study.phase is not StudyPhase.CONFIRM:
         return True
     project_ids = (None, study.project_id)
-    with workers.understanding(session, "restart", live_since(context)) as able:
-        return any(worker.project_id in project_ids and compatibility.may_run(worker, study) for worker in able)
+    able = workers.understanding(session, "restart", live_since(context))
+    return any(worker.project_id in project_ids and compatibility.may_run(worker, study) for worker in able)
 
 
 def live_since(context: Context) -> datetime:

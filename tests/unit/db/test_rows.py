@@ -140,6 +140,5 @@ def test_workers_are_found_by_what_they_offer(database):
             ("restart", NOON + timedelta(1), []),
             ("trial", NOON, ["new", "old"]),
         ):
-            with workers.understanding(session, kind, moment) as able:
-                assert sorted(worker.name for worker in able) == names
+            assert sorted(worker.name for worker in workers.understanding(session, kind, moment)) == names
         assert [worker.name for worker in workers.seen_since(session, NOON, {ids["old"]})] == ["old"]

@@ -11,7 +11,7 @@ leave any of them out.
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -217,8 +217,13 @@ def upgrade(url: str) -> None:
 
 def is_current(engine: Engine) -> bool:
     """True when the database is at the newest revision of this code."""
+    with engine.connect() as connection:
+        return set(MigrationContext.configure(connection).get_current_heads()) == _heads()
+
+
+@cache
+def _heads() -> frozenset[str]:
+    """Newest revisions of this code: Alembic runs every script to tell, and whoever asks for readiness needs no key."""
     config = Config()
     config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
-    heads = set(ScriptDirectory.from_config(config).get_heads())
-    with engine.connect() as connection:
-        return set(MigrationContext.configure(connection).get_current_heads()) == heads
+    return frozenset(ScriptDirectory.from_config(config).get_heads())

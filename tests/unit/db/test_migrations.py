@@ -1,7 +1,10 @@
 """Migrations run both ways on both databases, and leave what the rows declare."""
 
+import time
+
 import pytest
 from alembic import command
+from alembic.runtime.migration import MigrationContext
 from sqlalchemy import inspect
 
 from shardtune.db.session import Database, is_current, make_engine, migration_config, upgrade
@@ -58,3 +61,22 @@ def test_password_is_not_shown_in_the_error():
     with pytest.raises(ValueError) as caught:
         Database("mysql://me:secret@host/name")
     assert "secret" not in str(caught.value)
+
+
+def test_readiness_costs_what_its_question_to_the_database_costs(sqlite_url):
+    """Processor seconds: nobody needs a key to ask."""
+    engine = make_engine(sqlite_url)
+
+    def heads():
+        with engine.connect() as connection:
+            return MigrationContext.configure(connection).get_current_heads()
+
+    def cost(ask):
+        ask()
+        before = time.process_time()
+        for _ in range(40):
+            ask()
+        return time.process_time() - before
+
+    assert cost(lambda: is_current(engine)) < 5 * cost(heads)
+    engine.dispose()

@@ -203,10 +203,10 @@ def test_clone_takes_the_spec_and_nothing_else(client):
     assert plain["spec"] == read(client, study_id)["spec"] and plain["trials"] == {} and plain["result"] is None
     changes = {"seed": 4, "budget": {"max_trials": 5}, "cluster": CLUSTER.model_dump(mode="json")}
     changed = client.post(url, json=changes, params={"new_id": "nightly", "project": "b"}).json()
-    assert (changed["study_id"], changed["project_id"], changed["spec"]["seed"]) == ("nightly", "b", 4)
+    assert (changed["study_id"], changed["project_id"], changed["spec"]["seed"]) == ("b.nightly", "b", 4)
     assert changed["spec"]["budget"]["max_trials"] == 5 and changed["spec"]["workload"] == plain["spec"]["workload"]
     worker.work()
-    assert read(client, "nightly")["state"] == read(client, plain["study_id"])["state"] == "complete"
+    assert read(client, "b.nightly")["state"] == read(client, plain["study_id"])["state"] == "complete"
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,14 @@ class DeviceSeen(Schema):
     uuid: Seen
     memory_before_gib: float
     """In use before the ranks started."""
-    foreign_processes: tuple[Seen, ...] = Field(default=(), max_length=1000)
+    foreign_processes: tuple[Seen, ...] = Field(default=(), max_length=500)
     """Compute processes that were not ours, as `pid (memory)`."""
     throttled_share: float
     """Share of looks (one a second) at which clocks were lowered by heat, power brake or hardware; a power cap is normal."""
     throttle_reasons: tuple[Seen, ...] = Field(default=(), max_length=100)
     power_capped_share: float
     """Share of looks at which the software power cap held the clocks down."""
-    xids: tuple[int, ...] = Field(default=(), max_length=1000)
+    xids: tuple[int, ...] = Field(default=(), max_length=500)
     """Driver errors during the run (NVIDIA's Xid catalogue)."""
     uncorrected_ecc: int | None = None
     """Uncorrected memory errors that came during the run; None where the device has no ECC."""
@@ -32,12 +32,12 @@ class DeviceSeen(Schema):
 class Conditions(Schema):
     """Of one run. None: could not be seen."""
 
-    devices: tuple[DeviceSeen, ...] = Field(default=(), max_length=1024)
+    devices: tuple[DeviceSeen, ...] = Field(default=(), max_length=256)
     foreign_cpu_cores: float | None = None
     """Cores that anything but the ranks kept busy, on average over the run."""
     memory_available_gib: float | None = None
     """Host memory that could be had before the ranks started, within the control group's limit."""
     cpu_throttled_s: float | None = None
     """Seconds for which the control group's CPU limit held threads back, added over CPUs."""
-    rank_pace_s: tuple[float, ...] = Field(default=(), max_length=100_000)
+    rank_pace_s: tuple[float, ...] = Field(default=(), max_length=5000)
     """Seconds each rank took for the same small calculation before training: a slow one is a straggler."""

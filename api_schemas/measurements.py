@@ -9,8 +9,9 @@ from shardtune.api_schemas.conditions import Conditions
 from shardtune.api_schemas.failures import Failure
 from shardtune.api_schemas.workload import MOST_SAMPLES
 
-MOST_GIB, MOST_STEPS, MOST_TIMES = 1e6, 10**9, 10_000
-"""GiB of one rank, steps of one run, and steps of which something is told: a hundred times what trials have."""
+MOST_GIB, MOST_STEPS, MOST_TIMES, MOST_RECORDS = 1e6, 10**9, 5000, 1000
+"""GiB of one rank, steps of one run, steps of which something is told, and of those all: far more than trials have, and no
+more than a body may hold."""
 
 
 class MeasurePlan(Schema):
@@ -87,7 +88,7 @@ class Measurement(Schema):
     """Seconds of each warm-up step, slowest rank; the recorded first steps come before them."""
     ranks: tuple[RankFigures, ...] = Field(default=(), max_length=64)
     """Rank by rank; of more than 64 ranks the first 64."""
-    trajectory: tuple[StepRecord, ...] = Field(max_length=MOST_TIMES)
+    trajectory: tuple[StepRecord, ...] = Field(max_length=MOST_RECORDS)
     losses: tuple[float, ...] = Field(max_length=MOST_TIMES)
     """Loss of every step in order, trajectory steps first."""
     gradient_accumulation: int = Field(ge=1, le=MOST_SAMPLES)

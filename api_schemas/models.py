@@ -153,7 +153,7 @@ class ModelProfile(Schema):
     """Of these, elements that are trained; None: all of them."""
     active_parameters: int = Field(ge=0, le=MOST_ELEMENTS)
     """Elements that take part in one token's forward pass (less than `parameters` for a mixture of experts)."""
-    blocks: tuple[BlockProfile, ...] = Field(max_length=10_000)
+    blocks: tuple[BlockProfile, ...] = Field(max_length=1000)
     block_class: ClassName
     """Class name of the repeated block, such as `LlamaDecoderLayer`; of the whole model where nothing repeats."""
     moe_class: ClassName | None = None

@@ -6,7 +6,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from shardtune.api_schemas.base import Schema
-from shardtune.api_schemas.measurements import MOST_TIMES, StepRecord
+from shardtune.api_schemas.measurements import MOST_RECORDS, MOST_TIMES, StepRecord
 
 
 class RestartPlan(Schema):
@@ -28,9 +28,9 @@ class RestartMeasurement(Schema):
     """Steps trained before the checkpoint, which is where its data goes on."""
     losses: tuple[float, ...] = Field(max_length=MOST_TIMES)
     """Of every step of the processes that saved: one uninterrupted run."""
-    went_on: tuple[StepRecord, ...] = Field(min_length=1, max_length=MOST_TIMES)
+    went_on: tuple[StepRecord, ...] = Field(min_length=1, max_length=MOST_RECORDS)
     """The steps after the checkpoint in the processes that saved it."""
-    resumed: tuple[StepRecord, ...] = Field(max_length=MOST_TIMES)
+    resumed: tuple[StepRecord, ...] = Field(max_length=MOST_RECORDS)
     """The same steps in the processes that loaded it."""
     save_s: float = Field(ge=0, le=1e9)
     """Until all of it was on the disk."""

@@ -17,7 +17,7 @@ from shardtune.api_schemas.events import EventType
 from shardtune.api_schemas.studies import Contender, StudyState
 from shardtune.api_schemas.trials import TrialState
 from shardtune.db.queries import webhooks
-from shardtune.db.tables.studies import AttemptRow, EventRow, StudyRow, TrialRow, WebhookRow
+from shardtune.db.tables.studies import AttemptRow, EventRow, RunRow, StudyRow, TrialRow, WebhookRow
 
 CLOCK = "tells the time of events"
 """What a session carries under this is called for the moment."""
@@ -34,7 +34,7 @@ class _Happened(NamedTuple):
 def record(session: Session, _flush: UOWTransaction, _instances: Any) -> None:
     """A listener of SQLAlchemy's `before_flush`."""
     with session.no_autoflush:
-        happened = [found for row in (*session.new, *session.dirty) for found in _changes(row)]
+        happened = [found for row in (*session.new, *session.dirty) for found in _changes(session, row)]
         listening = webhooks.enabled(session) if happened else ()
         for found in sorted(happened, key=lambda found: found.order):
             _append(session, found, listening)
@@ -86,14 +86,14 @@ def _send(
             webhooks.add_delivery(session, webhook, kind, body, now)
 
 
-def _changes(row: object) -> Iterator[_Happened]:
+def _changes(session: Session, row: object) -> Iterator[_Happened]:
     match row:
         case StudyRow():
             yield from _of_study(row)
         case TrialRow():
             yield from _of_trial(row)
         case AttemptRow():
-            yield from _of_attempt(row)
+            yield from _of_attempt(session, row)
 
 
 def _changed(row: object, name: str) -> bool:
@@ -142,8 +142,10 @@ def _of_trial(row: TrialRow) -> Iterator[_Happened]:
         yield _Happened(2, row.study_id, EventType(f"trial.{row.state.value}"), data)
 
 
-def _of_attempt(row: AttemptRow) -> Iterator[_Happened]:
-    run, trial = row.run, row.run.trial
+def _of_attempt(session: Session, row: AttemptRow) -> Iterator[_Happened]:
+    # A run and a trial that are written with the attempt have no keys yet to be found by.
+    run = row.run or session.get_one(RunRow, row.run_id)
+    trial = run.trial
     data = {
         "run_id": run.id,
         "purpose": run.purpose,

@@ -14,7 +14,6 @@ from shardtune.api_schemas.trials import TrialState
 from shardtune.db.queries import fingerprints
 from shardtune.db.tables.studies import FingerprintRow, RunRow, StudyRow, WorkerRow
 
-_FEW = 16
 _MOST_MACHINES = 500
 
 

@@ -19,11 +19,12 @@ setup: .venv/.ready
 tune: setup
 	$(BIN)/shardtune tune examples/llama-tiny.json
 
+# DeepSpeed's operator is built for this checkout's libraries, before the tests, which have limits: minutes of C++.
 # Three modules at a time, of which many wait for processes of their own; the slowest and the quickest first
 # (tests/support/module_order.py). torch in the tests' own processes leaves the cores to the ranks.
+test: export TORCH_EXTENSIONS_DIR = $(CURDIR)/.venv/torch-extensions
 test: setup
 	./tests/setup-machine.sh
-	# Minutes of C++ where nothing is cached: before the tests, which have limits, not within one.
 	$(BIN)/python -m shardtune.workers.rank.process.cpu_adam
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 $(PYTEST_ARGS)
 

@@ -8,7 +8,7 @@ from sqlalchemy import Select, func, select, tuple_
 from sqlalchemy.orm import Session, joinedload, load_only
 
 from shardtune.api_schemas.studies import StudyPurpose, StudyState
-from shardtune.api_schemas.trials import TrialState
+from shardtune.api_schemas.trials import OPEN_TRIAL_STATES, TrialState
 from shardtune.db.tables.studies import RejectionRow, RunRow, StudyRow, TrialRow
 
 
@@ -76,13 +76,15 @@ class OpenStudy:
 
 def open_ones(session: Session) -> list[OpenStudy]:
     """Running studies with their projects, oldest first, which is the order they are served in."""
-    states = (TrialState.WAITING, TrialState.RUNNING)
     there = [
-        select(RunRow.id).where(RunRow.study_id == StudyRow.id, RunRow.state == state).exists() for state in states
+        select(RunRow.id).where(RunRow.study_id == StudyRow.id, RunRow.state == state).exists()
+        for state in OPEN_TRIAL_STATES
     ]
     query = _running().add_columns(*there).options(joinedload(StudyRow.project))
     return [
-        OpenStudy(row[0], frozenset(state for state, is_there in zip(states, row[1:], strict=True) if is_there))
+        OpenStudy(
+            row[0], frozenset(state for state, is_there in zip(OPEN_TRIAL_STATES, row[1:], strict=True) if is_there)
+        )
         for row in session.execute(query)
     ]
 

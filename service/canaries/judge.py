@@ -58,6 +58,8 @@ def _judge(context: Context, canary_id: str, study_id: str) -> bool:
         assert found is not None
         row = best.lock(session, found.project_id, found.case_key)
         canary = canaries.lock(session, canary_id)
+        if canary.ended_at is not None:
+            return False  # another replica judged it since it was read
         if study.state.is_open and not _give_up(context, session, canary, study, now):
             return False
         if row is None or row.serving_id != canary.recommendation_id:

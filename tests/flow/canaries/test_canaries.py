@@ -3,7 +3,9 @@
 import pytest
 from sqlalchemy import select
 
+from shardtune.db.queries import canaries
 from shardtune.db.tables.canaries import CanaryRow
+from shardtune.service.canaries import judge
 from tests.support.fleet import DAY_S, Fleet
 from tests.support.retuning_lab import CHANGED
 from tests.support.scenarios import best, in_threads
@@ -38,6 +40,18 @@ def test_a_study_of_the_services_own_is_not_extended_but_its_clone_may_be(client
     clone = client.post(f"/v1/studies/{made['study_id']}:clone", json={}).json()
     assert clone["system_study"] is None
     client.post(f"/v1/studies/{clone['study_id']}:extend", json={"add_trials": 2}).raise_for_status()
+
+
+@pytest.mark.answered(worker="sim-0")
+def test_a_canary_that_another_replica_judged_meanwhile_is_left_alone(client, clock, monkeypatch):
+    fleet = Fleet(client, clock)
+    study_id = best(client)["study_id"]
+    fleet.slow = {"sim-0": 0.8, "sim-1": 0.8}
+    fleet.day()
+    # As a replica read them before the first judged them.
+    monkeypatch.setattr(canaries, "open_ones", lambda session: session.scalars(select(CanaryRow)).all())
+    assert judge.watch(fleet.context) == 0
+    assert fleet.events(study_id) == ["best.regression"]
 
 
 @pytest.mark.answered(worker="sim-0")

@@ -20,13 +20,13 @@ tune: setup
 	$(BIN)/shardtune tune examples/llama-tiny.json
 
 # DeepSpeed's operator is built for this checkout's libraries, before the tests, which have limits: minutes of C++.
-# Three modules at a time, of which many wait for processes of their own; the slowest and the quickest first
-# (tests/support/module_order.py). torch in the tests' own processes leaves the cores to the ranks.
+# Two modules at a time, the slowest and the quickest first (tests/support/module_order.py); torch in the tests' own
+# processes leaves the cores to the ranks.
 test: export TORCH_EXTENSIONS_DIR = $(CURDIR)/.venv/torch-extensions
 test: setup
 	./tests/setup-machine.sh
 	$(BIN)/python -m shardtune.workers.rank.process.cpu_adam
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 
 # The tests once more, for docs/measurements/test-run.md and the order of the next run.
 durations:

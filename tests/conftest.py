@@ -1,6 +1,7 @@
 """A fresh, migrated database for each test that asks for one: SQLite, and Postgres where its programs are."""
 
 import itertools
+import logging
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,17 @@ from tests.support.postgres_server import PostgresServer, administer, copy_of
 
 pytest_plugins = ["tests.support.module_order"]
 _NUMBERS = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def own_logging() -> Iterator[None]:
+    """Logs go where they went before, also after a command that sent this process's to the test's own stderr."""
+    root = logging.getLogger()
+    level, before = root.level, set(root.handlers)
+    yield
+    root.setLevel(level)
+    for handler in set(root.handlers) - before:
+        root.removeHandler(handler)
 
 
 @pytest.fixture(scope="session")

@@ -43,9 +43,9 @@ class Cluster(Schema):
 class Fingerprint(Schema):
     """The hardware and software under a measurement. Which differences count is `tuner.freshness.fingerprints`; None is unknown."""
 
-    version: Literal[1, 2, 3] = 3
-    """Of this list of fields. 1 ends at `host_memory_gib`, 2 lacks `native_dtypes`: stored ones and workers of the releases
-    before have them."""
+    version: Literal[1, 2, 3, 4] = 4
+    """Of this list of fields. 1 ends at `host_memory_gib`, 2 lacks `native_dtypes`, 3 `environment`: stored ones and workers
+    of the releases before have them."""
     device: Literal["cuda", "cpu"]
     gpu: Fact
     gpu_count: int = Field(ge=0, le=100_000)
@@ -82,14 +82,17 @@ class Fingerprint(Schema):
     """The same across nodes."""
     native_dtypes: Fact | None = None
     """Dtypes with units of their own for matrix products, such as `float32, bfloat16`; the device emulates the others."""
+    environment: tuple[Fact, ...] | None = Field(default=None, max_length=100)
+    """`NAME=value` of the worker's environment variables that change speed or memory (`environment_settings`)."""
     overridden: tuple[Fact, ...] = Field(default=(), max_length=100)
     """Fields that `--fingerprint-override` replaced: declared, not detected."""
 
     def canonical_json(self) -> str:
         """As of any schema; a fingerprint of an earlier version keeps the text, and so the key, that it was stored under."""
         content = self.model_dump(mode="json")
-        if self.version < 3:
-            del content["native_dtypes"]
+        for version, field in ((3, "native_dtypes"), (4, "environment")):
+            if self.version < version:
+                del content[field]
         if self.version == 1:
             content = {name: content[name] for name in content if name in FIRST_FIELDS}
         return json.dumps(content, sort_keys=True, separators=(",", ":"))
@@ -102,7 +105,7 @@ class Fingerprint(Schema):
 _NAMES = tuple(Fingerprint.model_fields)
 FIRST_FIELDS = _NAMES[: _NAMES.index("nodes")]
 """Fields of version 1, which is what its keys are made of."""
-OVERRIDABLE = tuple(name for name in _NAMES if name not in ("version", "device", "overridden"))
+OVERRIDABLE = tuple(name for name in _NAMES if name not in ("version", "device", "environment", "overridden"))
 """Fields that a worker may be told to report otherwise, for trying out what a change causes."""
 
 _BAND_RATIO = 1.1

@@ -31,6 +31,7 @@ FINGERPRINT = Fingerprint(
     cpu_count=2,
     host_memory_gib=16,
     native_dtypes="float32, bfloat16",
+    environment=(),
 )
 PROFILE = ModelProfile(
     parameters=1_000_000,

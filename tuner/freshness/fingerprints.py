@@ -4,12 +4,15 @@ Unknown (None) on either side is no difference: a release that looks at more fie
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from shardtune.api_schemas.environment_settings import by_name, setting_of
 from shardtune.api_schemas.fingerprints import Effect, FieldChange
 from shardtune.api_schemas.hardware import Fingerprint, bandwidth_band
 
+UNSET = "unset"
+"""In place of the value of a variable that is not set."""
 Judge = Callable[[Any, Any], Effect | None]
 """What a difference between two known values does; None: nothing."""
 
@@ -82,6 +85,7 @@ POLICY: Mapping[str, Rule] = {
     "nics": Rule(_STALE, "traffic between nodes", spans_nodes=True),
     "intra_node_gb_per_s": Rule(_bands, "collectives; between CPU ranks it is a matter of load", needs_gpu=True),
     "inter_node_gb_per_s": Rule(_bands, "collectives between nodes", spans_nodes=True),
+    "environment": Rule(_STALE, "allocators, collectives, threads: each variable counts by itself"),
     "native_dtypes": Rule(_STALE, "which matrix products have units of their own, and which are emulated"),
 }
 """By field. Not in it: `version` and `overridden`, which say something about the record."""
@@ -90,15 +94,36 @@ POLICY: Mapping[str, Rule] = {
 def changes(was: Fingerprint, now: Fingerprint, nodes: int = 1) -> tuple[FieldChange, ...]:
     """Every difference that counts for a case on so many nodes, in the order of the policy."""
     found = []
-    for field, rule in POLICY.items():
-        before, after = getattr(was, field), getattr(now, field)
-        effect = None if before is None or after is None else rule.judge(before, after)
+    for field, before, after, rule in _compared(was, now):
+        effect = rule.judge(before, after)
         if effect is None:
             continue
         if _matters_less(rule, now, nodes):
             effect = Effect.CONFIDENCE
         found.append(FieldChange(field=field, was=before, now=after, effect=effect))
     return tuple(found)
+
+
+def place(field: str) -> tuple[int, str]:
+    """Sorts fields of changes in the order of the policy."""
+    return list(POLICY).index(field.partition(".")[0]), field
+
+
+def _compared(was: Fingerprint, now: Fingerprint) -> Iterator[tuple[str, Any, Any, Rule]]:
+    """The fields that both know, with their rules; each variable of the environment is a field `environment.NAME`."""
+    for field, rule in POLICY.items():
+        before, after = getattr(was, field), getattr(now, field)
+        if before is None or after is None:
+            continue
+        if field != "environment":
+            yield field, before, after, rule
+            continue
+        old, new = by_name(before), by_name(after)
+        for name in sorted({*old, *new}):
+            setting = setting_of(name)
+            on = setting.device if setting is not None else None
+            own = rule._replace(needs_gpu=on == "cuda", is_host=on == "cpu")
+            yield f"environment.{name}", old.get(name, UNSET), new.get(name, UNSET), own
 
 
 def stale_fields(was: Fingerprint, now: Fingerprint, nodes: int = 1) -> tuple[str, ...]:

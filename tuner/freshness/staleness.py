@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from shardtune.api_schemas.fingerprints import Effect, FieldChange, Freshness
 from shardtune.api_schemas.hardware import Fingerprint
-from shardtune.tuner.freshness.fingerprints import POLICY, changes
+from shardtune.tuner.freshness.fingerprints import changes, place
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def assess(measured_on: Fingerprint, nodes: int, machines: Sequence[Machine]) ->
             first_seen[value] = min(machine.since, first_seen.get(value, machine.since))
     return CaseStanding(
         changes=nearest,
-        stale_fields=tuple(field for field in POLICY if field in fields),
+        stale_fields=tuple(sorted(fields, key=place)),
         values=tuple(sorted(first_seen)),
         changed_at=max(first_seen.values()),
     )

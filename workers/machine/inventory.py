@@ -10,6 +10,7 @@ from typing import TypeVar
 from pydantic import BaseModel, JsonValue, ValidationError
 
 from shardtune.api_schemas.base import GIB, Dtype
+from shardtune.api_schemas.environment_settings import recorded
 from shardtune.api_schemas.hardware import Cluster, Fingerprint, Inventory
 from shardtune.api_schemas.leases import TASK_KINDS
 from shardtune.api_schemas.native_dtypes import of_capability
@@ -186,6 +187,7 @@ def fingerprint(gpus: Gpus, libraries: Libraries) -> Fingerprint:
         cpu_max_mhz=host_facts.cpu_max_mhz(),
         nics=host_facts.nics(),
         native_dtypes=_native_dtypes(first, libraries),
+        environment=recorded(os.environ),
     )
 
 

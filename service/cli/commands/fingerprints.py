@@ -59,11 +59,17 @@ def _holder(holder: FingerprintHolder) -> str:
     return f"{holder.worker} from {holder.since:%Y-%m-%d %H:%M} until {until}" + (f": {changed}" if changed else "")
 
 
+def _text(value: object) -> str:
+    return (", ".join(map(str, value)) or "nothing that counts") if isinstance(value, tuple) else str(value)
+
+
 def details(record: FingerprintDetail) -> list[str]:
     """A line for each known field, and for each recommendation measured under it."""
     value = record.fingerprint
     shown = value.model_dump(exclude={"version", "overridden"}, exclude_none=True)
-    fields = [f"  {name}: {known}{' (declared)' if name in value.overridden else ''}" for name, known in shown.items()]
+    fields = [
+        f"  {name}: {_text(known)}{' (declared)' if name in value.overridden else ''}" for name, known in shown.items()
+    ]
     return fields + [
         f"  measured under it: {item.model}, study key {item.case_key}: {item.freshness}"
         + (f" ({', '.join(item.changed_fields)})" if item.changed_fields else "")

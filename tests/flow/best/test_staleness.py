@@ -63,6 +63,17 @@ def test_a_change_is_seen_at_once_and_causes_one_retune_after_the_debounce(clien
 
 
 @pytest.mark.answered
+def test_a_variable_that_was_set_on_the_worker_makes_stale_by_its_name(client, context, case):
+    bring(client, fingerprint=FINGERPRINT.model_copy(update={"environment": ("MALLOC_TRIM_THRESHOLD_=131072",)}))
+    watch_staleness.watch(context)
+    found = best(client)
+    assert (found["freshness"], found["changed_fields"]) == ("stale", ["environment.MALLOC_TRIM_THRESHOLD_"])
+    assert "environment.MALLOC_TRIM_THRESHOLD_" in client.get("/").text
+    shown = client.get("/workers").text
+    assert "MALLOC_TRIM_THRESHOLD_=131072" in shown and "unset → 131072" in shown
+
+
+@pytest.mark.answered
 def test_a_change_that_rolls_over_five_workers_is_one_event(client, context, clock, case):
     fleet = [bring(client, f"node-{n}", FINGERPRINT) for n in range(5)]
     bring(client, "sim", FINGERPRINT)
@@ -111,6 +122,7 @@ def test_a_silent_worker_holds_its_fingerprint_for_a_while_and_nobody_alive_says
 
 @pytest.mark.answered
 def test_an_answer_on_the_new_fingerprint_spares_the_old_one_its_retune(client, context, clock, case):
+    clock.turn(60)
     tune(client, fingerprint=NEW)
     worker = bring(client)
     keep_alive(context, clock, 2 * DEBOUNCE_S, worker)

@@ -113,6 +113,32 @@ def test_a_fingerprint_of_the_second_version_keeps_its_key_and_compares_with_the
     assert effects(emulating) == {"native_dtypes": "stale"}
 
 
+def test_a_fingerprint_of_the_third_version_keeps_its_key_and_compares_with_the_fourth():
+    third = GPUS.model_copy(update={"version": 3, "environment": None})
+    assert third.content_key() == "493f6852db9ea8aaf61dd576dcfe6852"
+    assert changes(third, after(environment=("NCCL_ALGO=Ring",))) == ()
+
+
+def test_each_variable_of_the_environment_is_a_field_of_its_own():
+    was = after(environment=("MALLOC_ARENA_MAX=2", "NCCL_ALGO=Ring", "NCCL_PROTO=LL"))
+    now = after(environment=("NCCL_ALGO=Tree", "NCCL_PROTO=LL", "PYTORCH_ALLOC_CONF=expandable_segments:True"))
+    found = {change.field: (change.was, change.now, change.effect) for change in changes(was, now)}
+    assert found == {
+        "environment.MALLOC_ARENA_MAX": ("2", "unset", "confidence"),
+        "environment.NCCL_ALGO": ("Ring", "Tree", "stale"),
+        "environment.PYTORCH_ALLOC_CONF": ("unset", "expandable_segments:True", "stale"),
+    }
+    assert assess(was, 1, [machine(now)]).stale_fields == ("environment.NCCL_ALGO", "environment.PYTORCH_ALLOC_CONF")
+
+
+def test_with_cpu_ranks_their_own_variables_make_stale():
+    now = FINGERPRINT.model_copy(update={"environment": ("MALLOC_ARENA_MAX=2", "NCCL_ALGO=Tree")})
+    assert effects(now, was=FINGERPRINT) == {
+        "environment.MALLOC_ARENA_MAX": "stale",
+        "environment.NCCL_ALGO": "confidence",
+    }
+
+
 def machine(fingerprint=GPUS, minutes=-60.0, is_ready=True):
     return Machine(fingerprint, NOON + timedelta(minutes=minutes), is_ready)
 

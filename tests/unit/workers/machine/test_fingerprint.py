@@ -144,6 +144,13 @@ def test_native_dtypes_are_the_gpus_or_those_torch_finds_in_the_processor(monkey
     assert fingerprint(seen(mute, monkeypatch), Libraries()).native_dtypes is None
 
 
+def test_the_environment_that_counts_is_part_of_it(monkeypatch):
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "131072")
+    monkeypatch.setenv("SHARDTUNE_API_KEY", "secret")
+    found = fingerprint(NOTHING, Libraries()).environment
+    assert "MALLOC_TRIM_THRESHOLD_=131072" in found and not any("secret" in setting for setting in found)
+
+
 def write(path, text):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text + "\n")

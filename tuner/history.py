@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from shardtune.api_schemas.failures import Failure
+from shardtune.api_schemas.failures import Failure, FailureKind
 from shardtune.api_schemas.measurements import Measurement
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.trials import TrialOrigin, TrialState
@@ -21,6 +21,12 @@ class Observation:
     failure: Failure | None = None
     confirmations: tuple[Measurement, ...] = ()
     """Of the complete fresh runs, in the order they were made."""
+
+    @property
+    def is_no_choice(self) -> bool:
+        """Nothing to try again: infeasible, or a crash that was repeated once and came again."""
+        crashed = self.failure is not None and self.failure.kind is FailureKind.CRASH
+        return self.state is TrialState.INFEASIBLE or (self.state is TrialState.FAILED and crashed)
 
     @property
     def config_key(self) -> str:

@@ -196,14 +196,14 @@ def _chooser(trial: optuna.Trial) -> Chooser:
 def _told(space: Space, obs: Observation) -> FrozenTrial | None:
     """The observation as Optuna sees it; None where it has nothing to learn.
 
-    An infeasible trial is PRUNED with a violated constraint: told as FAIL, TPE proposes the same again. A failed
-    one says nothing about its configuration. Sizes outside the space are told as the nearest inside, but only
+    An infeasible trial is PRUNED with a violated constraint: told as FAIL, TPE proposes the same again. So is one that
+    crashed twice; any other failure says nothing about the configuration. Sizes outside the space are told as the nearest inside, but only
     of complete trials: that one value is too much does not condemn its neighbour.
     """
-    if obs.state in (TrialState.FAILED, TrialState.CANCELLED):
+    if obs.state in (TrialState.FAILED, TrialState.CANCELLED) and not obs.is_no_choice:
         return None
     try:
-        answers = space.answers_of(obs.config, exact=obs.state is TrialState.INFEASIBLE)
+        answers = space.answers_of(obs.config, exact=obs.is_no_choice)
     except ValueError:
         return None
     params: dict[str, KnobValue] = {}
@@ -218,13 +218,13 @@ def _told(space: Space, obs: Observation) -> FrozenTrial | None:
         case TrialState.COMPLETE if obs.measurement is not None:
             value = obs.measurement.tokens_per_s_per_gpu
             return create_trial(value=value, params=params, distributions=distributions, constraints={"feasible": 0.0})
-        case TrialState.INFEASIBLE | TrialState.PRUNED:
-            violated = {"feasible": 1.0 if obs.state is TrialState.INFEASIBLE else 0.0}
+        case TrialState.INFEASIBLE | TrialState.PRUNED | TrialState.FAILED:
+            violated = {"feasible": 1.0 if obs.is_no_choice else 0.0}
             state = optuna.trial.TrialState.PRUNED
             return create_trial(state=state, params=params, distributions=distributions, constraints=violated)
         case TrialState.RUNNING | TrialState.WAITING:
             return create_trial(state=optuna.trial.TrialState.RUNNING, params=params, distributions=distributions)
-        case TrialState.COMPLETE | TrialState.FAILED | TrialState.CANCELLED:
+        case TrialState.COMPLETE | TrialState.CANCELLED:
             # Nothing is known of the configuration.
             return None
         case _:

@@ -107,6 +107,22 @@ def test_an_out_of_memory_region_is_left_after_it_is_told():
     assert sum(obs.state is TrialState.INFEASIBLE for obs in late) <= 5
 
 
+def test_what_crashed_twice_is_told_as_infeasible_and_a_lost_worker_s_trial_is_not():
+    """A trial fails with a crash when that came again in its repetition."""
+    space = space_of(gpus(1, 2), SpaceLimits(backends=("ddp",)), Workload(sequence_length=64, global_batch=64))
+    history = search(space, by_micro_batch, 12)
+    config = next_config(space, (), history, (), open_gate, 0).config
+    assert config is not None
+
+    def suggested(state, kind):
+        told = Observation(12, config, "sampler", state, failure=Failure(kind=kind, message="boom"))
+        return [next_config(space, (), [*history, told], (), open_gate, seed).config for seed in range(6)]
+
+    crashed = suggested(TrialState.FAILED, FailureKind.CRASH)
+    assert crashed == suggested(TrialState.INFEASIBLE, FailureKind.NUMERICS)
+    assert crashed != suggested(TrialState.FAILED, FailureKind.WORKER_LOST)
+
+
 def test_gate_rejections_are_returned_once_and_never_suggested():
     space = space_of(cpu(memory_gib=0.07))
     gate = gate_of(space)

@@ -1,13 +1,41 @@
-"""Failures are told apart by type and place, never by their text; warm-up and timing end by arithmetic alone."""
+"""Failures are told apart by type and place; warm-up and timing end by arithmetic alone."""
+
+from pathlib import Path
 
 import pytest
 import torch
 
 from shardtune.api_schemas.failures import FailureKind
 from shardtune.api_schemas.measurements import MeasurePlan
+from shardtune.api_schemas.models import preset
+from shardtune.api_schemas.workload import Workload
 from shardtune.workers.rank import classify
 from shardtune.workers.rank.measure import throughput
+from shardtune.workers.rank.model import build as models
+from shardtune.workers.rank.warm import host
 
+CUBLAS = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
+
+
+def raised(*errors: Exception, suppressed: bool = False) -> Exception:
+    """The last of them, as it is caught when each was raised while the one before it was handled."""
+    caught = errors[0]
+    for error in errors[1:]:
+        error.__context__, error.__suppress_context__ = caught, suppressed
+        caught = error
+    return caught
+
+
+def because(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+class _InductorError(RuntimeError):
+    """torch's own is raised `from None`, while what it wraps is handled."""
+
+
+OUT = torch.OutOfMemoryError("anything")
 PLAN = MeasurePlan(window_steps=2, min_windows=2, max_windows=4, target_half_width=0.05, max_measure_s=10)
 
 
@@ -22,10 +50,43 @@ PLAN = MeasurePlan(window_steps=2, min_windows=2, max_windows=4, target_half_wid
         (AssertionError("ours"), "building", FailureKind.CRASH),
         (classify.NumericsError("loss is nan"), "training", FailureKind.NUMERICS),
         (classify.SetupError("no compiler"), "starting", FailureKind.SETUP),
+        (RuntimeError(CUBLAS), "training", FailureKind.OOM),
+        (ValueError(CUBLAS), "training", FailureKind.CRASH),
+        (because(RuntimeError("backend compiler failed"), OUT), "training", FailureKind.OOM),
+        (raised(OUT, _InductorError("lowering"), suppressed=True), "training", FailureKind.OOM),
+        (raised(RuntimeError(CUBLAS), KeyError("x"), ValueError("y")), "building", FailureKind.OOM),
+        (because(classify.SetupError("the disk is full"), MemoryError()), "training", FailureKind.SETUP),
+        (ImportError("the package flash_attn seems to be not installed"), "building", FailureKind.SETUP),
+        (ImportError("anything"), "training", FailureKind.CRASH),
     ],
 )
 def test_kind_follows_from_type_and_phase(error: Exception, phase: classify.Phase, kind: FailureKind) -> None:
     assert classify.failure_of(error, phase, rank=1).kind is kind
+
+
+def test_a_chain_that_bites_its_tail_ends() -> None:
+    one, other = RuntimeError("one"), RuntimeError("other")
+    one.__context__, other.__context__ = other, one
+    assert classify.failure_of(one, "training", rank=0).kind is FailureKind.CRASH
+
+
+def test_attention_whose_package_is_missing_is_the_worker_s_lack() -> None:
+    with pytest.raises(ImportError) as caught:
+        models.build(preset("llama-tiny"), Workload(sequence_length=8, global_batch=2, attention="flash_attention_2"))
+    failure = classify.failure_of(caught.value, "building", rank=0)
+    assert failure.kind is FailureKind.SETUP and "FlashAttention2" in failure.message
+
+
+def test_a_module_that_fails_in_its_own_way_does_not_end_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "breaks_when_imported.py").write_text(
+        "raise OSError('libcudart.so.12: cannot open shared object file')"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    host._import_if_there("breaks_when_imported")
+    host._import_if_there("no_such_module_anywhere")
+    assert "libcudart" in capsys.readouterr().err
 
 
 def test_a_step_is_steady_after_three_alike() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from shardtune.workers.launchers.base import LaunchFailed, Prepared, RankExit, RanksAlive
-from shardtune.workers.launchers.processes import MARK, PYTHON, kill_marked, kill_quietly, start_child
+from shardtune.workers.launchers.processes import DYING_S, MARK, PYTHON, kill_marked, kill_quietly, start_child
 
 RANK_COMMAND = (*PYTHON, "-m", "shardtune.workers.rank")
 
@@ -16,10 +16,13 @@ RANK_COMMAND = (*PYTHON, "-m", "shardtune.workers.rank")
 class ColdLauncher:
     """Starts `COMMAND TRIAL_DIR` once per rank."""
 
-    def __init__(self, environment: Mapping[str, str], mark: str, command: Sequence[str] = RANK_COMMAND):
+    def __init__(
+        self, environment: Mapping[str, str], mark: str, command: Sequence[str] = RANK_COMMAND, dying_s: float = DYING_S
+    ):
         self._environment = {**environment, MARK: mark}
         self._mark = mark
         self._command = command
+        self._dying_s = dying_s
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._exits: list[RankExit] = []
 
@@ -79,7 +82,7 @@ class ColdLauncher:
         """End the ranks and whatever they started."""
         for process in self._running.values():
             kill_quietly(process.pid)
-        survivors = kill_marked(self._mark)
+        survivors = kill_marked(self._mark, dying_s=self._dying_s)
         if survivors:
             raise RanksAlive(f"processes {sorted(survivors)} survived SIGKILL; the devices are not free")
         for process in self._running.values():

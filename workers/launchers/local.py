@@ -7,7 +7,7 @@ from pathlib import Path
 from shardtune.workers.launchers import operators
 from shardtune.workers.launchers.base import Prepared, RankExit
 from shardtune.workers.launchers.cold import RANK_COMMAND, ColdLauncher
-from shardtune.workers.launchers.processes import kill_marked
+from shardtune.workers.launchers.processes import DYING_S, kill_marked
 from shardtune.workers.launchers.warm import HOST_COMMAND, ForkUnsafe, WarmLauncher
 
 log = logging.getLogger(__name__)
@@ -23,17 +23,18 @@ class LocalLauncher:
         log_path: Path,
         ready_timeout_s: float,
         cold: bool = False,
+        dying_s: float = DYING_S,
         commands: tuple[Sequence[str], Sequence[str]] = (HOST_COMMAND, RANK_COMMAND),
     ):
-        """`commands`: of the warm host and of a cold rank."""
+        """`dying_s`: how long killed ranks may take to be gone. `commands`: of the warm host and of a cold rank."""
         host, rank = commands
         self._environment, self._mark = environment, mark
-        self._cold = ColdLauncher(environment, mark, rank)
+        self._cold = ColdLauncher(environment, mark, rank, dying_s)
         self._current: ColdLauncher | WarmLauncher = (
-            self._cold if cold else WarmLauncher(environment, mark, log_path, ready_timeout_s, host)
+            self._cold if cold else WarmLauncher(environment, mark, log_path, ready_timeout_s, host, dying_s)
         )
         # The devices are ours by lock, so what carries their mark is left from an agent that was killed.
-        kill_marked(mark)
+        kill_marked(mark, dying_s=dying_s)
 
     @property
     def exits(self) -> tuple[RankExit, ...]:

@@ -22,6 +22,11 @@ MARK = "SHARDTUNE_POOL"
 """Environment variable that holds the mark of the device pool a process works on."""
 
 
+DYING_S = 3.0
+"""How long a killed process without a GPU may take to be gone."""
+
+_LEAST_S = 10.0
+
 PRIVATE = (
     "SHARDTUNE_API_KEY",
     "SHARDTUNE_API_KEY_FILE",
@@ -84,13 +89,13 @@ def marked(mark: str, proc: Path = Path("/proc")) -> set[int]:
     return found - {os.getpid()}
 
 
-def kill_marked(mark: str, keep: Collection[int] = (), timeout_s: float = 10.0) -> set[int]:
-    """SIGKILL everything that carries the mark until nothing of it lives; returns what still did at the timeout.
+def kill_marked(mark: str, keep: Collection[int] = (), dying_s: float = DYING_S) -> set[int]:
+    """SIGKILL everything that carries the mark until nothing of it lives; returns what did after `dying_s`, or ten seconds.
 
     Repeated, because a process may fork between the look and the kill, and because one that frees GPU memory
     takes a while to go.
     """
-    ends_s = time.monotonic() + timeout_s
+    ends_s = time.monotonic() + max(_LEAST_S, dying_s)
     while left := marked(mark) - set(keep):
         for pid in left:
             kill_quietly(pid)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from shardtune.workers.launchers.base import LaunchFailed, Prepared, RankExit, RanksAlive
-from shardtune.workers.launchers.processes import MARK, PYTHON, kill_marked, marked, start_child
+from shardtune.workers.launchers.processes import DYING_S, MARK, PYTHON, kill_marked, marked, start_child
 from shardtune.workers.trial_dir import tail
 
 HOST_COMMAND = (*PYTHON, "-m", "shardtune.workers.rank.warm.host")
@@ -37,15 +37,15 @@ class WarmLauncher:
         log_path: Path,
         ready_timeout_s: float = 1200.0,
         command: Sequence[str] = HOST_COMMAND,
-        obey_s: float = 3.0,
+        dying_s: float = DYING_S,
     ):
-        """`obey_s`: how long the host may take to end its ranks before we end it with them."""
+        """`dying_s`: how long the host may take to end its ranks before we end it with them, and these may take then."""
         self._environment = {**environment, MARK: mark}
         self._mark = mark
         self._log_path = log_path
         self._ready_timeout_s = ready_timeout_s
         self._command = command
-        self._obey_s = obey_s
+        self._dying_s = dying_s
         self._host: subprocess.Popen[bytes] | None = None
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._prepared: Prepared | None = None
@@ -167,13 +167,13 @@ class WarmLauncher:
             return
         directory, world_size = self._launched
         if len(self._exits) < world_size and self._send({"kill": directory}):
-            ends_s = time.monotonic() + self._obey_s
+            ends_s = time.monotonic() + self._dying_s
             while len(self._exits) < world_size and self._lost is None and time.monotonic() < ends_s:
                 self.wait(0.1)
         obeyed = len(self._exits) == world_size and self._lost is None
         if not obeyed:
             self._end_host()
-        survivors = kill_marked(self._mark, keep=self._own if obeyed else ())
+        survivors = kill_marked(self._mark, self._own if obeyed else (), self._dying_s)
         if survivors:
             raise RanksAlive(f"processes {sorted(survivors)} survived SIGKILL; the devices are not free")
         self._launched = None
@@ -185,7 +185,7 @@ class WarmLauncher:
         # By mark, not by pid alone: the ranks of a host that does not answer have to go as well.
         host.kill()
         host.wait()
-        survivors = kill_marked(self._mark)
+        survivors = kill_marked(self._mark, dying_s=self._dying_s)
         for pipe in (host.stdin, host.stdout):
             assert pipe is not None
             _close_quietly(pipe)

@@ -1,6 +1,10 @@
-"""Turns an exception into a recorded failure, by its type and by where it was raised; never by its text."""
+"""Turns an exception into a recorded failure, by its type and by where it was raised.
+
+By its text only where torch gives a status of a CUDA library no type: the status is a name, which no wording changes.
+"""
 
 import traceback
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Literal
 
@@ -36,6 +40,9 @@ _CUDA_ERROR_MEMORY_ALLOCATION = 2
 _EXHAUSTED_BYTES = 512 << 20
 """NCCL allocates outside torch and reports only that a CUDA call failed; with less than this free, it was memory."""
 
+_LIBRARY_EXHAUSTED = ("CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "CUSOLVER_STATUS_ALLOC_FAILED")
+"""Of cuBLAS, cuDNN and cuSOLVER, which make their workspaces at their first call: torch raises a bare RuntimeError."""
+
 _REFUSALS = (ValueError, NotImplementedError, DeepSpeedConfigError, ZeRORuntimeException)
 _BACKENDS = ("deepspeed", "torch.distributed", "torch.nn.parallel")
 
@@ -54,13 +61,16 @@ def failure_of(error: BaseException, phase: Phase, rank: int) -> Failure:
 
 
 def _kind(error: BaseException, phase: Phase) -> FailureKind:
-    if isinstance(error, torch.OutOfMemoryError | MemoryError) or _is_accelerator_exhausted(error):
-        return FailureKind.OOM
     if isinstance(error, OverLimitError):
         return FailureKind.OVER_LIMIT
     if isinstance(error, NumericsError):
         return FailureKind.NUMERICS
     if isinstance(error, SetupError):
+        return FailureKind.SETUP
+    if any(_is_out_of_memory(one) for one in _chain(error)):
+        return FailureKind.OOM
+    if phase == "building" and isinstance(error, ImportError):
+        # Such as attention ("flash_attention_2") whose package is not installed on this worker.
         return FailureKind.SETUP
     if isinstance(error, adapter.Refused):
         return FailureKind.ILLEGAL
@@ -85,10 +95,21 @@ def _raised_in(trace: TracebackType | None) -> str:
     return name
 
 
-def _is_accelerator_exhausted(error: BaseException) -> bool:
-    """Out of device memory as told by the CUDA runtime, or by NCCL on a device that is full."""
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, and what it was raised from or during; torch's compiler raises its own `from None` (2.13, InductorError)."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Of the host, or of the device as told by torch, the CUDA runtime, its libraries, or NCCL on a device that is full."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
     if isinstance(error, torch.AcceleratorError):
         return getattr(error, "error_code", None) == _CUDA_ERROR_MEMORY_ALLOCATION
     if isinstance(error, dist.DistBackendError) and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return torch.cuda.mem_get_info()[0] < _EXHAUSTED_BYTES
-    return False
+    return type(error) is RuntimeError and any(status in str(error) for status in _LIBRARY_EXHAUSTED)

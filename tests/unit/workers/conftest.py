@@ -54,10 +54,10 @@ def warm(tmp_path, mark):
     """Makes a warm launcher whose ranks act as told; every one is closed at the end."""
     made = []
 
-    def make(*acts: str, obey_s: float = 3.0) -> WarmLauncher:
+    def make(*acts: str, dying_s: float = 3.0) -> WarmLauncher:
         environment = {**os.environ, "FAKE_ACTS": json.dumps(acts)}
         log_path = tmp_path / "host.log"
-        made.append(WarmLauncher(environment, mark, log_path, ready_timeout_s=30, command=FAKE_HOST, obey_s=obey_s))
+        made.append(WarmLauncher(environment, mark, log_path, ready_timeout_s=30, command=FAKE_HOST, dying_s=dying_s))
         return made[-1]
 
     yield make

@@ -12,6 +12,7 @@ import json
 import os
 import selectors
 import signal
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -171,8 +172,13 @@ def preload(task: Task) -> None:
 
 
 def _import_if_there(name: str) -> None:
-    with contextlib.suppress(ModuleNotFoundError):
+    """Whatever an import raises is the ranks' to meet and to report: the host outlives it."""
+    try:
         importlib.import_module(name)
+    except ModuleNotFoundError:
+        return
+    except Exception:  # noqa: BLE001 -- other people's code
+        traceback.print_exc()
 
 
 def serve() -> None:

@@ -86,7 +86,7 @@ def test_what_a_rank_left_behind_is_ended_but_the_host_stays_warm(warm, director
 
 
 def test_a_host_that_does_not_obey_is_ended_with_its_ranks(warm, directory, mark):
-    ended = run(warm("hang", "deaf", obey_s=0.3), directory, RunLimits(deadline_s=0.5, no_progress_s=60))
+    ended = run(warm("hang", "deaf", dying_s=0.3), directory, RunLimits(deadline_s=0.5, no_progress_s=60))
     assert ended.cause == "deadline"
     assert marked(mark) == set()
 

@@ -129,7 +129,7 @@ def run_agent(settings: WorkerSettings, options: argparse.Namespace) -> int:
     allowed = Allowed.of(settings.allowed_models, settings.allowed_scripts)
     interrupt = Interrupt().install()
     with device_hold.hold(settings, settings.ranks) as (gpus, launcher, watch):
-        probe = LibraryProbe.start(ranks_of(gpus, settings.ranks))
+        probe = LibraryProbe.start(gpus, ranks_of(gpus, settings.ranks))
         prepared = device_hold.prepare(settings, launcher, interrupt)
         if interrupt or prepared is None:
             return DONE
@@ -218,10 +218,10 @@ def measure_hardware(settings: WorkerSettings, options: argparse.Namespace) -> i
     """Measure matrix products, copies, launches and collectives; the agent offers the result from its next start on."""
     interrupt = Interrupt().install()
     gpus = find_gpus().first(settings.ranks)
-    offered = inventory(gpus, LibraryProbe.start().result(), settings.ranks, settings.memory_gib)
+    offered = inventory(gpus, LibraryProbe.start(gpus).result(), settings.ranks, settings.memory_gib)
     mark = device_lock.pool_mark(settings.work_dir, gpus.uuids)
     with device_lock.hold(settings.work_dir, gpus.uuids):
-        report = hardware_speed.measure(offered, settings.work_dir, mark, lambda: bool(interrupt))
+        report = hardware_speed.measure(offered, gpus, settings.work_dir, mark, lambda: bool(interrupt))
     if report is None:
         return INTERRUPTED
     _print(report.model_dump(mode="json"), options.json)
@@ -232,7 +232,7 @@ def detect(settings: WorkerSettings, options: argparse.Namespace) -> int:
     """Print what this machine offers."""
     gpus = find_gpus().first(settings.ranks)
     allowed = Allowed.of(settings.allowed_models, settings.allowed_scripts)
-    libraries = LibraryProbe.start().result()
+    libraries = LibraryProbe.start(gpus).result()
     _print(offer(settings, gpus, libraries, allowed).model_dump(mode="json"), options.json)
     return DONE
 

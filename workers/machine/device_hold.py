@@ -11,9 +11,13 @@ from shardtune.workers.interrupt import Interrupt
 from shardtune.workers.launchers.base import LaunchFailed, Prepared
 from shardtune.workers.launchers.local import LocalLauncher
 from shardtune.workers.launchers.processes import rank_environment
-from shardtune.workers.machine import device_lock
+from shardtune.workers.machine import device_lock, rank_devices
 from shardtune.workers.machine.device_watch import DeviceWatch
 from shardtune.workers.machine.inventory import Gpus, find_gpus
+
+_DYING_S = {False: 3.0, True: 30.0}
+"""How long a killed rank may take to be gone, by whether it has a GPU: the driver first takes down the context, and unpins
+what may be most of the host's memory."""
 
 log = logging.getLogger(__name__)
 
@@ -21,19 +25,23 @@ log = logging.getLogger(__name__)
 @contextlib.contextmanager
 def hold(settings: WorkerSettings, ranks: int | None) -> Iterator[tuple[Gpus, LocalLauncher, DeviceWatch | None]]:
     """Hold this machine's devices, a launcher for them and a watch on GPUs; on the way out no child of ours is left."""
-    gpus = find_gpus()
-    chosen = gpus.first(ranks)
-    environment = {**rank_environment(), "PYTHONUNBUFFERED": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+    chosen = find_gpus().first(ranks)
+    environment = {**rank_environment(), "PYTHONUNBUFFERED": "1", **rank_devices.environment(chosen)}
     if not chosen.devices:
         environment |= CPU_RANKS
-    if len(chosen.devices) < len(gpus.devices):
-        environment["CUDA_VISIBLE_DEVICES"] = ",".join(chosen.uuids)
     mark = device_lock.pool_mark(settings.work_dir, chosen.uuids)
     settings.work_dir.mkdir(parents=True, exist_ok=True)
     with device_lock.hold(settings.work_dir, chosen.uuids), contextlib.ExitStack() as stack:
         status_note.clear(settings.work_dir)
         log_path = settings.work_dir / f"host-{mark}.log"
-        launcher = LocalLauncher(environment, mark, log_path, settings.host_ready_s, cold=settings.cold)
+        launcher = LocalLauncher(
+            environment,
+            mark,
+            log_path,
+            settings.host_ready_s,
+            cold=settings.cold,
+            dying_s=_DYING_S[bool(chosen.devices)],
+        )
         stack.callback(launcher.close)
         watch = DeviceWatch(chosen.uuids, settings.work_dir) if chosen.devices else None
         if watch is not None:

@@ -11,21 +11,25 @@ from shardtune.workers.clock import now_s
 from shardtune.workers.launchers.base import LaunchFailed
 from shardtune.workers.launchers.cold import ColdLauncher
 from shardtune.workers.launchers.processes import PYTHON, rank_environment
+from shardtune.workers.machine import rank_devices
+from shardtune.workers.machine.inventory import Gpus
 from shardtune.workers.trial_dir import tail
 
 COMMAND = (*PYTHON, "-m", "shardtune.workers.rank.measure.hardware")
 _DEADLINE_S = 300.0
 
 
-def measure(offered: Inventory, work_dir: Path, mark: str, give_up: Callable[[], bool]) -> HardwareReport | None:
-    """Run the ranks that measure; None when interrupted. The caller holds the devices.
+def measure(
+    offered: Inventory, gpus: Gpus, work_dir: Path, mark: str, give_up: Callable[[], bool]
+) -> HardwareReport | None:
+    """Run the ranks that measure, on these GPUs or on none; None when interrupted. The caller holds the devices.
 
     Raises:
         LaunchFailed: a rank failed or took too long.
     """
     work_dir.mkdir(parents=True, exist_ok=True)
     world_size = offered.cluster.world_size
-    launcher = ColdLauncher(rank_environment(), mark, COMMAND)
+    launcher = ColdLauncher({**rank_environment(), **rank_devices.environment(gpus)}, mark, COMMAND)
     with tempfile.TemporaryDirectory(dir=work_dir, prefix="hardware-") as name:
         folder = Path(name)
         ends_s = now_s() + _DEADLINE_S

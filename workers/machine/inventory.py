@@ -45,6 +45,8 @@ class DetectedGpu(BaseModel):
     memory_clock_mhz: int | None = None
     compute_capability: tuple[int, int] | None = None
     power_limit_w: float | None = None
+    index: int = 0
+    """CUDA's number for it, where CUDA_DEVICE_ORDER is PCI_BUS_ID and every permitted GPU is visible."""
 
 
 class Gpus(BaseModel):
@@ -54,6 +56,8 @@ class Gpus(BaseModel):
     devices: tuple[DetectedGpu, ...]
     links: tuple[tuple[int, int, str], ...] = ()
     """Pairs of devices by index, and how they are joined."""
+    refusal: str | None = None
+    """Why devices that are there cannot be used."""
 
     @property
     def links_in_words(self) -> str | None:
@@ -106,19 +110,23 @@ class Libraries(BaseModel):
 
 
 def find_gpus() -> Gpus:
-    """The visible NVIDIA GPUs, none where there is no driver.
+    """The visible NVIDIA GPUs, none where there is no GPU.
 
     Raises:
-        DetectionFailed: there is a driver, but it does not answer as it should.
+        DetectionFailed: NVML does not answer as it should, or there are GPUs that cannot be used: CPU ranks in their place
+            would measure something else without a word.
     """
     command = [*PYTHON, "-m", "shardtune.workers.machine.nvml"]
     try:
         child = subprocess.run(command, capture_output=True, text=True, timeout=_NVML_S, check=False)
-        return Gpus.model_validate_json(child.stdout)
+        found = Gpus.model_validate_json(child.stdout)
     except subprocess.TimeoutExpired:
         raise DetectionFailed(f"NVML did not answer within {_NVML_S:.0f} s; look at `nvidia-smi`") from None
     except ValidationError:
         raise DetectionFailed(f"NVML could not be read: {child.stderr.strip()[-1500:]}") from None
+    if found.refusal is not None:
+        raise DetectionFailed(found.refusal)
+    return found
 
 
 def ranks_of(gpus: Gpus, ranks: int | None) -> int:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from shardtune.workers.launchers.processes import PYTHON, start_child
-from shardtune.workers.machine.inventory import DetectionFailed, Libraries
+from shardtune.workers.machine import rank_devices
+from shardtune.workers.machine.inventory import DetectionFailed, Gpus, Libraries
 
 _ANSWERS_S = 300.0
 
@@ -19,10 +20,11 @@ class LibraryProbe:
     _child: "subprocess.Popen[bytes]"
 
     @classmethod
-    def start(cls, ranks: int | None = None) -> "LibraryProbe":
+    def start(cls, gpus: Gpus, ranks: int | None = None) -> "LibraryProbe":
         """Start looking; given a number of ranks, also at how fast one of them multiplies, on devices that are ours."""
         command = [*PYTHON, "-m", "shardtune.workers.rank.inventory", *([str(ranks)] if ranks else [])]
-        return cls(start_child(command, os.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+        environment = {**os.environ, **rank_devices.environment(gpus)}
+        return cls(start_child(command, environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
 
     def result(self) -> Libraries:
         """What is installed.

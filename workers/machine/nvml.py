@@ -10,6 +10,7 @@ from typing import Any
 
 import pynvml
 
+from shardtune.workers.machine import unsupported
 from shardtune.workers.machine.nvml_links import links
 
 _PCIE_GB_PER_S_PER_LANE = {3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
@@ -21,6 +22,7 @@ _NO_GPU = (
     pynvml.NVML_ERROR_NO_PERMISSION,
     pynvml.NVML_ERROR_NOT_FOUND,
 )
+"""What NVML answers where there is no GPU, and also where there is one that cannot be used."""
 
 
 def visible(uuids: Sequence[str], setting: str | None) -> list[int]:
@@ -40,21 +42,45 @@ def visible(uuids: Sequence[str], setting: str | None) -> list[int]:
 
 
 def report(nvml: Any = pynvml) -> dict[str, Any]:
-    """Driver and devices; no devices where there is no driver. `nvml` is pynvml, or something that answers like it."""
+    """Driver and devices, and why what is there cannot be used. `nvml` is pynvml, or something that answers like it."""
+    setting = os.environ.get("CUDA_VISIBLE_DEVICES")
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
         if error.value in _NO_GPU:
-            return {"driver": None, "devices": []}
+            return {"driver": None, "devices": [], "refusal": unsupported.machine(setting, f"NVML says: {error}")}
         raise
-    handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+    handles = _permitted(nvml)
     uuids = [nvml.nvmlDeviceGetUUID(handle) for handle in handles]
-    chosen = visible(uuids, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    chosen = visible(uuids, setting)
+    sliced = [uuids[index] for index in chosen if _is_sliced(handles[index], nvml)]
     return {
         "driver": nvml.nvmlSystemGetDriverVersion(),
-        "devices": [_device(handles[index], uuids[index], nvml) for index in chosen],
+        "devices": [_device(handles[index], uuids[index], nvml) | {"index": index} for index in chosen],
         "links": links([handles[index] for index in chosen], nvml),
+        "refusal": unsupported.setting(setting, len(handles)) if not chosen else unsupported.slices(sliced),
     }
+
+
+def _permitted(nvml: Any) -> list[Any]:
+    """Handles of the GPUs that this process may use, in the order of their PCI addresses.
+
+    NVML counts the others too; CUDA does not, so that its numbers (by CUDA_DEVICE_ORDER=PCI_BUS_ID) are places in this list.
+    """
+    handles = []
+    for index in range(nvml.nvmlDeviceGetCount()):
+        try:
+            handles.append(nvml.nvmlDeviceGetHandleByIndex(index))
+        except nvml.NVMLError as error:
+            if error.value != pynvml.NVML_ERROR_NO_PERMISSION:
+                raise
+    return handles
+
+
+def _is_sliced(handle: Any, nvml: Any) -> bool:
+    """Whether the GPU is in MIG mode, in which CUDA sees one of its slices and nothing else."""
+    mode = _ask(lambda: nvml.nvmlDeviceGetMigMode(handle)[0], nvml)
+    return bool(mode == pynvml.NVML_DEVICE_MIG_ENABLE)
 
 
 def _device(handle: Any, uuid: str, nvml: Any) -> dict[str, Any]:

@@ -19,20 +19,19 @@ Value = TypeVar("Value")
 
 
 class Watch:
-    """The devices under watch; `nvml` is pynvml, or something that answers like it."""
+    """The devices under watch."""
 
-    def __init__(self, uuids: Sequence[str], nvml: Any = pynvml) -> None:
-        self._nvml = nvml
-        self._handles = {uuid: nvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids}
+    def __init__(self, uuids: Sequence[str]) -> None:
+        self._handles = {uuid: pynvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids}
         self._xids: dict[str, list[int]] = {uuid: [] for uuid in uuids}
         self._events = self._register()
 
     def _register(self) -> Any:
         """For driver errors (Xid); None where the devices report none."""
-        with contextlib.suppress(self._nvml.NVMLError):
-            events = self._nvml.nvmlEventSetCreate()
+        with contextlib.suppress(pynvml.NVMLError):
+            events = pynvml.nvmlEventSetCreate()
             for handle in self._handles.values():
-                self._nvml.nvmlDeviceRegisterEvents(handle, self._nvml.nvmlEventTypeXidCriticalError, events)
+                pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, events)
             return events
         return None
 
@@ -50,29 +49,29 @@ class Watch:
                 time.sleep(left_ms / 1000)
                 continue
             try:
-                event = self._nvml.nvmlEventSetWait_v2(self._events, left_ms)
-            except self._nvml.NVMLError:  # nothing happened, most of the time
+                event = pynvml.nvmlEventSetWait_v2(self._events, left_ms)
+            except pynvml.NVMLError:  # nothing happened, most of the time
                 time.sleep(max(0.0, min(0.05, ends_s - time.monotonic())))
                 continue
-            uuid = self._nvml.nvmlDeviceGetUUID(event.device)
+            uuid = pynvml.nvmlDeviceGetUUID(event.device)
             self._xids.setdefault(uuid, []).append(int(event.eventData))
 
     def _look(self, uuid: str) -> dict[str, Any]:
-        nvml, handle = self._nvml, self._handles[uuid]
+        handle = self._handles[uuid]
         try:
-            used = int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
-        except nvml.NVMLError as error:
+            used = int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
+        except pynvml.NVMLError as error:
             return {"uuid": uuid, "lost": str(error), "xids": list(self._xids[uuid])}
-        remapped = self._ask(lambda: nvml.nvmlDeviceGetRemappedRows(handle))
+        remapped = self._ask(lambda: pynvml.nvmlDeviceGetRemappedRows(handle))
         return {
             "uuid": uuid,
             "memory_used_bytes": used,
-            "processes": self._ask(lambda: [_process(p) for p in nvml.nvmlDeviceGetComputeRunningProcesses(handle)]),
-            "clock_reasons": self._ask(lambda: int(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))),
+            "processes": self._ask(lambda: [_process(p) for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)]),
+            "clock_reasons": self._ask(lambda: int(pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle))),
             "uncorrected_ecc": self._ask(
                 lambda: int(
-                    nvml.nvmlDeviceGetTotalEccErrors(
-                        handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+                    pynvml.nvmlDeviceGetTotalEccErrors(
+                        handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
                     )
                 )
             ),
@@ -84,7 +83,7 @@ class Watch:
     def _ask(self, question: Callable[[], Value]) -> Value | None:
         try:
             return question()
-        except self._nvml.NVMLError:
+        except pynvml.NVMLError:
             return None
 
 

@@ -7,6 +7,14 @@ from typing import Literal
 import torch
 
 
+def device_kind() -> Literal["cuda", "cpu"]:
+    """What this process works on, as its launcher said; one started by hand takes a GPU where torch finds one."""
+    said = os.environ.get("DS_ACCELERATOR")
+    if said is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return "cuda" if said == "cuda" else "cpu"
+
+
 @dataclass(frozen=True)
 class Place:
     """One rank's position and device."""

@@ -8,6 +8,7 @@ import torch
 
 from shardtune.api_schemas.base import Dtype
 from shardtune.api_schemas.workload import RECIPES
+from shardtune.workers.rank.place import device_kind
 
 _SIZE = {"cpu": 256, "cuda": 4096}
 """Of the square matrices: 28 ms at the 1.2 GFLOP/s of a processor that emulates, and enough to show the others' rate."""
@@ -36,7 +37,7 @@ def native_on_cpu() -> str:
 
 def matmul_flops(ranks: int) -> dict[Dtype, float]:
     """FLOP/s of one of `ranks` ranks in each dtype that a recipe computes in; the caller holds the devices."""
-    kind = "cuda" if torch.cuda.is_available() else "cpu"
+    kind = device_kind()
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks))
     dtypes = sorted({recipe.compute_dtype for recipe in RECIPES.values()})
     return {dtype: 2.0 * _SIZE[kind] ** 3 / _best_s(torch.device(kind), getattr(torch, dtype)) for dtype in dtypes}

@@ -19,7 +19,7 @@ from shardtune.api_schemas.hardware import CollectiveTime, MeasuredHardware
 from shardtune.workers.rank import mesh
 from shardtune.workers.rank.measure import throughput
 from shardtune.workers.rank.measure.dtypes import native_on_cpu
-from shardtune.workers.rank.place import Place
+from shardtune.workers.rank.place import Place, device_kind
 from shardtune.workers.rank.process import parent_death
 
 _SIZES = {"cpu": (1 << 14, 1 << 17, 1 << 20, 1 << 23, 1 << 25), "cuda": (1 << 18, 1 << 21, 1 << 24, 1 << 27, 1 << 29)}
@@ -136,7 +136,7 @@ def main() -> int:
     """Measure as the rank the environment names."""
     parent_death.tie_to_parent()
     folder = Path(sys.argv[1])
-    place = Place.from_environment("cuda" if torch.cuda.is_available() else "cpu")
+    place = Place.from_environment(device_kind())
     if place.is_cuda:
         torch.cuda.set_device(place.device)
     else:

@@ -13,6 +13,7 @@ from typing import NoReturn
 import torch
 
 from shardtune.workers.rank import main
+from shardtune.workers.rank.place import device_kind
 from shardtune.workers.rank.process import parent_death
 
 _PROBE_TIMEOUT_S = 60.0
@@ -39,8 +40,7 @@ def probe() -> tuple[bool, str | None]:
 
 
 def _use_torch() -> int:
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    ones = torch.ones(512, 512, device=device)
+    ones = torch.ones(512, 512, device=device_kind())
     return 0 if float((ones @ ones).sum()) == 512.0**3 else 1
 
 

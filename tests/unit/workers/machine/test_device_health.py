@@ -1,12 +1,9 @@
 """What NVML says decides whether work is taken and whether a run counts."""
 
-import json
 import os
 import sys
 import threading
 import time
-from itertools import islice
-from pathlib import Path
 
 import pytest
 
@@ -14,39 +11,30 @@ from shardtune.api_schemas.conditions import Conditions
 from shardtune.api_schemas.failures import Failure
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.measurements import Measurement, Memory
-from shardtune.workers.machine import nvml_watch
 from shardtune.workers.machine.conditions import judged, straggler
 from shardtune.workers.machine.device_health import DeviceLook, Fault, Look, broken, fault, occupied, seen
 from shardtune.workers.machine.device_watch import DevicesUnfit, DeviceWatch
 from shardtune.workers.machine.host_load import HostLook, throttled_s
-from tests.support import fake_nvml
-from tests.support.fake_nvml import GIB, FakeNvml
+from tests.support.fake_driver import GIB, GPU_IS_LOST, H100, FakeDriver
 from tests.support.worker_fakes import make_task
 
-WELL = {"used": GIB, "pids": [], "reasons": 0, "ecc": 0, "remapped": (0, 0, 0, 0)}
 CAPPED, THERMAL, POWER_BRAKE = 0x04, 0x40, 0x80
 
 
-def look_at(events=(), after=0, monkeypatch=None, **changes):
-    nvml = FakeNvml({"GPU-1": WELL | changes}, events)
-    return Look.model_validate(list(islice(nvml_watch.Watch(["GPU-1"], nvml).looks(), after + 1))[-1])
+def look_at(pids=(), at_s=0.0, **changes):
+    processes = [{"pid": pid, "memory_bytes": GIB} for pid in pids]
+    device = {
+        "uuid": "GPU-1",
+        "memory_used_bytes": GIB,
+        "processes": processes,
+        "clock_reasons": 0,
+        "uncorrected_ecc": 0,
+    }
+    return Look.model_validate({"at_s": at_s, "devices": [device | changes]})
 
 
 def over_a_run(*changes):
-    return [Look(at_s=second, devices=look_at(**change).devices) for second, change in enumerate(changes)]
-
-
-def test_a_device_that_answers_little_is_still_seen():
-    nvml = FakeNvml({"GPU-1": {"used": GIB}})
-    device = Look.model_validate(next(nvml_watch.Watch(["GPU-1"], nvml).looks())).devices[0]
-    assert (device.memory_used_bytes, device.processes, device.clock_reasons) == (GIB, None, None)
-
-
-def test_driver_errors_are_remembered(monkeypatch):
-    monkeypatch.setattr(nvml_watch, "_PERIOD_MS", 20)
-    later = look_at(events=[("GPU-1", 31), ("GPU-1", 79)], after=1)
-    assert later.devices[0].xids == [31, 79]
-    assert "Xid 79" in broken(later)[0]
+    return [look_at(at_s=second, **change) for second, change in enumerate(changes)]
 
 
 @pytest.mark.parametrize(
@@ -71,12 +59,12 @@ def test_what_a_faulty_program_raises_does_not_break_the_device(xid):
 
 def test_a_device_is_occupied_by_other_processes_or_by_what_a_run_left():
     assert "4711 (1.00 GiB)" in occupied(look_at(pids=[4711]), {})[0]
-    assert "2.00 GiB more" in occupied(look_at(used=3 * GIB), {"GPU-1": GIB})[0]
+    assert "2.00 GiB more" in occupied(look_at(memory_used_bytes=3 * GIB), {"GPU-1": GIB})[0]
     assert occupied(look_at(), {"GPU-1": GIB}) == []
 
 
 def test_throttling_takes_the_speed_away_but_excuses_no_failure():
-    devices = seen(over_a_run({}, {"reasons": THERMAL}, {"reasons": POWER_BRAKE | CAPPED}, {}), ())
+    devices = seen(over_a_run({}, {"clock_reasons": THERMAL}, {"clock_reasons": POWER_BRAKE | CAPPED}, {}), ())
     assert devices[0].throttled_share == pytest.approx(2 / 3)
     assert devices[0].throttle_reasons == ("hardware thermal slowdown", "hardware power brake")
     found = fault(devices)
@@ -84,13 +72,13 @@ def test_throttling_takes_the_speed_away_but_excuses_no_failure():
 
 
 def test_the_power_cap_of_a_full_load_is_recorded_and_no_fault():
-    devices = seen(over_a_run({}, {"reasons": CAPPED}, {"reasons": CAPPED}), ())
+    devices = seen(over_a_run({}, {"clock_reasons": CAPPED}, {"clock_reasons": CAPPED}), ())
     assert devices[0].power_capped_share == 1
     assert fault(devices) is None
 
 
 def test_memory_errors_and_strangers_in_a_run_excuse_everything():
-    ecc = fault(seen(over_a_run({"ecc": 2}, {"ecc": 3}), ()))
+    ecc = fault(seen(over_a_run({"uncorrected_ecc": 2}, {"uncorrected_ecc": 3}), ()))
     assert ecc == Fault("GPU GPU-1 had 1 uncorrected memory errors in the run", True)
     stranger = fault(seen(over_a_run({}, {"pids": [4711, 12]}), {4711}))
     assert stranger is not None and stranger.excuses_failures and "4711" in stranger.message
@@ -133,7 +121,7 @@ def test_out_of_memory_beside_a_stranger_is_not_learned_as_the_configurations_fa
 
 
 def test_a_run_on_a_good_device_keeps_its_result_and_says_what_was_seen():
-    good = Conditions(devices=seen(over_a_run({}, {"reasons": CAPPED}), ()))
+    good = Conditions(devices=seen(over_a_run({}, {"clock_reasons": CAPPED}), ()))
     result = judged(make_task(), measured(), good, None)
     assert isinstance(result, Measurement)
     assert (result.suspect, result.conditions) == (None, good)
@@ -159,27 +147,53 @@ def test_numbers_that_cannot_be_true_are_suspect(changes, words):
 
 
 @pytest.fixture
-def watch(tmp_path):
-    """A watch over a file of answers; (watch, set), where set(**changes) changes what the device says."""
-    file = tmp_path / "nvml.json"
-
-    def set_(**changes):
-        scratch = tmp_path / "next"
-        scratch.write_text(json.dumps({"GPU-1": WELL | changes}))
-        scratch.replace(file)
-
-    command = (sys.executable, str(Path(fake_nvml.__file__)), str(file))
-    made = DeviceWatch(["GPU-1"], tmp_path, command, patience_s=3.0)
-    set_()
+def watch(tmp_path, monkeypatch):
+    """A watch on one GPU of the driver's; (watch, set), where set(**changes) changes what the device says."""
+    driver = FakeDriver(tmp_path, H100)
+    for name, value in driver.environment.items():
+        monkeypatch.setenv(name, value)
+    code = "from shardtune.workers.machine import nvml_watch; nvml_watch._PERIOD_MS = 50; nvml_watch.main()"
+    made = DeviceWatch(["GPU-0"], tmp_path, (sys.executable, "-c", code), patience_s=3.0)
     made.start()
-    yield made, set_
+    yield made, lambda **changes: driver.says(H100 | changes)
     made.close()
+
+
+def seen_when(devices, condition):
+    """The first look at the device of which the condition holds."""
+    while not (looks := [look for look in devices.between(0, float("inf")) if condition(look.devices[0])]):
+        time.sleep(0.01)
+    return looks[0]
+
+
+def test_what_nvidias_library_says_of_a_device_is_seen(watch):
+    devices, set_ = watch
+    well = seen_when(devices, lambda device: True)
+    assert broken(well) == []
+    assert (well.devices[0].memory_used_bytes, well.devices[0].processes) == (GIB, [])
+    set_(xids="31,79", reasons=THERMAL, ecc=3, remapped="0,1,1,0", pids="4711")
+    ill = seen_when(devices, lambda device: device.xids == [31, 79] and device.processes)
+    assert (ill.devices[0].clock_reasons, ill.devices[0].uncorrected_ecc, ill.devices[0].remap_pending) == (
+        THERMAL,
+        3,
+        True,
+    )
+    assert "reset it" in broken(ill)[0] and "4711 (1.00 GiB)" in occupied(ill, {})[0]
+    set_(lost=GPU_IS_LOST)
+    assert "GPU is lost" in broken(seen_when(devices, lambda device: device.lost))[0]
+
+
+def test_a_device_that_answers_little_is_still_seen(watch, tmp_path):
+    devices, _ = watch
+    FakeDriver(tmp_path, {"total": 2 * GIB, "used": 2 * GIB})
+    device = seen_when(devices, lambda device: device.memory_used_bytes == 2 * GIB).devices[0]
+    assert (device.processes, device.clock_reasons, device.uncorrected_ecc, device.remap_failed) == (None,) * 4
 
 
 def test_work_waits_until_the_devices_are_free(watch, tmp_path):
     devices, set_ = watch
     devices.require_fit(lambda: False)
-    set_(pids=[os.getpid()])
+    set_(pids=os.getpid())
     waited = threading.Timer(0.5, set_)
     devices_are_taken(devices)
     waited.start()
@@ -196,7 +210,7 @@ def devices_are_taken(devices):
 def test_devices_that_stay_occupied_are_given_up_with_the_reason(watch):
     devices, set_ = watch
     devices._patience_s = 0.5
-    set_(pids=[os.getpid()])
+    set_(pids=os.getpid())
     devices_are_taken(devices)
     with pytest.raises(DevicesUnfit, match=rf"process {os.getpid()} .*CUDA_VISIBLE_DEVICES"):
         devices.require_fit(lambda: False)

@@ -1,0 +1,169 @@
+"""NVIDIA's library (a small one that answers from a file) as NVML, torch and DeepSpeed really ask it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shardtune.api_schemas.native_dtypes import DeviceDtypes, decide, emulation
+from shardtune.api_schemas.workload import RECIPES
+from shardtune.workers.machine import rank_devices, unsupported
+from shardtune.workers.machine.device_watch import DevicesUnfit, DeviceWatch
+from shardtune.workers.machine.inventory import DetectionFailed, Gpus, Libraries, find_gpus, inventory
+from tests.support.fake_driver import H100, NO_PERMISSION, T4, FakeDriver
+
+RANK_SIDE = """
+import json, os, sys
+import shardtune.workers.rank.warm.forking
+from deepspeed.accelerator import get_accelerator
+gpu = get_accelerator()
+# What ZeRO-1 and 2 ask while they are set up; the figures are torch's, which has none on this machine.
+gpu.total_memory, gpu.memory_allocated = lambda _: 100, lambda _: 40
+print(json.dumps([type(gpu).__name__, gpu.available_memory(0), os.path.exists(os.environ["FAKE_NVML_LOG"])]))
+sys.stdout.flush()
+if os.fork() == 0:
+    import pynvml
+    pynvml.nvmlInit()
+    os._exit(0 if pynvml.nvmlDeviceGetCount() == 8 else 1)
+sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+"""What a warm host imports, then a rank forked from it."""
+COUNT = "import torch.cuda; print(torch.cuda._device_count_nvml())"
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    """Eight H100, for the children of this process."""
+    made = FakeDriver(tmp_path, *[H100] * 8)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    for name, value in made.environment.items():
+        monkeypatch.setenv(name, value)
+    return made
+
+
+def test_eight_equal_gpus_are_offered_with_their_links(driver: FakeDriver) -> None:
+    offered = inventory(find_gpus(), Libraries(), None, None)
+    found = offered.fingerprint
+    assert (offered.cluster.gpu, offered.cluster.gpus_per_node, offered.cluster.memory_gib) == (H100["name"], 8, 79.05)
+    assert (found.gpu_links, found.driver, found.sm_clock_mhz, found.power_limit_w) == (
+        "28×NV18",
+        "570.124.06",
+        1980,
+        700,
+    )
+    assert found.native_dtypes == "float32, float16, bfloat16, float8"
+
+
+def test_mixed_cards_are_refused_until_equal_ones_are_chosen(
+    driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.says(H100, T4, H100)
+    with pytest.raises(ValueError, match="several models"):
+        find_gpus().first(None)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,2")
+    assert rank_devices.environment(find_gpus().first(None))["CUDA_VISIBLE_DEVICES"] == "0,2"
+
+
+@pytest.mark.parametrize("visible", ["GPU-3,GPU-5", "3,5"])
+def test_ranks_get_numbers_in_the_order_of_nvml_whatever_the_owner_wrote(
+    driver: FakeDriver, monkeypatch: pytest.MonkeyPatch, visible: str
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    said = rank_devices.environment(find_gpus().first(1))
+    assert (said["CUDA_VISIBLE_DEVICES"], said["CUDA_DEVICE_ORDER"], said["DS_ACCELERATOR"]) == (
+        "3",
+        "PCI_BUS_ID",
+        "cuda",
+    )
+
+
+def test_a_gpu_without_permission_is_left_out_and_the_others_are_numbered_as_cuda_does(driver: FakeDriver) -> None:
+    driver.says(H100, H100 | {"error": NO_PERMISSION}, H100)
+    found = find_gpus()
+    assert found.uuids == ["GPU-0", "GPU-2"]
+    said = rank_devices.environment(found)
+    assert said["CUDA_VISIBLE_DEVICES"] == "0,1"
+    assert driver.python("-c", COUNT, **said).stdout.strip() == "2"
+
+
+def test_mig_instances_are_refused_not_taken_for_cpu_ranks(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver.says(H100, H100 | {"mig": 1})
+    with pytest.raises(DetectionFailed, match=r"GPU-1 is in MIG mode.*-mig 0"):
+        find_gpus()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert find_gpus().uuids == ["GPU-0"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-7cb9b3a5-0c4a-5f8e-a2d2-6a6a1a0f0f0f")
+    with pytest.raises(DetectionFailed, match=r"MIG-7cb9b3a5.*names a MIG instance"):
+        find_gpus()
+    refused = driver.python("-m", "shardtune.workers", "detect", CUDA_VISIBLE_DEVICES="1")
+    assert refused.returncode == 1 and "MIG" in refused.stderr
+
+
+def test_a_setting_that_names_no_gpu_is_refused_and_none_is_meant_by_none(
+    driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "8")
+    with pytest.raises(DetectionFailed, match=r"CUDA_VISIBLE_DEVICES \(8\) names none of the 8 GPUs"):
+        find_gpus()
+    for nothing in ("", "-1"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", nothing)
+        assert find_gpus().devices == ()
+
+
+@pytest.mark.parametrize(
+    ("there", "words"),
+    [
+        ("dev/kfd", "ROCm is not supported"),
+        ("dev/dxg", "WSL2"),
+        ("etc/nv_tegra_release", "Jetson"),
+        ("dev/nvidia0", "cannot be used"),
+    ],
+)
+def test_an_accelerator_without_nvml_is_named_and_not_replaced_by_cpu_ranks(
+    tmp_path: Path, there: str, words: str
+) -> None:
+    assert unsupported.machine(None, "NVML says: Not Found", tmp_path) is None
+    (tmp_path / there).parent.mkdir()
+    (tmp_path / there).touch()
+    refusal = unsupported.machine(None, "NVML says: Insufficient Permissions", tmp_path)
+    assert refusal is not None and words in refusal and "CUDA_VISIBLE_DEVICES=''" in refusal
+    assert unsupported.machine("", "NVML says: Not Found", tmp_path) is None
+
+
+def test_a_driver_that_fails_is_told_and_not_taken_for_a_machine_without_gpus(driver: FakeDriver) -> None:
+    driver.says(H100, error=999)
+    with pytest.raises(DetectionFailed, match="Unknown Error"):
+        find_gpus()
+
+
+def test_deepspeed_leaves_nvml_alone_so_that_uuids_and_forks_work(driver: FakeDriver) -> None:
+    asked = driver.python("-c", RANK_SIDE, DS_ACCELERATOR="cuda", CUDA_VISIBLE_DEVICES="GPU-3,GPU-5")
+    assert asked.returncode == 0, asked.stderr
+    assert json.loads(asked.stdout.splitlines()[-1]) == ["CUDA_Accelerator", 60, False]
+    assert len(driver.processes_that_initialised) == 1
+
+
+def test_a_card_that_only_emulates_bfloat16_trains_in_fp32_and_a_stated_recipe_is_told(driver: FakeDriver) -> None:
+    driver.says(T4)
+    found = DeviceDtypes.of(inventory(find_gpus(), Libraries(), None, None).fingerprint, {})
+    recipe, note = decide(None, [found])
+    assert recipe.name == "fp32" and note is not None and "Tesla T4 only emulates bfloat16" in note
+    assert "state fp32" in (emulation(RECIPES["bf16-mixed"], found) or "")
+
+
+def test_work_is_not_taken_on_a_gpu_that_is_broken(driver: FakeDriver, tmp_path: Path) -> None:
+    driver.says(H100, H100 | {"remapped": "0,9,0,1"})
+    watch = DeviceWatch(find_gpus().uuids, tmp_path)
+    watch.start()
+    try:
+        with pytest.raises(DevicesUnfit, match="GPU-1 could not remap"):
+            watch.require_fit(lambda: False)
+    finally:
+        watch.close()
+
+
+def test_cpu_ranks_are_told_that_they_are() -> None:
+    assert rank_devices.environment(Gpus(driver=None, devices=())) == {
+        "DS_ACCELERATOR": "cpu",
+        "CUDA_VISIBLE_DEVICES": "",
+    }

@@ -1,0 +1,59 @@
+"""Accelerators that are there but not supported, and how each shows: refused in words, never quietly taken for CPU ranks."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+_NO_DEVICE = ("", "-1", "none", "void", "NoDevFiles")
+"""Values of CUDA_VISIBLE_DEVICES by which people hide every GPU."""
+_REMEDY = "To tune CPU ranks on this machine, set CUDA_VISIBLE_DEVICES=''"
+
+
+def machine(visible: str | None, reason: str, root: Path = Path("/")) -> str | None:
+    """Why a machine without NVML cannot be used as it is; None where it has no accelerator, or none is wanted."""
+    if visible is not None and visible.strip() in _NO_DEVICE:
+        return None
+    found = _found(root)
+    return None if found is None else f"{found}. {reason}. {_REMEDY}"
+
+
+def _found(root: Path) -> str | None:
+    devices = root / "dev"
+    # Before the others: a Jetson has no device file of its own, and its driver has that of a GPU in a slot.
+    if (root / "etc/nv_tegra_release").exists():
+        return "this is a Jetson, whose GPU shares the host's memory, which Shardtune does not measure"
+    if (devices / "dxg").exists():
+        return (
+            "this is WSL2 with a GPU (/dev/dxg), but NVML does not tell of one; Shardtune needs it: look at `nvidia-smi`, "
+            "and put /usr/lib/wsl/lib on LD_LIBRARY_PATH"
+        )
+    if (devices / "nvidiactl").exists() or any(devices.glob("nvidia[0-9]*")):
+        return "this machine has an NVIDIA GPU (/dev/nvidia*) that cannot be used; look at `nvidia-smi`"
+    if (devices / "kfd").exists():
+        return (
+            "this machine has an AMD GPU (/dev/kfd), and ROCm is not supported (docs/gpus.md says what that would take)"
+        )
+    return None
+
+
+def setting(visible: str | None, count: int) -> str | None:
+    """Why CUDA_VISIBLE_DEVICES leaves none of the `count` GPUs; None where there are none, or none is wanted."""
+    if count == 0 or visible is None or visible.strip() in _NO_DEVICE:
+        return None
+    if visible.strip().startswith("MIG-"):
+        return _of_mig(f"CUDA_VISIBLE_DEVICES ({visible}) names a MIG instance")
+    return (
+        f"CUDA_VISIBLE_DEVICES ({visible}) names none of the {count} GPUs that may be used here; give numbers as "
+        f"`nvidia-smi` prints them, or UUIDs. {_REMEDY}"
+    )
+
+
+def slices(uuids: Sequence[str]) -> str | None:
+    """Why GPUs in MIG mode cannot be used; None where there are none."""
+    return _of_mig(f"GPU {', '.join(uuids)} is in MIG mode") if uuids else None
+
+
+def _of_mig(what: str) -> str:
+    return (
+        f"{what}, which Shardtune does not support: NVML tells memory, clocks and processes of whole GPUs. Turn MIG off "
+        f"(`nvidia-smi -mig 0`), or choose other GPUs with CUDA_VISIBLE_DEVICES. {_REMEDY}"
+    )

@@ -1,0 +1,35 @@
+"""Keeps DeepSpeed from NVML, which it initialises when it is imported: in the warm host, before ranks are forked from it.
+
+Its accelerator would then read CUDA_VISIBLE_DEVICES as numbers, which UUIDs are not, and take them for NVML's own (deepspeed
+0.19.8, `CUDA_Accelerator._get_nvml_gpu_id`). Without NVML it asks torch how much memory is free.
+"""
+
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from types import ModuleType
+
+_MODULE = "deepspeed.accelerator.cuda_accelerator"
+
+
+class _WithoutNvml(SourceFileLoader):
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        module.CUDA_Accelerator._init_pynvml = lambda _: None
+
+
+class _Finder(MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(fullname, path, target) if fullname == _MODULE else None
+        if spec is not None and spec.origin is not None:
+            spec.loader = _WithoutNvml(fullname, spec.origin)
+        return spec
+
+
+def keep_away() -> None:
+    """Call it before DeepSpeed is imported: the accelerator is made while that goes on."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())

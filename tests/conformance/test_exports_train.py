@@ -1,4 +1,7 @@
-"""The exported files do train, on 2 CPU ranks: the script under torchrun, DeepSpeed's JSON, Accelerate's DDP."""
+"""The exported files do train, on 2 CPU ranks: the script under torchrun, DeepSpeed's JSON, Accelerate's DDP.
+
+One script is started by its launch.sh and torchrun; the others are the very files in forks that have torch imported.
+"""
 
 import math
 import os
@@ -11,6 +14,7 @@ import pytest
 
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, Offload, TrialConfig, ZeroConfig
 from shardtune.tuner.export import files
+from tests.support import warm_forks
 from tests.support.made_up_studies import contender_of, study_of
 
 pytestmark = pytest.mark.ranks
@@ -52,22 +56,34 @@ def launch(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=480, check=False, env=environment)
 
 
+def losses_and_norms(output: str) -> list[tuple[float, float]]:
+    """Of the two steps."""
+    steps = [(float(loss), float(norm)) for _, loss, norm in _STEP.findall(output)]
+    assert len(steps) == 2, output
+    return steps
+
+
 def train(folder: Path) -> list[tuple[float, float]]:
     """Loss and gradient norm of two steps."""
+    program = folder / "train_snippet.py", "--steps", "2"
+    environment = {"GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
+    return losses_and_norms(warm_forks.ranks(warm_forks.script, *program, logs=folder, environment=environment)[0])
+
+
+def train_launched(folder: Path) -> list[tuple[float, float]]:
+    """The same, as a user starts it."""
     done = launch(folder, "--steps", "2")
     assert done.returncode == 0, done.stderr[-4000:]
-    steps = [(float(loss), float(norm)) for _, loss, norm in _STEP.findall(done.stdout)]
-    assert len(steps) == 2
-    return steps
+    return losses_and_norms(done.stdout)
 
 
 def test_ddp_and_zero_2_scripts_train_the_same(tmp_path: Path) -> None:
     """Equal seeds, equal made-up tokens: what differs is only the strategy, with DeepSpeed's JSON read by DeepSpeed."""
     results = []
-    for strategy in (DdpConfig(gradient_as_bucket_view=True), ZeroConfig(stage=2)):
+    for strategy, start in ((DdpConfig(gradient_as_bucket_view=True), train), (ZeroConfig(stage=2), train_launched)):
         folder = tmp_path / strategy.kind
         folder.mkdir()
-        results.append(train(export(folder, TrialConfig(strategy=strategy, micro_batch=2))))
+        results.append(start(export(folder, TrialConfig(strategy=strategy, micro_batch=2))))
     assert results[0] == [pytest.approx(step, rel=2e-4) for step in results[1]]
 
 

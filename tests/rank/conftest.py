@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from shardtune.api_schemas.measurements import RankReport
-from tests.support.tiny_trials import HostProcess, tiny_task
+from tests.support.host_process import HostProcess
+from tests.support.tiny_trials import tiny_task
 
 
 @pytest.fixture(scope="session")

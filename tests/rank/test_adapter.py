@@ -10,7 +10,8 @@ from shardtune.api_schemas.failures import Failure, FailureKind
 from shardtune.api_schemas.leases import ProfileTask, TrialTask
 from shardtune.api_schemas.measurements import RankReport
 from shardtune.api_schemas.models import ModelProfile, ModelSpec
-from tests.support.tiny_trials import HostProcess, tiny_task
+from tests.support.host_process import HostProcess
+from tests.support.tiny_trials import tiny_task
 
 pytestmark = pytest.mark.ranks
 

@@ -1,11 +1,9 @@
 """The comparison itself is tested: strategies with planted faults must fail it."""
 
-import subprocess
-import sys
-
 import pytest
 
 from shardtune.api_schemas.measurements import RankReport
+from tests.support import faulty_ranks
 from tests.support.plain_training import deviation, train
 from tests.support.tiny_trials import tiny_task
 
@@ -19,10 +17,9 @@ def deviations(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, 
     """Deviation of each fault from the plain run, by quantity."""
     task = tiny_task({"kind": "ddp"}, parity_steps=4)
     folders = {fault: tmp_path_factory.mktemp(fault) for fault in FAULTS}
-    for folder in folders.values():
+    for fault, folder in folders.items():
         (folder / "task.json").write_text(task.model_dump_json())
-    arguments = [str(part) for pair in folders.items() for part in pair]
-    subprocess.run([sys.executable, "-m", "tests.support.faulty_ranks", *arguments], check=True, timeout=200)
+        faulty_ranks.run_ranks(fault, folder)
     reports = {
         fault: RankReport.model_validate_json((folder / "rank_0.json").read_text()) for fault, folder in folders.items()
     }

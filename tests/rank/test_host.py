@@ -13,7 +13,8 @@ import psutil
 import pytest
 from torch.utils.cpp_extension import _get_build_directory
 
-from tests.support.tiny_trials import HostProcess, tiny_task
+from tests.support.host_process import HostProcess
+from tests.support.tiny_trials import tiny_task
 
 pytestmark = pytest.mark.ranks
 
@@ -24,7 +25,7 @@ ENDLESS = tiny_task({"kind": "ddp"}, parity_steps=2, min_windows=100_000, max_wi
 def own_host(tmp_path: Path) -> Iterator[HostProcess]:
     host = HostProcess.start(tmp_path)
     yield host
-    if host.process.poll() is None:
+    if host.process.is_alive():
         host.close()
 
 
@@ -80,7 +81,7 @@ def test_the_end_of_input_ends_ranks_and_host(own_host: HostProcess) -> None:
 def test_no_rank_outlives_a_killed_host(own_host: HostProcess) -> None:
     _, ranks = launch(own_host)
     own_host.process.kill()
-    own_host.process.wait()
+    own_host.process.join()
     wait_for(lambda: not any(rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE for rank in ranks), 5)
 
 

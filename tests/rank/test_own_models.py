@@ -1,6 +1,5 @@
 """A model of an installed package (LoRA on a frozen Llama) under every backend: the same training, less memory."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from shardtune.api_schemas.measurements import RankReport
 from shardtune.api_schemas.models import ModelProfile, ModelSpec
 from shardtune.api_schemas.restart import RestartPlan
 from shardtune.workers.trial_dir import TrialDir
+from tests.support import own_ranks
 from tests.support.tiny_trials import tiny_task
 
 pytestmark = pytest.mark.ranks
@@ -54,10 +54,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         made[f"restart {name}"].mkdir()
         task = RestartTask(trial=tasks[name], plan=RestartPlan(most_steps=8, steps_after=3))
         (made[f"restart {name}"] / "task.json").write_text(task.model_dump_json())
-    again = [made[f"restart {name}"] for name in RESTARTED]
-    command = [sys.executable, "-m", "tests.support.own_ranks", *map(str, [*made.values(), *again])]
-    search = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])
-    subprocess.run(command, check=True, timeout=240, env=os.environ | {"PYTHONPATH": search})
+    for folder in (*made.values(), *(made[f"restart {name}"] for name in RESTARTED)):
+        own_ranks.run_ranks(folder, site)
     return made
 
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from shardtune.api_schemas.measurements import RankReport
+from tests.support.host_process import HostProcess
 from tests.support.plain_training import deviation, train
-from tests.support.tiny_trials import GPT2, MIXTRAL, HostProcess, tiny_task
+from tests.support.tiny_trials import GPT2, MIXTRAL, tiny_task
 
 pytestmark = pytest.mark.ranks
 

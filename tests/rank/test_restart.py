@@ -2,8 +2,6 @@
 
 import errno
 import os
-import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +22,7 @@ from shardtune.workers.launchers.warm import WarmLauncher
 from shardtune.workers.rank.classify import SetupError
 from shardtune.workers.rank.training import checkpoint_folder
 from shardtune.workers.trial_dir import TrialDir
+from tests.support import faulty_ranks
 from tests.support.tiny_trials import GPT2, tiny_task
 
 pytestmark = pytest.mark.ranks
@@ -100,11 +99,11 @@ def test_what_a_checkpoint_lacks_is_noticed(tmp_path: Path, recipe: str) -> None
     """Under both: the bounds of bf16-mixed are wider, and must still tell."""
     task = RestartTask(trial=tiny_task({"kind": "ddp"}, recipe=recipe), plan=PLAN)
     folders = {fault: tmp_path / fault for fault in FAULTS}
-    for folder in folders.values():
+    for fault, folder in folders.items():
         folder.mkdir()
         (folder / "task.json").write_text(task.model_dump_json())
-    lives = [str(part) for fault, folder in folders.items() for part in (fault, folder) * 2]
-    subprocess.run([sys.executable, "-m", "tests.support.faulty_ranks", *lives], check=True, timeout=200)
+        for _life in range(2):
+            faulty_ranks.run_ranks(fault, folder)
     found = {fault: _judged(TrialDir(folder), task) for fault, folder in folders.items()}
     assert found["none"] is None
     for fault in FAULTS[1:]:

@@ -12,7 +12,8 @@ from shardtune.api_schemas.failures import FailureKind
 from shardtune.api_schemas.leases import ProfileTask
 from shardtune.api_schemas.measurements import RankReport
 from shardtune.api_schemas.models import ModelProfile
-from tests.support.tiny_trials import HostProcess, tiny_task
+from tests.support.host_process import HostProcess
+from tests.support.tiny_trials import tiny_task
 
 pytestmark = pytest.mark.ranks
 

@@ -1,4 +1,4 @@
-"""`python faulty_ranks.py FAULT DIR …`: ranks whose strategy has a planted fault, to show that parity notices."""
+"""Ranks whose strategy has a planted fault, to show that parity notices."""
 
 import os
 import sys
@@ -13,6 +13,7 @@ from shardtune.workers.rank import main
 from shardtune.workers.rank.strategies.base import Setting
 from shardtune.workers.rank.strategies.ddp import DdpTrainer
 from shardtune.workers.trial_dir import TrialDir
+from tests.support import warm_forks
 
 
 class WithoutAllReduce(DdpTrainer):
@@ -58,21 +59,15 @@ FAULTS = {
 }
 
 
-def run_ranks(fault: str, folder: Path, ranks: int = 2) -> None:
+def run_ranks(fault: str, folder: Path) -> None:
+    """Both ranks of a trial directory; in one that has been run, they go on in it."""
     if (folder / "rank_0.json").exists():
         TrialDir(folder).begin_resume_phase()
-    pids = []
-    for rank in range(ranks):
-        pid = os.fork()
-        if pid == 0:
-            place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
-            os.environ.update({key: str(value) for key, value in place.items()})
-            os._exit(main.run(folder, lambda model, setting: FAULTS[fault](model, setting, DdpConfig())))
-        pids.append(pid)
-    for pid in pids:
-        os.waitpid(pid, 0)
+    warm_forks.ranks(_rank, fault, folder, logs=folder)
 
 
-if __name__ == "__main__":
-    for fault, folder in zip(sys.argv[1::2], sys.argv[2::2], strict=True):
-        run_ranks(fault, Path(folder))
+def _rank(fault: str, folder: Path) -> None:
+    main.run(folder, lambda model, setting: FAULTS[fault](model, setting, DdpConfig()))
+    # As the warm host's ranks end: gloo has hung in what the interpreter winds down.
+    sys.stderr.flush()
+    os._exit(0)

@@ -1,7 +1,4 @@
-"""`python own_ranks.py DIR …`: forks the two ranks of each trial, in an interpreter that finds packages on its path.
-
-A directory that is named again gets ranks that go on in it.
-"""
+"""A rank that finds packages in a folder of its own; to be called in a fork."""
 
 import os
 import sys
@@ -9,23 +6,19 @@ from pathlib import Path
 
 from shardtune.workers.rank import main
 from shardtune.workers.trial_dir import TrialDir
+from tests.support import warm_forks
 
 
-def run_ranks(folder: Path, ranks: int = 2) -> None:
+def run_ranks(folder: Path, packages: Path) -> None:
+    """Both ranks of a trial directory; in one that has been run, they go on in it."""
     if (folder / "rank_0.json").exists():
         TrialDir(folder).begin_resume_phase()
-    pids = []
-    for rank in range(ranks):
-        pid = os.fork()
-        if pid == 0:
-            place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
-            os.environ.update({key: str(value) for key, value in place.items()})
-            os._exit(main.run(folder))
-        pids.append(pid)
-    for pid in pids:
-        os.waitpid(pid, 0)
+    warm_forks.ranks(_rank, folder, packages, logs=folder)
 
 
-if __name__ == "__main__":
-    for folder in sys.argv[1:]:
-        run_ranks(Path(folder))
+def _rank(folder: Path, packages: Path) -> None:
+    sys.path.insert(0, str(packages))
+    main.run(folder)
+    # As the warm host's ranks end: gloo has hung in what the interpreter winds down.
+    sys.stderr.flush()
+    os._exit(0)

@@ -1,14 +1,8 @@
-"""Tiny tasks, about a second each, and a warm host to run them."""
+"""Tiny tasks, about a second each."""
 
-import json
-import subprocess
-import sys
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from shardtune.api_schemas.leases import ProfileTask, TrialTask
-from shardtune.api_schemas.measurements import RankReport
+from shardtune.api_schemas.leases import TrialTask
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -53,66 +47,3 @@ def tiny_task(strategy: dict[str, Any], **changes: Any) -> TrialTask:
         next((part for part in (workload, config, plan) if key in part), task)[key] = value
     cluster = {"device": "cpu", "gpus_per_node": world, "memory_gib": 4, "host_memory_gib": 16}
     return TrialTask.model_validate({**task, "workload": workload, "cluster": cluster, "config": config, "plan": plan})
-
-
-@dataclass
-class HostProcess:
-    """Speaks the host's protocol."""
-
-    process: "subprocess.Popen[str]"
-    folder: Path
-    ready: dict[str, Any]
-    launched: int = 0
-
-    @classmethod
-    def start(cls, folder: Path) -> "HostProcess":
-        process = subprocess.Popen(
-            [sys.executable, "-m", "shardtune.workers.rank.warm.host"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert process.stdout is not None
-        return cls(process, folder, json.loads(process.stdout.readline()))
-
-    def order(self, order: dict[str, Any]) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(order) + "\n")
-        self.process.stdin.flush()
-
-    def event(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        event: dict[str, Any] = json.loads(self.process.stdout.readline())
-        return event
-
-    def prepare(self, task: TrialTask | ProfileTask) -> Path:
-        """A new trial directory with that task."""
-        self.launched += 1
-        folder = self.folder / f"run-{self.launched}"
-        folder.mkdir()
-        (folder / "task.json").write_text(task.model_dump_json())
-        return folder
-
-    def run_folder(self, folder: Path, ranks: int) -> list[int]:
-        """Launch and wait; exit codes by rank."""
-        self.order({"launch": str(folder), "world_size": ranks})
-        started = self.event()
-        assert started["event"] == "started", started
-        codes = {}
-        for _ in started["pids"]:
-            event = self.event()
-            codes[event["rank"]] = event["code"]
-        return [codes[rank] for rank in sorted(codes)]
-
-    def run(self, task: TrialTask) -> list[RankReport]:
-        """Run a trial; the reports by rank."""
-        ranks = task.cluster.world_size
-        folder = self.prepare(task)
-        self.run_folder(folder, ranks)
-        return [RankReport.model_validate_json((folder / f"rank_{r}.json").read_text()) for r in range(ranks)]
-
-    def close(self) -> None:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.close()
-        self.process.stdout.close()
-        self.process.wait(timeout=20)

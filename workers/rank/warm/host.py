@@ -29,7 +29,7 @@ from shardtune.workers.rank.warm import forking
 
 _DEADLINE_POLL_S = 0.5
 
-_LATE_IMPORTS = (
+LATE_IMPORTS = (
     "cpuinfo",
     "deepspeed.module_inject.auto_ep_comm",
     "deepspeed.module_inject.auto_ep_layer",
@@ -63,7 +63,7 @@ class Host:
             os.set_blocking(descriptor, False)
         signal.set_wakeup_fd(wakeup_write)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        for name in _LATE_IMPORTS:
+        for name in LATE_IMPORTS:
             _import_if_there(name)
         fork_safe, reason = forking.probe()
         self._tell(

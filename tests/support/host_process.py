@@ -1,0 +1,81 @@
+"""A warm host of the tests' own, and their end of its protocol."""
+
+import json
+import os
+from dataclasses import dataclass
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any, TextIO
+
+from shardtune.api_schemas.leases import ProfileTask, TrialTask
+from shardtune.api_schemas.measurements import RankReport
+from shardtune.workers.rank.warm import host
+from tests.support import warm_forks
+
+
+@dataclass
+class HostProcess:
+    """A warm host, itself forked from a process that is warm, and its end of the protocol."""
+
+    process: ForkServerProcess
+    folder: Path
+    orders: TextIO
+    events: TextIO
+    ready: dict[str, Any]
+    launched: int = 0
+
+    @classmethod
+    def start(cls, folder: Path) -> "HostProcess":
+        pipes = folder / "orders", folder / "events"
+        for pipe in pipes:
+            os.mkfifo(pipe)
+        process = warm_forks.fork(_serve, *pipes, output=folder / "host.log")
+        orders, events = pipes[0].open("w"), pipes[1].open()
+        return cls(process, folder, orders, events, json.loads(events.readline()))
+
+    def order(self, order: dict[str, Any]) -> None:
+        self.orders.write(json.dumps(order) + "\n")
+        self.orders.flush()
+
+    def event(self) -> dict[str, Any]:
+        event: dict[str, Any] = json.loads(self.events.readline())
+        return event
+
+    def prepare(self, task: TrialTask | ProfileTask) -> Path:
+        """A new trial directory with that task."""
+        self.launched += 1
+        folder = self.folder / f"run-{self.launched}"
+        folder.mkdir()
+        (folder / "task.json").write_text(task.model_dump_json())
+        return folder
+
+    def run_folder(self, folder: Path, ranks: int) -> list[int]:
+        """Launch and wait; exit codes by rank."""
+        self.order({"launch": str(folder), "world_size": ranks})
+        started = self.event()
+        assert started["event"] == "started", started
+        codes = {}
+        for _ in started["pids"]:
+            event = self.event()
+            codes[event["rank"]] = event["code"]
+        return [codes[rank] for rank in sorted(codes)]
+
+    def run(self, task: TrialTask) -> list[RankReport]:
+        """Run a trial; the reports by rank."""
+        ranks = task.cluster.world_size
+        folder = self.prepare(task)
+        self.run_folder(folder, ranks)
+        return [RankReport.model_validate_json((folder / f"rank_{r}.json").read_text()) for r in range(ranks)]
+
+    def close(self) -> None:
+        self.orders.close()
+        self.events.close()
+        self.process.join(20)
+        assert not self.process.is_alive()
+
+
+def _serve(orders: Path, events: Path) -> None:
+    """The host on these pipes."""
+    os.dup2(os.open(orders, os.O_RDONLY), 0)
+    os.dup2(os.open(events, os.O_WRONLY), 1)
+    host.serve()

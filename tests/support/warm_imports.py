@@ -1,0 +1,14 @@
+"""What ranks import, for the process that `warm_forks` forks them from: importing this module is what it is for."""
+
+import gc
+import importlib
+
+from shardtune.workers.rank.warm.host import LATE_IMPORTS
+
+_MODELS = ("llama", "gpt2", "mixtral")
+
+for _name in (*LATE_IMPORTS, *(f"transformers.models.{name}.modeling_{name}" for name in _MODELS)):
+    importlib.import_module(_name)
+# As the warm host does: no fork looks through what all of them share.
+gc.collect()
+gc.freeze()

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, func, or_, select
+from sqlalchemy import ColumnElement, or_, select
 from sqlalchemy.orm import Session, defer, joinedload, selectinload
 
 from shardtune.api_schemas.predictions import TrialPrediction
@@ -68,39 +68,17 @@ def by_number(session: Session, study_id: str, number: int) -> TrialRow | None:
     ).one_or_none()
 
 
-def measured_state(
-    session: Session, fingerprint_key: str, project_id: str, at_most: int
-) -> tuple[int, datetime | None]:
-    """Number of the newest search runs that were measured on a fingerprint and that a project may learn from, and the end
-    of the last one.
-
-    Differs whenever `measured` would; costs the same whatever is stored.
-    """
-    newest = (
-        select(RunRow.finished_at)
-        .where(*_measured(fingerprint_key, project_id))
-        .order_by(*_NEWEST)
-        .limit(at_most)
-        .subquery()
-    )
-    count, until = session.execute(select(func.count(), func.max(newest.c.finished_at))).one()
-    return count, until
-
-
-def measured(session: Session, fingerprint_key: str, project_id: str, at_most: int) -> Sequence[RunRow]:
-    """These runs with their trials, the newest first."""
-    query = select(RunRow).where(*_measured(fingerprint_key, project_id)).order_by(*_NEWEST)
-    return session.scalars(query.limit(at_most).options(joinedload(RunRow.trial))).all()
-
-
 def measured_ids(session: Session, fingerprint_key: str, project_id: str, at_most: int) -> Sequence[str]:
-    """The ids of the same runs: reading them does not read what is stored in them."""
+    """The newest search runs that were measured on a fingerprint and that a project may learn from, the last one first.
+
+    What is stored in them stays as it is.
+    """
     query = select(RunRow.id).where(*_measured(fingerprint_key, project_id)).order_by(*_NEWEST)
     return session.scalars(query.limit(at_most)).all()
 
 
-def run_with_trial(session: Session, run_id: str) -> RunRow:
-    return session.scalars(select(RunRow).where(RunRow.id == run_id).options(joinedload(RunRow.trial))).one()
+def runs_with_trials(session: Session, run_ids: Collection[str]) -> Sequence[RunRow]:
+    return session.scalars(select(RunRow).where(RunRow.id.in_(run_ids)).options(joinedload(RunRow.trial))).all()
 
 
 _NEWEST = (RunRow.finished_at.desc(), RunRow.id.desc())

@@ -118,6 +118,8 @@ def _sender(request: Request, context: Context, credentials: HTTPAuthorizationCr
     if isinstance(known, Principal):
         return known
     principal = authenticate(context, credentials.credentials if credentials else None)
+    if credentials and principal is not None:
+        context.senders.note(credentials.credentials, principal)
     if principal is None:
         local_only.check(request)
         principal = LOCAL

@@ -1,4 +1,4 @@
-"""What the stored runs of a fingerprint teach the predictor, read once for every change.
+"""What the stored runs of a fingerprint teach the predictor; each is read once, and held against its prediction once.
 
 A row that cannot be read (edited by hand, or of another version) is left out with a line in the log: it belongs to
 another study, and must not keep this one from its next lease.
@@ -19,12 +19,12 @@ from shardtune.db.tables.studies import RunRow, StudyRow
 from shardtune.service.planning.planner_cache import PlannerCache
 from shardtune.tuner.prediction import learning, traced_shape
 from shardtune.tuner.prediction.calibration import NOTHING_LEARNT, Calibrations
-from shardtune.tuner.prediction.learning import MeasuredTrials
+from shardtune.tuner.prediction.learning import ComparedRun, MeasuredTrials
 
 log = logging.getLogger(__name__)
 
 MOST_RUNS = 400
-"""The newest ones count; enough to tell the factors apart, and read in a tenth of a second."""
+"""The newest ones count; enough to tell the factors apart."""
 
 
 @dataclass(frozen=True)
@@ -44,20 +44,13 @@ def of(planner_cache: PlannerCache, session: Session, fingerprint_key: str | Non
     if fingerprint_key is None:
         return Experience()
     hardware = workers.measured_hardware(session, fingerprint_key, project_id)
-    count, until = trials.measured_state(session, fingerprint_key, project_id, MOST_RUNS)
-    if count == MOST_RUNS and until is not None:
-        # One run more changes little then, and learning at each end of one would be most of what a busy service does:
-        # once a minute.
-        until = until.replace(second=0, microsecond=0)
-    state = f"{count}:{until}:{hardware.content_key() if hardware else ''}"
-    return Experience(
-        planner_cache.calibrations(
-            f"{fingerprint_key} {project_id}",
-            state,
-            lambda: learning.learn(_groups(session, fingerprint_key, project_id, hardware)),
-        ),
-        hardware,
-    )
+    run_ids = trials.measured_ids(session, fingerprint_key, project_id, MOST_RUNS)
+
+    def compare(new: Sequence[str]) -> dict[str, ComparedRun]:
+        return _compared(session, project_id, hardware, new)
+
+    name = f"{fingerprint_key} {project_id} {hardware.content_key() if hardware else ''}"
+    return Experience(planner_cache.calibrations(name, run_ids, compare), hardware)
 
 
 def _is_repetition(study: StudyRow) -> bool:
@@ -65,15 +58,16 @@ def _is_repetition(study: StudyRow) -> bool:
     return study.system_study is not None and study.system_study.kind == SystemStudyKind.CANARY
 
 
-def _groups(
-    session: Session, fingerprint_key: str, project_id: str, hardware: MeasuredHardware | None
-) -> list[MeasuredTrials]:
+def _compared(
+    session: Session, project_id: str, hardware: MeasuredHardware | None, run_ids: Sequence[str]
+) -> dict[str, ComparedRun]:
+    """Runs beside their predictions, by id; those that teach nothing are left out."""
     by_study: dict[str, list[RunRow]] = defaultdict(list)
-    for run in _readable(session, fingerprint_key, project_id):
+    for run in _readable(session, run_ids):
         by_study[run.study_id].append(run)
     # What a measurement is held against rests on the model's profile, which a worker reports as well.
     profiled_for = trials.profiled_for(session, by_study)
-    groups = []
+    found: dict[str, ComparedRun] = {}
     for study_id, runs in by_study.items():
         if profiled_for.get(study_id, project_id) != project_id:
             continue
@@ -83,28 +77,27 @@ def _groups(
         shape = traced_shape.of_study(study.spec.model, study.profile)
         if shape is None:
             continue
-        pairs = [(run.trial.config, run.measurement) for run in runs if run.trial and run.measurement]
-        groups.append(
-            MeasuredTrials(
-                shape=shape,
-                workload=study.spec.workload,
-                cluster=study.cluster,
-                configs=[config for config, _ in pairs],
-                measurements=[measurement for _, measurement in pairs],
-                hardware=hardware,
-            )
+        measured = [(run.id, run.trial.config, run.measurement) for run in runs if run.trial and run.measurement]
+        group = MeasuredTrials(
+            shape=shape,
+            workload=study.spec.workload,
+            cluster=study.cluster,
+            configs=[config for _, config, _ in measured],
+            measurements=[measurement for _, _, measurement in measured],
+            hardware=hardware,
         )
-    return groups
+        found |= zip((run_id for run_id, _, _ in measured), learning.compare(group), strict=True)
+    return found
 
 
-def _readable(session: Session, fingerprint_key: str, project_id: str) -> Sequence[RunRow]:
+def _readable(session: Session, run_ids: Sequence[str]) -> Sequence[RunRow]:
     try:
-        return trials.measured(session, fingerprint_key, project_id, MOST_RUNS)
+        return trials.runs_with_trials(session, run_ids)
     except ValidationError:
-        found = []
-        for run_id in trials.measured_ids(session, fingerprint_key, project_id, MOST_RUNS):
+        found: list[RunRow] = []
+        for run_id in run_ids:
             try:
-                found.append(trials.run_with_trial(session, run_id))
+                found += trials.runs_with_trials(session, [run_id])
             except ValidationError as error:
                 log.warning("run %s teaches the predictor nothing: its stored values cannot be read: %s", run_id, error)
         return found

@@ -6,8 +6,9 @@ The study's version decides what counts; these locks save work, they do not prot
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import set_committed_value
@@ -18,6 +19,7 @@ from shardtune.db.session import Database
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.tuner.prediction.calibration import Calibrations
+from shardtune.tuner.prediction.learning import ComparedRun, learn
 from shardtune.tuner.search.space import Space
 
 _IDLE_S = 5.0
@@ -25,6 +27,16 @@ _IDLE_S = 5.0
 _MOST_SPACES = 64
 _MOST_SNAPSHOTS = 64
 _MOST_IDLE = 1024
+
+
+@dataclass(frozen=True)
+class _Learnt:
+    """From runs on one fingerprint."""
+
+    run_ids: Sequence[str]
+    runs: Mapping[str, ComparedRun | None]
+    """None: it teaches nothing."""
+    calibrations: Calibrations
 
 
 class PlannerCache:
@@ -37,7 +49,7 @@ class PlannerCache:
         self._spaces: dict[str, Space] = {}
         self._specs: dict[str, StudySpec] = {}
         self._idle: dict[str, tuple[int, float]] = {}
-        self._calibrations: dict[str, tuple[str, Calibrations]] = {}
+        self._learnt: dict[str, _Learnt] = {}
         self._snapshots: dict[str, StudySnapshot] = {}
 
     @contextmanager
@@ -102,13 +114,18 @@ class PlannerCache:
                 self._snapshots.pop(next(iter(self._snapshots)))
             self._snapshots[seen.study_id] = seen
 
-    def calibrations(self, name: str, state: str, learn: Callable[[], Calibrations]) -> Calibrations:
-        """Of a fingerprint and a project, learnt anew whenever what is stored about it has changed."""
-        known = self._calibrations.get(name)
-        if known is None or known[0] != state:
-            known = (state, learn())
+    def calibrations(
+        self, name: str, run_ids: Sequence[str], compare: Callable[[Sequence[str]], Mapping[str, ComparedRun]]
+    ) -> Calibrations:
+        """Learnt from these runs, of which only those are compared that were not yet. `name` tells what they share."""
+        known = self._learnt.get(name)
+        if known is None or known.run_ids != run_ids:
+            before = known.runs if known is not None else {}
+            new = compare([run_id for run_id in run_ids if run_id not in before])
+            runs = {run_id: before[run_id] if run_id in before else new.get(run_id) for run_id in run_ids}
+            known = _Learnt(run_ids, runs, learn(run for run in runs.values() if run is not None))
             with self._guard:
-                while len(self._calibrations) >= _MOST_SPACES:
-                    self._calibrations.pop(next(iter(self._calibrations)))
-                self._calibrations[name] = known
-        return known[1]
+                while len(self._learnt) >= _MOST_SPACES:
+                    self._learnt.pop(next(iter(self._learnt)))
+                self._learnt[name] = known
+        return known.calibrations

@@ -13,6 +13,7 @@ from shardtune.service.observability.metrics import Metrics
 from shardtune.service.planning.planner_cache import PlannerCache
 from shardtune.service.process.case_cache import KnownCases
 from shardtune.service.process.event_signal import EventSignal, StreamLimits
+from shardtune.service.process.known_senders import KnownSenders
 from shardtune.service.process.look_ups import LookUps
 from shardtune.service.process.principal import LOCAL, Principal
 from shardtune.service.process.request_rates import RequestRates
@@ -61,6 +62,7 @@ class Context:
     uses: Uses = field(default_factory=Uses)
     rates: RequestRates = field(default_factory=RequestRates)
     look_ups: LookUps = field(default_factory=LookUps)
+    senders: KnownSenders = field(default_factory=KnownSenders)
     principal: Principal = LOCAL
     _seen: _Seen = field(default_factory=_Seen)
 

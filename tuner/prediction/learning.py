@@ -1,6 +1,6 @@
 """What stored trials teach the predictor about one fingerprint, and what it says about a trial before it runs."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,29 +52,50 @@ def memory_of(known: Calibrations, shape: ModelShape | None) -> MemoryCalibratio
     return ESTIMATED if isinstance(shape, TracedShape) and shape.estimated else MemoryCalibration()
 
 
-def learn(groups: Iterable[MeasuredTrials]) -> Calibrations:
+@dataclass(frozen=True)
+class ComparedRun:
+    """One run's measurement beside what was predicted for it."""
+
+    on_cpu: bool
+    peak_gib: tuple[float, float] | None
+    """Predicted and used."""
+    parts: Mapping[str, float] | None
+    """Predicted seconds of a step, part by part; None where the hardware's rates are unknown."""
+    seconds: float
+    """Measured, of a step; 0 where no speed was measured."""
+
+
+def compare(group: MeasuredTrials) -> list[ComparedRun]:
+    """What each of a study's runs says about the predictor, in their order: 5 ms for a study."""
+    result = _evaluated(group.shape, group.workload, group.cluster, group.configs, NOTHING_LEARNT, group.hardware)
+    tokens = group.workload.tokens_per_step / group.cluster.world_size
+    found = []
+    for index, measurement in enumerate(group.measurements):
+        used, speed = peak_gib(measurement.memory), measurement.tokens_per_s_per_gpu
+        found.append(
+            ComparedRun(
+                on_cpu=group.cluster.device == "cpu",
+                peak_gib=(float(_comparable(result, measurement.memory)[index]) / GIB, used) if used else None,
+                parts={name: float(np.ravel(result.step.parts[name])[index]) for name in PARTS}
+                if result.step is not None
+                else None,
+                seconds=tokens / speed if speed > 0 else 0.0,
+            )
+        )
+    return found
+
+
+def learn(runs: Iterable[ComparedRun]) -> Calibrations:
     """Factors and their intervals from everything measured on a fingerprint."""
-    predicted: list[float] = []
-    used: list[float] = []
-    parts: list[dict[str, float]] = []
-    seconds: list[float] = []
-    on_cpu = False
-    for group in groups:
-        on_cpu = group.cluster.device == "cpu"
-        result = _evaluated(group.shape, group.workload, group.cluster, group.configs, NOTHING_LEARNT, group.hardware)
-        for index, measurement in enumerate(group.measurements):
-            peak = peak_gib(measurement.memory)
-            if peak:
-                predicted.append(float(_comparable(result, measurement.memory)[index]) / GIB)
-                used.append(peak)
-            if result.step is not None and measurement.tokens_per_s_per_gpu > 0:
-                parts.append({name: float(np.ravel(result.step.parts[name])[index]) for name in PARTS})
-                tokens = group.workload.tokens_per_step / group.cluster.world_size
-                seconds.append(tokens / measurement.tokens_per_s_per_gpu)
-    sigma = CPU_PART_SIGMA if on_cpu else PART_SIGMA
+    runs = list(runs)
+    peaks = [run.peak_gib for run in runs if run.peak_gib is not None]
+    timed = [(run.parts, run.seconds) for run in runs if run.parts is not None and run.seconds > 0]
+    sigma = CPU_PART_SIGMA if any(run.on_cpu for run in runs) else PART_SIGMA
     return Calibrations(
-        speed=fit_speed(parts, seconds, sigma) if parts else UNCALIBRATED,
-        memory=fit_memory(predicted, used) if predicted else None,
+        speed=fit_speed([parts for parts, _ in timed], [seconds for _, seconds in timed], sigma)
+        if timed
+        else UNCALIBRATED,
+        memory=fit_memory([predicted for predicted, _ in peaks], [used for _, used in peaks]) if peaks else None,
     )
 
 

@@ -22,6 +22,9 @@ DEFAULT_TRIALS, MOST_TRIALS = 40, 10_000
 """Trials of a search whose budget names no number, and the most that one may name."""
 
 
+SamplerName = Literal["guided", "tpe", "gp", "random"]
+
+
 class Objective(Schema):
     """What is maximised, and what must hold."""
 
@@ -72,6 +75,9 @@ class StudyRequest(Schema):
     """What the user runs today: a configuration of ours, or as it is a DeepSpeed JSON, an Accelerate configuration or
     transformers' TrainingArguments (files they name must be in their place)."""
     space: SpaceLimits = SpaceLimits()
+    sampler: SamplerName = "guided"
+    """Who proposes the trials: `guided` by what is predicted and what this study has measured, `tpe` and `gp` are Optuna's,
+    `random` draws each knob. Where nothing can be predicted, `guided` is `tpe`."""
     seed: int = Field(default=0, ge=0, lt=2**31)
     """Seeds the sampler."""
 

@@ -57,6 +57,24 @@ class TrialOrigin(StrEnum):
     SAMPLER = "sampler"
 
 
+class TrialReason(Schema):
+    """Why the guided sampler chose a configuration, as it stood then."""
+
+    expected_gain: float
+    """Expected improvement over the fastest trial so far, as a share of its speed; 0.02 is 2 %."""
+    probability_faster: float
+    """That it is faster than the fastest so far."""
+    probability_infeasible: float
+    """That it does not fit, or fails as trials like it did."""
+    tokens_per_s_per_gpu: float
+    """Expected, with what this study's trials have taught about the prediction."""
+    low_tokens_per_s_per_gpu: float
+    high_tokens_per_s_per_gpu: float
+    """Interval of 90 %."""
+    tests: str
+    """In which knobs it differs from the fastest so far."""
+
+
 class RunPurpose(StrEnum):
     """What a run is for."""
 
@@ -136,6 +154,8 @@ class Trial(Schema):
     peak_reserved_gib: float | None = None
     prediction: TrialPrediction | None = None
     """Made before it ran; None for trials older than the predictor."""
+    reason: TrialReason | None = None
+    """Why the guided sampler chose it; None of seeds, and of trials that another sampler proposed."""
     predicted_over_measured_memory: float | None = None
     """Predicted peak over the measured one; None while either is unknown."""
     predicted_over_measured_speed: float | None = None

@@ -44,14 +44,14 @@ _LIMITS = RunLimits(deadline_s=240, no_progress_s=200)
 
 
 @contextmanager
-def workplace(folder: Path) -> Iterator[Workplace]:
-    """A warm host of four CPU ranks at most; one thread each, as on a machine that others use."""
+def workplace(folder: Path, ranks: int = 4) -> Iterator[Workplace]:
+    """A warm host of so many CPU ranks at most; one thread each, as on a machine that others use."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "CUDA_VISIBLE_DEVICES": ""}
     launcher = LocalLauncher(environment, f"own-trials-{os.getpid()}", folder / "host.log", 600)
     try:
         versions = launcher.prepare(lambda: False).versions
         found = fingerprint(find_gpus().first(2), Libraries().updated(versions))
-        yield Workplace(folder, launcher, found, ranks=4, peak_flops=None, min_free_gib=1)
+        yield Workplace(folder, launcher, found, ranks=ranks, peak_flops=None, min_free_gib=1)
     finally:
         launcher.close()
 

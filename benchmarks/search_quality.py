@@ -169,7 +169,7 @@ def _measured(speed: float) -> Measurement:
 
 def samplers(space: Space) -> dict[str, Ask]:
     """TPE as shipped, and uniform sampling, with the same seeds and the same gate."""
-    seeds = seed_configs(space, WORKLOAD, CLUSTER, None)
+    seeds = seed_configs(space, CLUSTER, None)
 
     def gate(config: TrialConfig):
         return memory_gate.gate(config, SHAPE, WORKLOAD, CLUSTER, Objective(), MemoryCalibration())

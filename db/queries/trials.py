@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session, defer, joinedload, selectinload
 
 from shardtune.api_schemas.predictions import TrialPrediction
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.trials import Rejection, RunPurpose, TrialOrigin, TrialState
+from shardtune.api_schemas.trials import Rejection, RunPurpose, TrialOrigin, TrialReason, TrialState
 from shardtune.db.tables.studies import AttemptRow, RejectionRow, RunRow, TrialRow
 
 
@@ -20,6 +20,7 @@ def add(
     origin: TrialOrigin,
     now: datetime,
     prediction: TrialPrediction | None = None,
+    reason: TrialReason | None = None,
 ) -> TrialRow:
     """A new waiting trial; its number is that of the trials before it. The caller holds the study's lock."""
     row = TrialRow(
@@ -30,6 +31,7 @@ def add(
         config=config,
         config_key=config.content_key(),
         prediction=prediction,
+        reason=reason,
         created_at=now,
     )
     session.add(row)

@@ -26,7 +26,7 @@ from shardtune.api_schemas.studies import (
     StudyState,
 )
 from shardtune.api_schemas.system_studies import SystemStudy
-from shardtune.api_schemas.trials import AttemptEnd, Rejection, RunPurpose, TrialOrigin, TrialState
+from shardtune.api_schemas.trials import AttemptEnd, Rejection, RunPurpose, TrialOrigin, TrialReason, TrialState
 from shardtune.api_schemas.webhooks import DeliveryState
 from shardtune.db.tables.access import ProjectRow
 from shardtune.db.tables.base import Row
@@ -158,6 +158,8 @@ class TrialRow(Row):
     config_key: Mapped[str] = mapped_column(String(32))
     prediction: Mapped[TrialPrediction | None] = mapped_column(Stored(TrialPrediction))
     """Made with the trial, before it ran."""
+    reason: Mapped[TrialReason | None] = mapped_column(Stored(TrialReason))
+    """Why the sampler chose it."""
     failure: Mapped[Failure | None] = mapped_column(Stored(Failure))
     created_at: Mapped[datetime]
     finished_at: Mapped[datetime | None]

@@ -108,7 +108,7 @@ def apply(context: Context, session: Session, study: StudyRow, step: Step, seen:
             return None
         case NewTrial():
             number = len(seen.history)
-            trial = trials.add(session, study.id, number, step.config, step.origin, now, step.prediction)
+            trial = trials.add(session, study.id, number, step.config, step.origin, now, step.prediction, step.reason)
             run = leases.add_run(session, study, trial, RunPurpose.SEARCH, now)
         case NewConfirmation():
             again = trials.by_number(session, study.id, step.trial_number)

@@ -20,11 +20,14 @@ from shardtune.db.tables.studies import StudyRow
 from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.tuner.prediction.calibration import Calibrations
 from shardtune.tuner.prediction.learning import ComparedRun, learn
+from shardtune.tuner.search.guided.pool import Pool
 from shardtune.tuner.search.space import Space
 
 _IDLE_S = 5.0
 """A plan to wait is believed for this long: a budget in seconds may run out without a change of the study."""
 _MOST_SPACES = 64
+_MOST_POOLS = 16
+"""Up to ten MB each."""
 _MOST_SNAPSHOTS = 64
 _MOST_IDLE = 1024
 
@@ -47,6 +50,7 @@ class PlannerCache:
         self._guard = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
         self._spaces: dict[str, Space] = {}
+        self._pools: dict[str, tuple[str, Pool]] = {}
         self._specs: dict[str, StudySpec] = {}
         self._idle: dict[str, tuple[int, float]] = {}
         self._learnt: dict[str, _Learnt] = {}
@@ -88,6 +92,17 @@ class PlannerCache:
                     self._spaces.pop(next(iter(self._spaces)))
                 self._spaces[study_id] = space
         return space
+
+    def pool(self, study_id: str, state: str, build: Callable[[], Pool]) -> Pool:
+        """The candidates of a study with their predictions, made anew when the hardware's rates have been measured."""
+        known = self._pools.get(study_id)
+        if known is None or known[0] != state:
+            known = (state, build())
+            with self._guard:
+                while len(self._pools) >= _MOST_POOLS:
+                    self._pools.pop(next(iter(self._pools)))
+                self._pools[study_id] = known
+        return known[1]
 
     def give_specs(self, session: Session, rows: Sequence[StudyRow]) -> None:
         """Say what studies are about without reading it again: but for its budget, that never changes."""

@@ -14,8 +14,8 @@ from shardtune.api_schemas.predictions import TrialPrediction
 from shardtune.api_schemas.promotion import PromotionField
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies import StudyPhase, StudyResult, StudySpec, StudyState
-from shardtune.api_schemas.trials import Rejection, TrialOrigin
-from shardtune.service.planning import agreement
+from shardtune.api_schemas.trials import Rejection, TrialOrigin, TrialReason
+from shardtune.service.planning import agreement, study_sampler
 from shardtune.service.planning.planner_cache import PlannerCache
 from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.tuner.history import Observation
@@ -39,6 +39,7 @@ class NewTrial:
     origin: TrialOrigin
     rejections: tuple[Rejection, ...]
     prediction: TrialPrediction | None
+    reason: TrialReason | None = None
 
 
 @dataclass(frozen=True)
@@ -133,20 +134,25 @@ def _ask(seen: StudySnapshot, profile: ModelProfile, planner_cache: PlannerCache
         return Fail(str(error))
     shape, known = traced_shape.of_study(spec.model, profile), seen.calibrations
     memory = learning.memory_of(known, shape)
+    sampler = study_sampler.of(seen, built, shape, planner_cache)
     challengers = seen.system_study.challengers if seen.system_study is not None else ()
     suggestion = suggest.next_config(
         built,
-        seeds.seed_configs(built, spec.workload, seen.cluster, seen.baseline, challengers),
+        study_sampler.seeds_of(seen, seeds.seed_configs(built, seen.cluster, seen.baseline, challengers), shape),
         seen.history,
         {rejection.config.content_key() for rejection in seen.rejected},
         lambda config: memory_gate.gate(config, shape, spec.workload, seen.cluster, spec.objective, memory),
         spec.seed,
         warm_start.levelled(seen.warm, seen.history),
+        sampler,
     )
+    settled = stopping.no_gain_expected(suggestion.reason, seen.history, spec.budget)
+    if settled is not None:
+        return _end_of_search(seen, settled, suggestion.rejections)
     if suggestion.config is not None:
         assert suggestion.origin is not None
         prediction = learning.predict_trial(shape, spec.workload, seen.cluster, suggestion.config, known, seen.hardware)
-        return NewTrial(suggestion.config, suggestion.origin, suggestion.rejections, prediction)
+        return NewTrial(suggestion.config, suggestion.origin, suggestion.rejections, prediction, suggestion.reason)
     return _end_of_search(seen, stopping.EXHAUSTED, suggestion.rejections)
 
 

@@ -49,6 +49,7 @@ def trial(row: TrialRow) -> Trial:
         peak_allocated_gib=measured.memory.peak_allocated_gib if measured else None,
         peak_reserved_gib=measured.memory.peak_reserved_gib if measured else None,
         prediction=row.prediction,
+        reason=row.reason,
         **_errors(row.prediction, measured),
         runs=tuple(_run(run) for run in row.runs),
     )

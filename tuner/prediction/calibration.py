@@ -21,6 +21,8 @@ CPU_PART_SIGMA = 1.0
 _NOISE_SIGMA = 0.06
 """Spread within one source and GPU after it."""
 _ITERATIONS = 12
+_DEVIATIONS = 1.645
+"""Of a normal distribution, for 90 %."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,11 @@ class SpeedCalibration:
     sigma: float
     """Standard deviation of log(measured / predicted) that remains."""
     rows: int
+
+    @property
+    def highest(self) -> float:
+        """Upper end of the 90 % interval of a speed, over its expectation."""
+        return float(np.exp(_DEVIATIONS * self.sigma))
 
     def seconds(self, parts: Mapping[str, Array]) -> Array:
         """Calibrated time of a step."""

@@ -1,17 +1,20 @@
-"""The first trials of a study: the user's baseline and the backends' documented defaults."""
+"""The first trials of a study: the user's baseline, and of the backends' documented defaults those that it needs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.search_space import KnobValue
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.trials import TrialOrigin
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.trials import TrialOrigin, TrialState
+from shardtune.tuner.history import Observation
 from shardtune.tuner.search.space import Space
 from shardtune.tuner.search.space.backends.registry import BACKENDS
 from shardtune.tuner.search.space.flat import flatten
 
 MOST_SEEDS = 4
+Seeds = list[tuple[TrialConfig, TrialOrigin]]
+Forecast = Callable[[Sequence[TrialConfig]], Sequence[tuple[float, float]] | None]
+"""Expected and highest speed (90 % interval) of each, 0 where it will not fit; None where nothing can be predicted."""
 
 
 def documented_defaults(cluster: Cluster) -> list[TrialConfig]:
@@ -24,19 +27,15 @@ def _one_of_each(cluster: Cluster) -> list[TrialConfig]:
 
 
 def seed_configs(
-    space: Space,
-    workload: Workload,
-    cluster: Cluster,
-    baseline: TrialConfig | None,
-    challengers: Sequence[TrialConfig] = (),
-) -> list[tuple[TrialConfig, TrialOrigin]]:
+    space: Space, cluster: Cluster, baseline: TrialConfig | None, challengers: Sequence[TrialConfig] = ()
+) -> Seeds:
     """At most four trials to run first; the user's baseline is one of them and runs exactly as it is.
 
     With a baseline, one default of each backend follows. Defaults are moved into the user's limits. Challengers (of a
     retune) come right after the baseline, and take no default's place.
     """
     defaults = documented_defaults(cluster) if baseline is None else _one_of_each(cluster)
-    seeds: list[tuple[TrialConfig, TrialOrigin]] = [(baseline, TrialOrigin.BASELINE)] if baseline is not None else []
+    seeds: Seeds = [(baseline, TrialOrigin.BASELINE)] if baseline is not None else []
     keys = {space.key(config) for config, _ in seeds}
     for config in defaults:
         allowed = space.within_limits(config)
@@ -47,6 +46,39 @@ def seed_configs(
     chosen = seeds[:MOST_SEEDS]
     first = 1 if baseline is not None else 0
     return [*chosen[:first], *((config, TrialOrigin.CHALLENGER) for config in challengers), *chosen[first:]]
+
+
+def due_seeds(seeds: Seeds, history: Sequence[Observation], rejected: Collection[str], forecast: Forecast) -> Seeds:
+    """Of the seeds, those that run now, whatever the sampler thinks of them.
+
+    The user's baseline and challengers always do. Of the defaults, fastest by prediction first: one while there is no
+    baseline that runs, and any whose interval reaches the fastest measured default, since that becomes the baseline; and one of
+    another backend while only one has run, because two must train the same thing (service.planning.agreement). All of
+    them where nothing can be predicted.
+    """
+    given = [(config, origin) for config, origin in seeds if origin is not TrialOrigin.DEFAULT]
+    defaults = [config for config, origin in seeds if origin is TrialOrigin.DEFAULT]
+    expected = forecast(defaults) if defaults else None
+    if expected is None or not any(speed for speed, _ in expected):
+        return seeds
+    order = sorted(zip(defaults, expected, strict=True), key=lambda one: -one[1][0])
+    tried = {obs.config_key for obs in history} | set(rejected)
+    # What is predicted not to fit comes last: that the gate refuses it is on record then.
+    left = [(config, high) for config, (_, high) in order if config.content_key() not in tried]
+    alive = [obs for obs in history if obs.state.is_open or obs.state is TrialState.COMPLETE]
+    is_started = any(obs.origin is not TrialOrigin.SAMPLER for obs in alive) or bool(given and not history)
+    due = [] if is_started else left[:1]
+    backends = {obs.config.backend for obs in alive} | {config.backend for config, _ in given if not history}
+    if len(backends | {config.backend for config, _ in due}) < 2:
+        due += [one for one in left if one[0].backend not in backends | {config.backend for config, _ in due}][:1]
+    if not any(origin is TrialOrigin.BASELINE for _, origin in given):
+        fastest = max((_speed(obs) for obs in alive if obs.origin is TrialOrigin.DEFAULT), default=0.0)
+        due += [one for one in left if fastest and one[1] >= fastest and one not in due]
+    return [*given, *((config, TrialOrigin.DEFAULT) for config, _ in due)]
+
+
+def _speed(obs: Observation) -> float:
+    return obs.measurement.tokens_per_s_per_gpu if obs.measurement is not None else 0.0
 
 
 def _stage(config: TrialConfig) -> KnobValue | None:

@@ -5,12 +5,14 @@ from collections.abc import Iterable, Sequence
 
 from shardtune.api_schemas.studies import MOST_PAIRS, MOST_TRIALS, Budget
 from shardtune.api_schemas.study_changes import Extension
-from shardtune.api_schemas.trials import TrialOrigin, TrialState
+from shardtune.api_schemas.trials import TrialOrigin, TrialReason, TrialState
 from shardtune.tuner.history import Observation
 
 MIN_TRIALS = 12
 PATIENCE = 8
 MIN_GAIN = 0.01
+MIN_GUIDED = 6
+"""Finished trials before an expected gain is believed: what it rests on is learnt from them."""
 
 EXHAUSTED = "every configuration that may fit has been tried"
 """Why a search ended that more trials or time would not take further."""
@@ -30,6 +32,14 @@ def end_of_search(
     if budget.max_wall_seconds is not None and wall_seconds >= budget.max_wall_seconds:
         return f"the budget of {budget.max_wall_seconds:g} seconds is used ({wall_seconds:.0f})"
     return None if budget.max_trials is not None else _no_more_gain(history)
+
+
+def no_gain_expected(reason: TrialReason | None, history: Sequence[Observation], budget: Budget) -> str | None:
+    """Why the trial that the guided sampler likes best should not start, with the default budget; None: it should."""
+    finished = sum(obs.state in _FINISHED for obs in history)
+    if reason is None or budget.max_trials is not None or finished < MIN_GUIDED or reason.expected_gain >= MIN_GAIN:
+        return None
+    return f"the next trial is expected to gain {reason.expected_gain:.1%}, less than {MIN_GAIN:.0%}, after {finished} trials"
 
 
 def _no_more_gain(history: Sequence[Observation]) -> str | None:

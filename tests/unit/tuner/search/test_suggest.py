@@ -55,7 +55,7 @@ def test_every_suggestion_is_in_the_space():
 
 def test_seeds_come_first_and_in_order():
     space = space_of(cpu())
-    seeds = seed_configs(space, WORKLOAD, cpu(), None)
+    seeds = seed_configs(space, cpu(), None)
     history = search(space, by_micro_batch, 6, seeds=tuple(seeds))
     assert [obs.config for obs in history[:4]] == [config for config, _ in seeds]
     assert [config.describe() for config, _ in seeds] == [
@@ -68,14 +68,14 @@ def test_seeds_come_first_and_in_order():
 
 def test_the_baseline_counts_as_a_seed_and_runs_as_it_is():
     baseline = TrialConfig(strategy=ZeroConfig(stage=1, reduce_bucket_size=777), micro_batch=2)
-    seeds = seed_configs(space_of(cpu()), WORKLOAD, cpu(), baseline)
+    seeds = seed_configs(space_of(cpu()), cpu(), baseline)
     assert seeds[0] == (baseline, "baseline")
     assert [config.backend for config, _ in seeds] == ["zero", "ddp", "zero", "fsdp2"]
 
 
 def test_seeds_keep_to_the_users_limits():
     limits = SpaceLimits.model_validate({"knobs": {"micro_batch": 4, "stage": 3, "activation_checkpointing": "full"}})
-    seeds = seed_configs(space_of(cpu(), limits), WORKLOAD, cpu(), None)
+    seeds = seed_configs(space_of(cpu(), limits), cpu(), None)
     assert [config.backend for config, _ in seeds] == ["ddp", "zero", "fsdp2", "fsdp1"]
     assert all(config.micro_batch == 4 and config.activation_checkpointing == "full" for config, _ in seeds)
 

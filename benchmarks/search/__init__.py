@@ -1,0 +1,1 @@
+"""How many trials, and GPU-seconds, samplers need on tables of measured configurations."""

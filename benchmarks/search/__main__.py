@@ -1,0 +1,116 @@
+"""How many trials each sampler needs on tables of measured configurations.
+
+python -m benchmarks.search --table FOLDER … [--seeds 50] [--sampler NAME …] [--json]
+python -m benchmarks.search --record FOLDER --study FILE [--configurations 120] [--rounds 2] [--minutes 60]
+
+docs/measurements/search.md has the figures and says what a table holds.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.search import samplers, scores
+from benchmarks.search.record import Recording, record
+from benchmarks.search.replay import replay
+from benchmarks.search.table import Table, names_are_unique, read
+from shardtune.service.cli.errors import CliError, InputError
+
+EASY = 4
+"""Trials that random search needs on a table which is shown and not counted."""
+
+
+def report(tables: Sequence[Table], chosen: dict[str, samplers.Entry], seeds: int) -> dict[str, Any]:
+    """Everything `--json` prints."""
+    return {"tables": [_of_table(table, chosen, seeds) for table in tables]}
+
+
+def _of_table(table: Table, chosen: dict[str, samplers.Entry], seeds: int) -> dict[str, Any]:
+    good, count = scores.within_goal(table), len(table.space.measured)
+    expected = scores.random_curve(table, [table.share(key) for key in table.runs])
+    found = {}
+    for name, entry in chosen.items():
+        replays = [replay(table, entry.start(table, seed), seed, count) for seed in range(seeds)]
+        found[name] = scores.figures(replays, table, expected)
+    by_chance = scores.random_median(good, count)
+    return {
+        "table": table.name,
+        "configurations": count,
+        "feasible": len(table.seconds),
+        "within_3pct": good,
+        "random_exact_median": by_chance,
+        "counted": by_chance > EASY,
+        "seeds": seeds,
+        "random_exact_curve": [round(share, 4) for share in expected],
+        "samplers": found,
+    }
+
+
+def lines(result: dict[str, Any]) -> list[str]:
+    """The same as text."""
+    made = []
+    for table in result["tables"]:
+        counted = "" if table["counted"] else ", not counted: chance finds it at once"
+        made.append(
+            f"{table['table']}: {table['configurations']} configurations, {table['within_3pct']} within 3 % of the best; "
+            f"exact random search needs {table['random_exact_median']} trials{counted}"
+        )
+        for name, one in table["samplers"].items():
+            trials, after = one["trials_to_3pct"], one["share_of_best_after"]
+            made.append(
+                f"  {name:22} trials {trials['median']} (p10 {trials['p10']}, p90 {trials['p90']}), "
+                f"GPU-seconds {one['gpu_seconds_to_3pct']['median']}, share after 5/10/20: "
+                f"{after['5']:.3f} {after['10']:.3f} {after['20']:.3f}, infeasible {one['infeasible_share']:.1%}, "
+                f"regret {one['area_of_regret_20']:.4f}, ask {one['ask_ms']:.1f} ms"
+            )
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Replay tables, or record one."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--table", type=Path, action="extend", nargs="+", default=[], help="folders of tables")
+    parser.add_argument("--seeds", type=int, default=50)
+    parser.add_argument("--sampler", action="extend", nargs="+", default=[], help="default: all that are installed")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--record", type=Path, help="measure a table here, or go on with it")
+    parser.add_argument("--study", type=Path, help="of --record: the study file")
+    parser.add_argument("--configurations", type=int, default=120, help="of --record: how many of the space")
+    parser.add_argument("--rounds", type=int, default=2, help="of --record: runs of each")
+    parser.add_argument("--minutes", type=float, default=60.0, help="of --record: no run begins later")
+    options = parser.parse_args(arguments)
+    try:
+        if options.record is not None:
+            asked = Recording(options.record, options.study, options.configurations, options.rounds, options.minutes)
+            record(asked)
+            return 0
+        print_report(options)
+    except CliError as error:
+        for line in error.lines:
+            sys.stderr.write(f"{line}\n")
+        return error.exit_code
+    return 0
+
+
+def print_report(options: argparse.Namespace) -> None:
+    """Replay and print.
+
+    Raises:
+        InputError: no table, or one that cannot be used.
+    """
+    if not options.table:
+        raise InputError("--table (missing): give the folders of tables to replay, or --record FOLDER to measure one")
+    if options.seeds < 1:
+        raise InputError(f"--seeds ({options.seeds}) must be at least 1; 50 tell samplers apart")
+    chosen = samplers.chosen(options.sampler)
+    tables = [read(folder) for folder in options.table]
+    names_are_unique(tables)
+    result = report(tables, chosen, options.seeds)
+    print(json.dumps(result) if options.json else "\n".join(lines(result)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""Measure a table here: configurations of a study's space, drawn evenly, run by the worker's own launcher and ranks.
+
+Each round runs every configuration once, in an order of its own, so that what else the machine does falls on no kind of
+them; what is there is not run again, so a recording that was stopped goes on.
+"""
+
+import csv
+import random
+import tempfile
+import time
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from benchmarks.own_trials import append, execute, outcome, text_of, workplace
+from benchmarks.search.table import COLUMNS
+from shardtune.api_schemas.failures import Failure
+from shardtune.api_schemas.hardware import Cluster, HardwareReport, Inventory
+from shardtune.api_schemas.leases import ProfileTask, TrialTask
+from shardtune.api_schemas.measurements import Measurement, MeasurePlan
+from shardtune.api_schemas.models import ModelProfile
+from shardtune.api_schemas.native_dtypes import DeviceDtypes, decide
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.studies import StudySpec
+from shardtune.service.cli.errors import InputError, PlatformFailure
+from shardtune.service.cli.study_file import read_json_object, study_spec
+from shardtune.tuner.search.guided.pool import evenly
+from shardtune.tuner.search.seeds import documented_defaults
+from shardtune.tuner.search.space import Space, build
+from shardtune.workers.agent.attempt import Workplace
+from shardtune.workers.machine import hardware_speed
+
+PLAN = MeasurePlan(parity_steps=2, max_warmup_steps=2, window_steps=1, min_windows=4, max_windows=8, max_measure_s=4.0)
+_EVERYTHING = 5_000
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What to measure, and for how long."""
+
+    folder: Path
+    study: Path | None
+    configurations: int
+    rounds: int
+    minutes: float
+
+
+def record(asked: Recording) -> None:
+    """Measure what the folder does not hold yet, line by line; no run begins after the minutes are over.
+
+    Raises:
+        InputError: no study file, or one that does not say its cluster.
+        PlatformFailure: the model or the machine could not be profiled.
+    """
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    given = asked.folder / "study.json"
+    if not given.exists():
+        if asked.study is None:
+            raise InputError("--study (missing): name the study file whose space is to be measured")
+        given.write_text(asked.study.read_text())
+    request = study_spec(read_json_object(given), asked.folder)
+    if not isinstance(request.cluster, Cluster) or request.cluster.device != "cpu":
+        raise InputError(
+            f"{given}: cluster must spell out CPU ranks of this machine (device, gpus_per_node, memory_gib)"
+        )
+    with tempfile.TemporaryDirectory() as work, workplace(Path(work), request.cluster.gpus_per_node) as place:
+        hardware = _hardware(asked.folder, place, request.cluster)
+        devices = [DeviceDtypes.of(hardware.fingerprint, hardware.measured.matmul_flops)]
+        spec = request.with_recipe(decide(request.workload.recipe, devices)[0])
+        profile = _profile(asked.folder, place, spec)
+        space = build(spec.workload, request.cluster, profile, spec.space)
+        _measure(asked, place, spec, request.cluster, _configurations(space, request.cluster, asked.configurations))
+
+
+def _hardware(folder: Path, place: Workplace, cluster: Cluster) -> HardwareReport:
+    path = folder / "hardware.json"
+    if not path.exists():
+        offered = Inventory(cluster=cluster, fingerprint=place.fingerprint)
+        found = hardware_speed.measure(offered, place.work_dir, "search-table", lambda: False)
+        assert found is not None
+        path.write_text(found.model_dump_json(indent=1) + "\n")
+    return HardwareReport.model_validate_json(path.read_bytes())
+
+
+def _profile(folder: Path, place: Workplace, spec: StudySpec) -> ModelProfile:
+    path = folder / "profile.json"
+    if not path.exists():
+        found = execute(place, ProfileTask(model=spec.model, workload=spec.workload), 0)
+        if not isinstance(found, ModelProfile):
+            raise PlatformFailure(f"model ({spec.model.name}) could not be profiled: {found}")
+        path.write_text(found.model_dump_json(indent=1) + "\n")
+    return ModelProfile.model_validate_json(path.read_bytes())
+
+
+def _configurations(space: Space, cluster: Cluster, count: int) -> list[TrialConfig]:
+    """The documented defaults, the corners, and an even draw; all of a space that is no larger."""
+    if space.size(count + 1) <= count:
+        return list(space.enumerate())
+    defaults = [found for one in documented_defaults(cluster) if (found := space.within_limits(one)) is not None]
+    drawn = (*defaults, *space.lightest(), *evenly(space, _EVERYTHING))
+    return list(islice(dict.fromkeys(space.canonical(config) for config in drawn), count))
+
+
+def _measure(asked: Recording, place: Workplace, spec: StudySpec, cluster: Cluster, configs: list[TrialConfig]) -> None:
+    path = asked.folder / "runs.csv"
+    done = set()
+    if path.exists():
+        with path.open(newline="") as lines:
+            done = {(row["config"], row["round"]) for row in csv.DictReader(lines)}
+    end = time.monotonic() + 60 * asked.minutes
+    for number in range(1, asked.rounds + 1):
+        order = [config for config in configs if (text_of(config), str(number)) not in done]
+        random.Random(number).shuffle(order)
+        for index, config in enumerate(order):
+            if time.monotonic() > end:
+                print(f"round {number}: {len(order) - index} configurations are left", flush=True)
+                return
+            task = TrialTask(model=spec.model, workload=spec.workload, cluster=cluster, config=config, plan=PLAN)
+            begun = time.monotonic()
+            result = execute(place, task, 1000 * number + index)
+            assert isinstance(result, Measurement | Failure)
+            columns = {key: value for key, value in outcome(result, place.fingerprint).items() if key in COLUMNS}
+            wall = f"{time.monotonic() - begun:.2f}"
+            append(path, COLUMNS, {"config": text_of(config), "round": str(number), "wall_s": wall, **columns})
+            print(f"round {number}, {index + 1} of {len(order)}: {config.describe()}: {columns}", flush=True)

@@ -1,0 +1,135 @@
+"""Let a sampler search a table: what it asks for is looked up, with the noise that was measured between runs."""
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from benchmarks.search.table import Run, Table
+from shardtune.api_schemas.failures import Failure
+from shardtune.api_schemas.measurements import Measurement, Memory
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.trials import Rejection, TrialOrigin, TrialState
+from shardtune.tuner.history import Observation
+from shardtune.tuner.prediction import learning, memory_gate
+from shardtune.tuner.prediction.calibration import Calibrations
+from shardtune.tuner.prediction.learning import MeasuredTrials
+
+CURVE_TRIALS = 20
+"""Every replay goes on so long, to compare curves, and then until the goal is reached."""
+GOAL = 0.97
+"""Of the best speed."""
+
+
+@dataclass(frozen=True)
+class View:
+    """What a sampler is shown before each trial."""
+
+    history: Sequence[Observation]
+    rejected: set[str]
+    gate: Callable[[TrialConfig], Rejection | None]
+    known: Calibrations
+
+
+Ask = Callable[[View], TrialConfig | None]
+
+
+@dataclass
+class Replay:
+    """One search: after each trial the best share so far, and the GPU-seconds spent."""
+
+    shares: list[float] = field(default_factory=list)
+    gpu_seconds: list[float] = field(default_factory=list)
+    infeasible: int = 0
+    ask_s: list[float] = field(default_factory=list)
+
+    @property
+    def trials_to_goal(self) -> int | None:
+        """Trials until one within the goal was tried; None: never."""
+        return next((number for number, share in enumerate(self.shares, start=1) if share >= GOAL), None)
+
+    @property
+    def gpu_seconds_to_goal(self) -> float | None:
+        """The same in GPU-seconds."""
+        trials = self.trials_to_goal
+        return None if trials is None else self.gpu_seconds[trials - 1]
+
+
+def replay(table: Table, ask: Ask, seed: int, most: int) -> Replay:
+    """Search until the goal is reached and the curve is long enough, or nothing is left."""
+    made, history = Replay(), list[Observation]()
+    rejected: set[str] = set()
+    while len(history) < most and (made.trials_to_goal is None or len(history) < CURVE_TRIALS):
+        view = _view(table, history, rejected)
+        begun = time.process_time()
+        config = ask(view)
+        made.ask_s.append(time.process_time() - begun)
+        if config is None:
+            break
+        key = table.space.key(config)
+        run = _drawn(table, key, seed)
+        history.append(_observed(table, config, run, len(history)))
+        made.infeasible += history[-1].state is TrialState.INFEASIBLE
+        made.shares.append(max(table.share(key), made.shares[-1] if made.shares else 0.0))
+        spent = (run.wall_s or table.usual_wall_s) * table.cluster.world_size
+        made.gpu_seconds.append(spent + (made.gpu_seconds[-1] if made.gpu_seconds else 0.0))
+    return made
+
+
+def _drawn(table: Table, key: str, seed: int) -> Run:
+    """One of the configuration's runs, the same for every sampler of this seed."""
+    runs = table.runs[key]
+    return runs[random.Random(f"{seed}:{key}").randrange(len(runs))]
+
+
+def _view(table: Table, history: Sequence[Observation], rejected: set[str]) -> View:
+    spec, known = table.spec, _learnt(table, history)
+    memory = learning.memory_of(known, table.shape)
+
+    def gate(config: TrialConfig) -> Rejection | None:
+        return memory_gate.gate(config, table.shape, spec.workload, table.cluster, spec.objective, memory)
+
+    return View(history, rejected, gate, known)
+
+
+def _learnt(table: Table, history: Sequence[Observation]) -> Calibrations:
+    """Nothing but what this search has measured: no table teaches about itself or another."""
+    measured = [(obs.config, obs.measurement) for obs in history if obs.measurement is not None]
+    group = MeasuredTrials(
+        table.shape,
+        table.spec.workload,
+        table.cluster,
+        [config for config, _ in measured],
+        [measurement for _, measurement in measured],
+        table.hardware.measured,
+    )
+    return learning.learn([group] if measured else [])
+
+
+def _observed(table: Table, config: TrialConfig, run: Run, number: int) -> Observation:
+    kind = run.infeasible(table.limit_gib)
+    measurement = None
+    if run.step_time_s is not None:
+        measurement = _measurement(table, config, run, run.step_time_s)
+    if kind is None:
+        return Observation(number, config, TrialOrigin.SAMPLER, TrialState.COMPLETE, measurement)
+    failure = Failure(kind=kind, message=run.failure or "too much memory", peak_allocated_gib=run.peak_gib)
+    return Observation(number, config, TrialOrigin.SAMPLER, TrialState.INFEASIBLE, measurement, failure)
+
+
+def _measurement(table: Table, config: TrialConfig, run: Run, seconds: float) -> Measurement:
+    workload, ranks = table.spec.workload, table.cluster.world_size
+    return Measurement(
+        tokens_per_s_per_gpu=workload.tokens_per_step / ranks / seconds,
+        step_time_s=seconds,
+        step_time_half_width_s=run.half_width_s,
+        memory=Memory(peak_allocated_gib=run.peak_gib),
+        wrap_time_s=None,
+        warmup_steps=0,
+        measured_steps=1,
+        window_step_times_s=(seconds,),
+        trajectory=(),
+        losses=(),
+        gradient_accumulation=max(1, workload.global_batch // (config.micro_batch * ranks)),
+        elapsed_s=run.wall_s or table.usual_wall_s,
+    )

@@ -1,0 +1,131 @@
+"""The samplers that are compared, all behind the same memory gate and on the same measured configurations."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from typing import Literal
+
+import numpy as np
+
+from benchmarks.search.deepspeed_tuners import TUNERS, DeepSpeedAsk
+from benchmarks.search.replay import Ask, View
+from benchmarks.search.table import Table
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.service.cli.errors import InputError
+from shardtune.tuner.prediction import learning
+from shardtune.tuner.prediction.calibration import CPU_PART_SIGMA, PART_SIGMA, PARTS, UNCALIBRATED, fit_speed
+from shardtune.tuner.search.guided.pool import Pool, PredictionBasis
+from shardtune.tuner.search.guided.sampler import GuidedSampler, Knowledge
+from shardtune.tuner.search.samplers import optuna_samplers
+from shardtune.tuner.search.samplers.draw import Sampler
+from shardtune.tuner.search.suggest import next_config
+
+Predictions = Literal["made", "shuffled", "reversed"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A sampler that can take part."""
+
+    start: Callable[[Table, int], Ask]
+    """For a table and a seed."""
+    needs: tuple[str, ...] = ()
+    remedy: str = ""
+
+    @property
+    def missing(self) -> list[str]:
+        """Packages it needs and that are not installed."""
+        return [name for name in self.needs if find_spec(name) is None]
+
+
+def _proposed(view: View, table: Table, seed: int, sampler: Sampler) -> TrialConfig | None:
+    asked = next_config(table.space, (), view.history, view.rejected, view.gate, seed, sampler=sampler)
+    view.rejected.update(rejection.config.content_key() for rejection in asked.rejections)
+    return asked.config
+
+
+def _of_optuna(sampler: Sampler, table: Table, seed: int) -> Ask:
+    return lambda view: _proposed(view, table, seed, sampler)
+
+
+def _random(table: Table, seed: int) -> Ask:
+    """A permutation of what was measured: uniform without repeats, which draws knob by knob are not."""
+    order = list(table.space.measured)
+    random.Random(seed).shuffle(order)
+    left = iter(order)
+    return lambda view: next((config for config in left if view.gate(config) is None), None)
+
+
+class Guided:
+    """Ours. One pool serves all seeds of a table, as it serves all asks of a study."""
+
+    def __init__(self, predictions: Predictions = "made") -> None:
+        self._predictions = predictions
+        self._pools: dict[str, Pool] = {}
+
+    def __call__(self, table: Table, seed: int) -> Ask:
+        """The sampler with what it learns in this search alone."""
+        basis = PredictionBasis(table.shape, table.spec.workload, table.cluster, table.hardware.measured)
+        pool = self._pools.get(table.name)
+        if pool is None:
+            pool = self._pools[table.name] = Pool(table.space, basis, table.space.measured)
+            _disturb(pool, self._predictions)
+        return partial(self._ask, table, seed, pool)
+
+    def _ask(self, table: Table, seed: int, pool: Pool, view: View) -> TrialConfig | None:
+        measured = [(obs.config, obs.measurement) for obs in view.history if obs.measurement is not None]
+        speed = UNCALIBRATED
+        if measured:
+            # Fitted on the pool's own predictions, which may have been shuffled.
+            rows = pool.parts[pool.rows([config for config, _ in measured])]
+            parts = [dict(zip(PARTS, map(float, row), strict=True)) for row in rows]
+            sigma = CPU_PART_SIGMA if table.cluster.device == "cpu" else PART_SIGMA
+            speed = fit_speed(parts, [measurement.step_time_s for _, measurement in measured], sigma)
+        known = Knowledge(table.limit_gib, speed, learning.memory_of(view.known, table.shape))
+        return _proposed(view, table, seed, GuidedSampler(pool, known))
+
+
+def _disturb(pool: Pool, predictions: Predictions) -> None:
+    """Give each candidate the prediction of another."""
+    if predictions == "shuffled":
+        pool.parts = pool.parts[np.random.default_rng(0).permutation(len(pool.parts))]
+    elif predictions == "reversed":
+        order = np.argsort(pool.parts.sum(axis=1), kind="stable")
+        turned = np.empty_like(pool.parts)
+        turned[order] = pool.parts[order[::-1]]
+        pool.parts = turned
+
+
+SAMPLERS: dict[str, Entry] = {
+    "guided": Entry(Guided()),
+    "guided_shuffled": Entry(Guided("shuffled")),
+    "guided_reversed": Entry(Guided("reversed")),
+    "random": Entry(_random),
+    "tpe": Entry(partial(_of_optuna, optuna_samplers.tpe)),
+    "gp": Entry(partial(_of_optuna, optuna_samplers.gp), optuna_samplers.GP_NEEDS, "pip install -e '.[benchmarks]'"),
+    **{
+        f"deepspeed_{name}": Entry(
+            partial(DeepSpeedAsk, name), ("deepspeed", *needs), "pip install -e '.[worker,benchmarks]'"
+        )
+        for name, needs in TUNERS.items()
+    },
+}
+"""By the names that `--sampler` and the JSON use. The disturbed ones see the prediction of another configuration."""
+DEFAULTS = tuple(name for name in SAMPLERS if not name.startswith("guided_"))
+
+
+def chosen(names: list[str]) -> dict[str, Entry]:
+    """The samplers of these names; without names, all that are installed.
+
+    Raises:
+        InputError: no such sampler, or one whose package is missing.
+    """
+    for name in names:
+        if name not in SAMPLERS:
+            raise InputError(f"--sampler ({name}) is unknown; use one of {', '.join(SAMPLERS)}")
+        if SAMPLERS[name].missing:
+            lacking = ", ".join(SAMPLERS[name].missing)
+            raise InputError(f"--sampler ({name}) needs {lacking}, not installed; {SAMPLERS[name].remedy}")
+    return {name: SAMPLERS[name] for name in names or DEFAULTS if not SAMPLERS[name].missing}

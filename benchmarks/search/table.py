@@ -1,0 +1,229 @@
+"""Read a table of measured configurations: a folder with `study.json`, `profile.json`, `hardware.json` and `runs.csv`.
+
+Every error is an `InputError` whose lines name field, value and remedy.
+"""
+
+import csv
+import json
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import median
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from benchmarks.search.table_space import TableSpace
+from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.failures import FailureKind
+from shardtune.api_schemas.hardware import Cluster, HardwareReport
+from shardtune.api_schemas.models import ModelProfile
+from shardtune.api_schemas.native_dtypes import DeviceDtypes, decide
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.studies import StudySpec
+from shardtune.service.cli.errors import InputError
+from shardtune.service.cli.study_file import error_lines, read_json_object, study_spec
+from shardtune.tuner.objective import available_gib
+from shardtune.tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.traced_shape import of_study
+from shardtune.tuner.search.space import build
+
+COLUMNS = ("config", "round", "step_time_s", "half_width_s", "peak_allocated_mib", "failure", "wall_s")
+_NEEDED = ("config", "step_time_s", "failure")
+_MIB_PER_GIB = 1024.0
+T = TypeVar("T", bound=Schema)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One line of `runs.csv`."""
+
+    step_time_s: float | None
+    """None: it failed."""
+    half_width_s: float
+    peak_gib: float | None
+    failure: str
+    wall_s: float | None
+
+    def infeasible(self, limit_gib: float) -> FailureKind | None:
+        """Why it does not count: what the line says, or more memory than the study's ranks may use."""
+        if self.step_time_s is None:
+            word = self.failure.split(":")[0].strip().lower()
+            return FailureKind(word) if word in set(FailureKind) else FailureKind.CRASH
+        return FailureKind.OVER_LIMIT if self.peak_gib is not None and self.peak_gib > limit_gib else None
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table, read."""
+
+    name: str
+    spec: StudySpec
+    cluster: Cluster
+    hardware: HardwareReport
+    profile: ModelProfile
+    shape: ModelShape
+    space: TableSpace
+    runs: dict[str, tuple[Run, ...]]
+    """By the content key of the configuration's canonical form."""
+
+    @property
+    def limit_gib(self) -> float:
+        """What a rank may use."""
+        return available_gib(self.cluster, self.spec.objective)
+
+    @cached_property
+    def seconds(self) -> dict[str, float]:
+        """Step time of every configuration that can be an answer: the median of its runs."""
+        found = {}
+        for key, runs in self.runs.items():
+            times = [run.step_time_s for run in runs if run.step_time_s and run.infeasible(self.limit_gib) is None]
+            if times and 2 * len(times) > len(runs):
+                found[key] = median(times)
+        return found
+
+    @cached_property
+    def speeds(self) -> dict[str, float]:
+        """The same as tokens per second and rank."""
+        tokens = self.spec.workload.tokens_per_step / self.cluster.world_size
+        return {key: tokens / seconds for key, seconds in self.seconds.items()}
+
+    @cached_property
+    def best(self) -> float:
+        """The fastest of the table."""
+        return max(self.speeds.values())
+
+    def share(self, key: str) -> float:
+        """Speed of a configuration as a share of the best; 0 for one that is no answer."""
+        return self.speeds.get(key, 0.0) / self.best
+
+    @cached_property
+    def usual_wall_s(self) -> float:
+        """Of runs whose own is not recorded."""
+        known = [run.wall_s for runs in self.runs.values() for run in runs if run.wall_s]
+        return median(known) if known else 0.0
+
+
+def read(folder: Path) -> Table:
+    """The table in a folder.
+
+    Raises:
+        InputError: a file is missing or cannot be read, or a configuration is not in the study's space.
+    """
+    for name in ("study.json", "profile.json", "hardware.json", "runs.csv"):
+        if not (folder / name).is_file():
+            raise InputError(
+                f"--table ({folder}) has no {name}; a table is a folder with study.json, profile.json, hardware.json "
+                "and runs.csv, as --record writes them"
+            )
+    hardware, profile = _model(HardwareReport, folder / "hardware.json"), _model(ModelProfile, folder / "profile.json")
+    request = study_spec(read_json_object(folder / "study.json"), folder)
+    cluster = request.cluster if isinstance(request.cluster, Cluster) else hardware.cluster
+    devices = [DeviceDtypes.of(hardware.fingerprint, hardware.measured.matmul_flops)]
+    spec = request.with_recipe(decide(request.workload.recipe, devices)[0])
+    shape = of_study(spec.model, profile)
+    if shape is None:
+        raise InputError(
+            f"{folder / 'study.json'}: model ({spec.model.name}) is the user's own code, which nothing predicts"
+        )
+    try:
+        space = build(spec.workload, cluster, profile, spec.space, nvme=spec.space.allow_nvme)
+        measured = _runs(folder / "runs.csv")
+        keyed = {space.canonical(config): runs for config, runs in measured.items()}
+        for config in measured:
+            _check_inside(space, config, spec.baseline, folder)
+    except ValueError as error:
+        raise InputError(f"{folder}: {error}") from None
+    by_key: dict[str, tuple[Run, ...]] = defaultdict(tuple)
+    for config, runs in measured.items():
+        by_key[space.key(config)] += tuple(runs)
+    made = TableSpace(space.domains, space.limits, tuple(dict.fromkeys(keyed)))
+    table = Table(folder.name, spec, cluster, hardware, profile, shape, made, dict(by_key))
+    if not table.seconds:
+        raise InputError(f"{folder / 'runs.csv'}: no configuration ran; record at least one that does")
+    return table
+
+
+def _check_inside(space: Any, config: TrialConfig, baseline: object, folder: Path) -> None:
+    try:
+        space.answers_of(config, exact=True)
+    except ValueError as error:
+        if config != baseline:
+            raise InputError(
+                f"{folder / 'runs.csv'}: config ({config.describe()}) is outside the study's space: {error}; "
+                "drop its lines, or widen space in study.json"
+            ) from None
+
+
+def _model(kind: type[T], path: Path) -> T:
+    try:
+        return kind.model_validate(read_json_object(path))
+    except ValidationError as error:
+        raise InputError(*(f"{path}: {line}" for line in error_lines(error))) from None
+
+
+def _runs(path: Path) -> dict[TrialConfig, list[Run]]:
+    found: dict[TrialConfig, list[Run]] = defaultdict(list)
+    with path.open(newline="", encoding="utf-8-sig") as lines:
+        reader = csv.DictReader(lines)
+        if missing := [name for name in _NEEDED if name not in (reader.fieldnames or ())]:
+            raise InputError(f"{path}: column {missing[0]} (missing); the columns are {', '.join(COLUMNS)}")
+        for number, row in enumerate(reader, start=2):
+            config = config_of(row["config"], f"{path}: line {number}")
+            found[config].append(_run(row, f"{path}: line {number}"))
+    if not found:
+        raise InputError(f"{path} has no runs; record some with --record")
+    return found
+
+
+def config_of(text: str, where: str) -> TrialConfig:
+    """A configuration from what differs from the defaults.
+
+    Raises:
+        InputError: it is no JSON, or no configuration.
+    """
+    try:
+        return TrialConfig.model_validate(json.loads(text))
+    except ValidationError as error:
+        raise InputError(*(f"{where}: config.{line}" for line in error_lines(error))) from None
+    except ValueError as error:
+        raise InputError(f"{where}: config ({text[:60]!r}) is not JSON ({error}); quote it as CSV does") from None
+
+
+def _run(row: dict[str, str], where: str) -> Run:
+    failure = (row["failure"] or "").strip()
+    seconds = None if failure else _number(row, "step_time_s", where)
+    if seconds is None and not failure:
+        raise InputError(f"{where}: step_time_s (blank) needs a value where failure is blank; give one of them")
+    peak = _number(row, "peak_allocated_mib", where)
+    return Run(
+        step_time_s=seconds,
+        half_width_s=_number(row, "half_width_s", where) or 0.0,
+        peak_gib=None if peak is None else peak / _MIB_PER_GIB,
+        failure=failure,
+        wall_s=_number(row, "wall_s", where),
+    )
+
+
+def _number(row: dict[str, str], field: str, where: str) -> float | None:
+    text = (row.get(field) or "").strip()
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not (math.isfinite(value) and value >= 0) or (field == "step_time_s" and value == 0):
+        raise InputError(f"{where}: {field} ({text!r}) is not a positive number; correct it or leave it blank")
+    return value
+
+
+def names_are_unique(tables: Sequence[Table]) -> None:
+    """Raises InputError where two tables have one name."""
+    names = [table.name for table in tables]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"--table ({name}) is given twice, or two folders have this name; rename one")

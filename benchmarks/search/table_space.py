@@ -1,0 +1,48 @@
+"""A study's space reduced to what a table has measured: the same walk, but each answer leads to a measured configuration."""
+
+from collections.abc import Iterator
+
+from shardtune.api_schemas.search_space import KnobValue
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.tuner.search.space import Chooser, Space, choices
+from shardtune.tuner.search.space.define_by_run import Question
+from shardtune.tuner.search.space.domains import Domains
+from shardtune.tuner.search.space.flat import flatten, unflatten
+from shardtune.tuner.search.space.limits import KnobLimits
+from shardtune.tuner.search.space.space import Narrow
+
+
+class TableSpace(Space):
+    """For every sampler alike: who draws what was not measured gets the nearest that was, one knob after the other."""
+
+    def __init__(self, domains: Domains, limits: KnobLimits, measured: tuple[TrialConfig, ...]) -> None:
+        super().__init__(domains, limits)
+        self.measured = measured
+        self._tables_of = [flatten(config) for config in measured]
+
+    def sample(self, chooser: Chooser) -> TrialConfig | None:
+        """Draw a measured configuration."""
+        left = list(range(len(self.measured)))
+
+        def answer(question: Question) -> KnobValue:
+            nonlocal left
+            wanted = question.values[0] if len(question.values) == 1 else chooser(question.param, question.values)
+            there = [self._tables_of[index].get(question.knob) for index in left]
+            known = tuple(value for value in question.values if choices.position(value, tuple(v for v in there if v is not None)) is not None)  # fmt: skip
+            if not known:
+                return wanted
+            nearest = choices.nearest(wanted, known)
+            chosen = known[0 if nearest is None else nearest]
+            left = [index for index, value in zip(left, there, strict=True) if choices.position(value, (chosen,)) == 0]
+            return chosen
+
+        drawn = unflatten(self._walk(answer))
+        return self.measured[left[0]] if left else drawn
+
+    def enumerate(self, narrow: Narrow | None = None) -> Iterator[TrialConfig]:
+        """Every measured configuration, in the table's order; never narrowed."""
+        yield from self.measured
+
+    def size(self, at_most: int = 100_000) -> int:
+        """Number of measured configurations, up to a bound."""
+        return min(len(self.measured), at_most)

@@ -1,0 +1,111 @@
+"""What a trial is worth: the gain to expect of it for each second it takes, less what a failure would cost."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+from shardtune.api_schemas.failures import FailureKind
+from shardtune.api_schemas.trials import TrialState
+from shardtune.tuner.history import Observation
+from shardtune.tuner.prediction.calibration import MemoryCalibration
+from shardtune.tuner.prediction.learning import peak_gib
+from shardtune.tuner.search.guided.encoding import Array, Rows
+from shardtune.tuner.search.guided.pool import Pool
+from shardtune.tuner.search.guided.residual import Posterior, matern
+
+FAILURE_COST = 0.25
+"""Expected gain, as a logarithm of speed, that must stand against certain failure."""
+_LENGTH, _LIKE = 1.5, 0.5
+_MEMORY_NOISE = 0.01
+"""Between runs of one configuration (docs/measurements/predictor.md)."""
+_LEAST_SIGMA = 0.03
+_STARTUP_S, _STEPS = 5.0, 20.0
+"""Of a trial, before one has been measured."""
+_JUDGED_BY_PEAK = (FailureKind.OVER_LIMIT,)
+_erf = np.vectorize(math.erf, otypes=[float])
+
+
+def normal_cdf(values: Array) -> Array:
+    """Of the standard normal distribution."""
+    return np.asarray(0.5 * (1.0 + _erf(values / math.sqrt(2.0))))
+
+
+def expected_gain(time: Posterior, best: float) -> Array:
+    """Expected improvement of log speed over a log time of `best` (Jones, Schonlau and Welch 1998, equation 15)."""
+    z = (best - time.mean) / time.deviation
+    density = np.exp(-0.5 * z**2) / math.sqrt(2.0 * math.pi)
+    return np.asarray(time.deviation * (z * normal_cdf(z) + density))
+
+
+@dataclass(frozen=True)
+class TrialCost:
+    """Seconds of a trial: what it costs before its first step, and the steps it takes."""
+
+    startup_s: float = _STARTUP_S
+    steps: float = _STEPS
+
+    @classmethod
+    def of(cls, history: Sequence[Observation]) -> "TrialCost":
+        """As this study's trials have been."""
+        runs = [obs.measurement for obs in history if obs.measurement is not None and obs.measurement.elapsed_s > 0]
+        if not runs:
+            return cls()
+        steps = [float(max(1, run.measured_steps + run.warmup_steps + len(run.trajectory))) for run in runs]
+        startup = [max(0.1, run.elapsed_s - n * run.step_time_s) for n, run in zip(steps, runs, strict=True)]
+        return cls(median(startup), median(steps))
+
+    def seconds(self, log_time: Array) -> Array:
+        """Of trials whose steps take so long."""
+        return np.asarray(self.startup_s + self.steps * np.exp(log_time))
+
+
+def infeasible_probability(
+    pool: Pool, rows: Rows, history: Sequence[Observation], known: MemoryCalibration, limit_gib: float
+) -> Array:
+    """That a candidate needs too much memory, or fails as measured ones that are like it."""
+    finished = [obs for obs in history if not obs.state.is_open and obs.state is not TrialState.CANCELLED]
+    at = pool.rows([obs.config for obs in finished])
+    too_large = _too_large(pool, rows, finished, at, known, limit_gib)
+    failed = np.array([_failed(obs) for obs in finished], dtype=float)
+    if not failed.any():
+        return too_large
+    like = matern(pool.knobs[rows], pool.knobs[at], _LIKE)
+    share = (like @ failed) / (like.sum(axis=1) + 1.0)
+    return np.asarray(1.0 - (1.0 - too_large) * (1.0 - share))
+
+
+def _too_large(
+    pool: Pool, rows: Rows, finished: Sequence[Observation], at: Sequence[int], known: MemoryCalibration, limit: float
+) -> Array:
+    """By the predicted peak, corrected by the peaks of what ran."""
+    sigma = max(known.sigma, _LEAST_SIGMA)
+    expected, variance = np.log(pool.peak_gib[rows] * known.factor), np.full(len(rows), sigma**2)
+    seen = [(row, peak) for row, obs in zip(at, finished, strict=True) if (peak := _peak(obs))]
+    if seen:
+        where = np.array([row for row, _ in seen])
+        error = np.log([peak for _, peak in seen]) - np.log(pool.peak_gib[where] * known.factor)
+        own = sigma**2 * _memory_likeness(pool.knobs[where], pool.knobs[where])
+        across = sigma**2 * _memory_likeness(pool.knobs[rows], pool.knobs[where])
+        gain = np.linalg.solve(own + _MEMORY_NOISE**2 * np.eye(len(where)), across.T).T
+        expected, variance = expected + gain @ error, variance - (gain * across).sum(axis=1)
+    deviation = np.sqrt(np.maximum(variance, 0.0) + _MEMORY_NOISE**2)
+    return normal_cdf((expected - math.log(limit)) / deviation)
+
+
+def _memory_likeness(left: Array, right: Array) -> Array:
+    return np.asarray(0.5 + 0.5 * matern(left, right, _LENGTH))
+
+
+def _peak(obs: Observation) -> float | None:
+    if obs.measurement is not None:
+        return peak_gib(obs.measurement.memory)
+    return obs.failure.peak_allocated_gib if obs.failure is not None else None
+
+
+def _failed(obs: Observation) -> bool:
+    if obs.failure is None or (obs.failure.kind in _JUDGED_BY_PEAK and _peak(obs)):
+        return False
+    return obs.is_no_choice

@@ -1,0 +1,71 @@
+"""Configurations as rows of numbers, by which trials teach about others that are like them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardtune.api_schemas.search_space import KnobValue
+from shardtune.tuner.search.space.legal_values import COMMON, Flat
+
+Array = NDArray[np.float64]
+Rows = NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """A knob that counts something: its place between the smallest and the largest, by ratio."""
+
+    low: float
+    high: float
+
+    def columns(self, value: KnobValue | None) -> tuple[float, ...]:
+        if value is None or isinstance(value, bool | str):
+            return (0.0,)
+        return (min(1.5, max(-0.5, (_log(value) - self.low) / (self.high - self.low))),)
+
+
+@dataclass(frozen=True)
+class _Words:
+    """A knob whose values have no order: one column for each."""
+
+    words: tuple[KnobValue, ...]
+
+    def columns(self, value: KnobValue | None) -> tuple[float, ...]:
+        return tuple(float(value == word and isinstance(value, bool) == isinstance(word, bool)) for word in self.words)
+
+
+class KnobEncoder:
+    """Columns for every knob that differs among some configurations; a knob that a backend lacks is zero."""
+
+    def __init__(self, tables: Sequence[Flat]) -> None:
+        values: dict[str, dict[KnobValue, None]] = {}
+        for table in tables:
+            for knob, value in table.items():
+                values.setdefault(knob, {})[value] = None
+        self._knobs: Mapping[str, _Numbers | _Words] = {
+            knob: _encoded(tuple(found)) for knob, found in values.items() if len(found) > 1
+        }
+
+    def encode(self, tables: Sequence[Flat]) -> tuple[Array, Array]:
+        """Rows by the knobs that every backend has, and rows by all of them."""
+        shared = [knob for knob in self._knobs if knob in COMMON]
+        return self._rows(tables, shared), self._rows(tables, list(self._knobs))
+
+    def _rows(self, tables: Sequence[Flat], knobs: Sequence[str]) -> Array:
+        rows = [[x for knob in knobs for x in self._knobs[knob].columns(table.get(knob))] for table in tables]
+        width = sum(len(self._knobs[knob].columns(None)) for knob in knobs)
+        return np.array(rows, dtype=float).reshape(len(tables), width)
+
+
+def _encoded(values: tuple[KnobValue, ...]) -> _Numbers | _Words:
+    numbers = [_log(value) for value in values if not isinstance(value, bool | str)]
+    if len(numbers) < len(values):
+        return _Words(values)
+    return _Numbers(min(numbers), max(numbers))
+
+
+def _log(value: float) -> float:
+    return math.log2(1.0 + max(0.0, value))

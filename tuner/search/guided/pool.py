@@ -1,0 +1,159 @@
+"""The candidates of one study, with what is predicted for each: made once, as they follow from the study alone.
+
+Parts of a step's time and bytes at its peak are kept uncalibrated, so that calibrating them anew is one product of matrices.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+
+from shardtune.api_schemas.base import GIB
+from shardtune.api_schemas.hardware import Cluster, MeasuredHardware
+from shardtune.api_schemas.search_space import KnobValue
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.workload import Workload
+from shardtune.tuner.prediction.calibration import PARTS
+from shardtune.tuner.prediction.configs import from_configs
+from shardtune.tuner.prediction.evaluation import evaluate
+from shardtune.tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.search.guided.encoding import KnobEncoder
+from shardtune.tuner.search.space import Space
+from shardtune.tuner.search.space.flat import flatten, unflatten
+from shardtune.tuner.search.space.legal_values import Flat
+
+ENUMERATED = 20_000
+"""A space up to this size is looked at whole."""
+DRAWN = 4_000
+"""Of a larger one."""
+_CHUNK = 4_000
+_CORNERS = 200
+_PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101)
+
+
+@dataclass(frozen=True)
+class PredictionBasis:
+    """What a prediction needs to know besides a configuration."""
+
+    shape: ModelShape
+    workload: Workload
+    cluster: Cluster
+    hardware: MeasuredHardware | None = None
+
+
+class Pool:
+    """Candidates by row. Grows by what is asked about; nothing else about it ever changes."""
+
+    def __init__(self, space: Space, basis: PredictionBasis, configs: Iterable[TrialConfig] | None = None) -> None:
+        self.space, self.basis = space, basis
+        self._rows: dict[str, int] = {}
+        self._tables: list[tuple[tuple[str, ...], tuple[KnobValue, ...]]] = []
+        self.is_whole = configs is not None or space.size(ENUMERATED + 1) <= ENUMERATED
+        if configs is None:
+            configs = space.enumerate() if self.is_whole else _first(space)
+        first = list(configs)
+        self._encoder = KnobEncoder([flatten(config) for config in first])
+        self.common, self.knobs = self._encoder.encode([])
+        self.parts = np.zeros((0, len(PARTS)))
+        self.peak_gib, self.least_gib, self.host_gib = np.zeros(0), np.zeros(0), np.zeros(0)
+        for start in range(0, len(first), _CHUNK):
+            self._add(first[start : start + _CHUNK])
+        self.first = len(self._tables)
+        """Rows from the beginning that are candidates; those after them are known because somebody asked."""
+
+    @property
+    def knows_speed(self) -> bool:
+        """Whether the hardware's rates are known, so that a step's time can be predicted at all."""
+        return len(self.parts) > 0
+
+    @property
+    def size(self) -> int:
+        """Number of rows."""
+        return len(self._tables)
+
+    def config(self, row: int) -> TrialConfig:
+        """The configuration of a row."""
+        return unflatten(self.table(row))
+
+    def table(self, row: int) -> Flat:
+        """The same as knobs and values."""
+        names, values = self._tables[row]
+        return dict(zip(names, values, strict=True))
+
+    def row_of(self, key: str) -> int | None:
+        """The row with this content key of a canonical form."""
+        return self._rows.get(key)
+
+    def rows(self, configs: Sequence[TrialConfig]) -> list[int]:
+        """The rows of these configurations, which are added where they are new."""
+        keys = [self.space.key(config) for config in configs]
+        new = {key: config for key, config in zip(keys, configs, strict=True) if key not in self._rows}
+        if new:
+            self._add([self.space.canonical(config) for config in new.values()], list(new))
+        return [self._rows[key] for key in keys]
+
+    def _add(self, configs: Sequence[TrialConfig], keys: Sequence[str] | None = None) -> None:
+        basis = self.basis
+        for config, key in zip(configs, keys or [config.content_key() for config in configs], strict=True):
+            self._rows[key] = len(self._tables)
+            table = flatten(config)
+            self._tables.append((tuple(table), tuple(table.values())))
+        tables = [flatten(config) for config in configs]
+        common, knobs = self._encoder.encode(tables)
+        workload, cluster = basis.workload, basis.cluster
+        candidates = from_configs(configs, workload.sequence_length, cluster.world_size, workload.global_batch)
+        result = evaluate(basis.shape, candidates, workload, cluster, unknown_speed=True, measured=basis.hardware)
+        memory, count = result.memory, len(configs)
+        peak = memory.device if cluster.device == "cuda" else memory.allocated
+        least = memory.allocated + memory.context + memory.communication
+        self.common, self.knobs = np.vstack([self.common, common]), np.vstack([self.knobs, knobs])
+        self.peak_gib = np.append(self.peak_gib, np.broadcast_to(peak, count) / GIB)
+        self.least_gib = np.append(self.least_gib, np.broadcast_to(least, count) / GIB)
+        self.host_gib = np.append(self.host_gib, np.broadcast_to(memory.host, count) * cluster.gpus_per_node / GIB)
+        if result.step is not None:
+            parts = [np.broadcast_to(np.ravel(result.step.parts[name]), count) for name in PARTS]
+            self.parts = np.vstack([self.parts, np.maximum(np.column_stack(parts), 0.0)])
+
+
+def _first(space: Space) -> Iterator[TrialConfig]:
+    """Of a large space: the corners of each placement of states, and a draw that fills it evenly."""
+    seen: set[str] = set()
+    for config in (*islice(space.lightest(), _CORNERS), *evenly(space, DRAWN)):
+        key = config.content_key()
+        if key not in seen:
+            seen.add(key)
+            yield config
+
+
+def evenly(space: Space, count: int) -> Iterator[TrialConfig]:
+    """A Kronecker sequence: the i-th draw answers its j-th question at the fraction of i times the j-th prime's root."""
+    roots = np.sqrt(np.array(_PRIMES))
+    for number in range(1, count + 1):
+        places = iter(np.tile(number * roots % 1.0, 4))
+
+        def choose(_: str, values: tuple[KnobValue, ...], places: Iterator[np.float64] = places) -> KnobValue:
+            return values[int(next(places) * len(values))]
+
+        config = space.sample(choose)
+        if config is not None:
+            yield config
+
+
+def neighbours(space: Space, config: TrialConfig) -> Iterator[TrialConfig]:
+    """Every configuration of the space that differs in one answer, and in what follows from it."""
+    try:
+        answers = space.answers_of(config)
+    except ValueError:
+        return
+    own = {question.param: value for question, value in answers}
+    for question, chosen in answers:
+        for other in question.values:
+            if other != chosen or isinstance(other, bool) != isinstance(chosen, bool):
+                near = _sampled(space, own | {question.param: other})
+                if near is not None:
+                    yield near
+
+
+def _sampled(space: Space, own: dict[str, KnobValue]) -> TrialConfig | None:
+    return space.sample(lambda param, values: own[param] if own.get(param) in values else values[0])

@@ -1,0 +1,160 @@
+"""A Gaussian process on what was measured minus what was predicted, learnt in one study.
+
+log(measured) = b + a · log(predicted) + f(parts of the step) + g(knobs) + noise. How much to believe the prediction (a), how
+large and how smooth g is, and the noise between runs are weighed by marginal likelihood over a small fixed grid
+(Rasmussen and Williams 2006, chapters 2 and 5), so that trials that contradict the prediction take its weight.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardtune.tuner.search.guided.encoding import Array
+
+_TRUST = ((1.0, 0.0), (0.5, -1.5), (0.0, -3.0))
+"""Scale of the prediction, and the logarithm of how likely it is before anything was measured."""
+_AMPLITUDE = ((0.05, -0.5), (0.15, 0.0), (0.4, -0.5), (0.8, -1.5))
+"""Of g: standard deviation of log time that knobs make and the prediction does not see."""
+_LENGTH = ((0.7, 0.0), (1.5, 0.0), (3.0, 0.0))
+"""Of g, where 1 is from a knob's smallest value to its largest."""
+NOISE = ((0.01, 0.0), (0.03, 0.0), (0.08, -1.0))
+"""Between runs of one configuration."""
+_LEVEL, _PARTS = 0.5, 0.15
+"""Standard deviations of b and of the logarithm of a part's rate."""
+_MOST_FITTED = 80
+_MODELS = 3
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Rows: knobs of every backend, all knobs, each part's share of the predicted time, its logarithm."""
+
+    common: Array
+    knobs: Array
+    shares: Array
+    predicted: Array
+
+    def newest(self, count: int) -> "Inputs":
+        """The last so many."""
+        index = slice(len(self.predicted) - count, None)
+        return Inputs(self.common[index], self.knobs[index], self.shares[index], self.predicted[index])
+
+
+@dataclass(frozen=True)
+class _Model:
+    """One point of the grid."""
+
+    trust: float
+    amplitude: float
+    length: float
+    noise: float
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """Normal distributions, one for each row."""
+
+    mean: Array
+    deviation: Array
+
+
+class Residual:
+    """The process, given measured rows."""
+
+    def __init__(self, rows: Inputs, measured: Array, extra_noise: Array, noise: float | None = None) -> None:
+        """`measured`: logarithms; `extra_noise`: standard deviations on top; `noise`: between runs, where it is known."""
+        self._rows, self._extra = rows, extra_noise**2
+        self._centre = (float(np.mean(measured)), float(np.mean(rows.predicted)))
+        self._measured = measured - self._centre[0]
+        self._models = self._weigh(noise)
+
+    @property
+    def trust(self) -> float:
+        """What is left of the prediction: 1 all of it, 0 nothing."""
+        return sum(weight * model.trust for weight, model in self._models)
+
+    def at(self, rows: Inputs, pending: Inputs) -> Posterior:
+        """Distributions of log time; what runs now counts as measured at its mean, so it narrows them and moves nothing."""
+        means, variances = [], []
+        for _, model in self._models:
+            mean = self._mean(model, rows)
+            means.append(mean)
+            variances.append(self._variance(model, rows, pending))
+        weights = np.array([weight for weight, _ in self._models])[:, None]
+        mean = (weights * np.array(means)).sum(axis=0)
+        variance = (weights * (np.array(variances) + (np.array(means) - mean) ** 2)).sum(axis=0)
+        return Posterior(mean, np.sqrt(variance))
+
+    def _mean(self, model: _Model, rows: Inputs) -> Array:
+        known = _covariance(self._rows, self._rows, model) + np.diag(model.noise**2 + self._extra)
+        weights = np.linalg.solve(known, self._target(model.trust, self._rows))
+        centre = self._centre[0] + model.trust * (rows.predicted - self._centre[1])
+        return np.asarray(centre + _covariance(rows, self._rows, model) @ weights)
+
+    def _target(self, trust: float, rows: Inputs) -> Array:
+        return np.asarray(self._measured - trust * (rows.predicted - self._centre[1]))
+
+    def _variance(self, model: _Model, rows: Inputs, pending: Inputs) -> Array:
+        seen = _joined(self._rows, pending)
+        extra = np.append(self._extra, np.zeros(len(pending.predicted)))
+        known = _covariance(seen, seen, model) + np.diag(model.noise**2 + extra)
+        across = _covariance(seen, rows, model)
+        explained = np.linalg.solve(np.linalg.cholesky(known), across)
+        own = model.amplitude**2 + _LEVEL**2 + _PARTS**2 * (rows.shares**2).sum(axis=1)
+        return np.asarray(np.maximum(own - (explained**2).sum(axis=0), 1e-8))
+
+    def _weigh(self, noise: float | None) -> list[tuple[float, _Model]]:
+        count = min(len(self._measured), _MOST_FITTED)
+        rows = self._rows.newest(count)
+        found: list[tuple[float, _Model]] = []
+        noises = NOISE if noise is None else ((noise, 0.0),)
+        for length, length_prior in _LENGTH:
+            likeness = _likeness(rows, rows, length)
+            for amplitude, amplitude_prior in _AMPLITUDE:
+                for spread, noise_prior in noises:
+                    prior = length_prior + amplitude_prior + noise_prior
+                    covariance = amplitude**2 * likeness + _shared(rows, rows)
+                    covariance += np.diag(spread**2 + self._extra[-count:])
+                    for trust, evidence in self._evidence(covariance, rows, count):
+                        found.append((prior + evidence, _Model(trust, amplitude, length, spread)))
+        found.sort(key=lambda one: -one[0])
+        best = found[:_MODELS]
+        weights = np.exp(np.array([one[0] - best[0][0] for one in best]))
+        return [(float(weight / weights.sum()), model) for weight, (_, model) in zip(weights, best, strict=True)]
+
+    def _evidence(self, covariance: Array, rows: Inputs, count: int) -> list[tuple[float, float]]:
+        factor = np.linalg.cholesky(covariance)
+        measured = self._measured[-count:]
+        targets = np.column_stack([measured - trust * (rows.predicted - self._centre[1]) for trust, _ in _TRUST])
+        whitened = np.linalg.solve(factor, targets)
+        size = -0.5 * (whitened**2).sum(axis=0) - np.log(np.diag(factor)).sum()
+        return [(trust, float(value) + prior) for (trust, prior), value in zip(_TRUST, size, strict=True)]
+
+
+def _joined(first: Inputs, second: Inputs) -> Inputs:
+    return Inputs(
+        np.vstack([first.common, second.common]),
+        np.vstack([first.knobs, second.knobs]),
+        np.vstack([first.shares, second.shares]),
+        np.append(first.predicted, second.predicted),
+    )
+
+
+def _covariance(left: Inputs, right: Inputs, model: _Model) -> Array:
+    return np.asarray(model.amplitude**2 * _likeness(left, right, model.length) + _shared(left, right))
+
+
+def _shared(left: Inputs, right: Inputs) -> Array:
+    return np.asarray(_LEVEL**2 + _PARTS**2 * left.shares @ right.shares.T)
+
+
+def _likeness(left: Inputs, right: Inputs, length: float) -> Array:
+    """Half by the knobs that all backends have, half by all: what a micro batch does is much the same for each of them."""
+    return 0.5 * matern(left.common, right.common, length) + 0.5 * matern(left.knobs, right.knobs, length)
+
+
+def matern(left: Array, right: Array, length: float) -> Array:
+    """Matern 5/2 correlation."""
+    squared = (left**2).sum(axis=1)[:, None] + (right**2).sum(axis=1) - 2.0 * left @ right.T
+    scaled = np.sqrt(5.0 * np.maximum(squared, 0.0)) / length
+    return np.asarray((1.0 + scaled + scaled**2 / 3.0) * np.exp(-scaled))

@@ -1,0 +1,224 @@
+"""Which candidate to try next: the greatest expected gain for each GPU-second, by prediction and by what was measured."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.trials import TrialReason, TrialState
+from shardtune.tuner.history import Observation
+from shardtune.tuner.prediction.calibration import PARTS, UNCALIBRATED, MemoryCalibration, SpeedCalibration
+from shardtune.tuner.search.guided.acquisition import (
+    FAILURE_COST,
+    TrialCost,
+    expected_gain,
+    infeasible_probability,
+    normal_cdf,
+)
+from shardtune.tuner.search.guided.encoding import Array, Rows
+from shardtune.tuner.search.guided.pool import Pool, neighbours
+from shardtune.tuner.search.guided.residual import Inputs, Posterior, Residual
+from shardtune.tuner.search.samplers.draw import Draw, SearchView
+
+_SHORTLIST = 1_500
+"""Best by prediction, and as many others of a larger pool, which change with every trial."""
+_MOST_MEASURED = 200
+"""Trials the process is learnt from: the newest and the fastest."""
+_MOST_DRAWS = 64
+_WIDENED = 2
+"""Fastest trials, and favourites of the prediction, whose neighbours join the candidates."""
+_WARM_NOISE = 0.05
+"""Of another study's trials, on top: they were measured elsewhere, or at another time."""
+_DEVIATIONS = 1.645
+_MOST_DIFFERENCES = 4
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """What the predictor has learnt of this hardware, and the memory a rank may use."""
+
+    limit_gib: float
+    speed: SpeedCalibration = UNCALIBRATED
+    memory: MemoryCalibration = field(default_factory=MemoryCalibration)
+
+
+class GuidedSampler:
+    """A sampler of one study at one moment."""
+
+    def __init__(self, pool: Pool, known: Knowledge) -> None:
+        self._pool, self._known = pool, known
+
+    def __call__(self, view: SearchView) -> Iterator[Draw | None]:
+        """The best candidates, the most promising first."""
+        standing = Standing(self._pool, self._known, view)
+        rows = standing.candidates
+        if not len(rows):
+            return
+        order = np.argsort(-standing.worth, kind="stable")[:_MOST_DRAWS]
+        for place in order:
+            yield Draw(self._pool.config(int(rows[place])), standing.reason(int(place)))
+
+
+class Standing:
+    """Everything known of a study's candidates after its trials so far."""
+
+    def __init__(self, pool: Pool, known: Knowledge, view: SearchView) -> None:
+        self._pool, self._known, self._view = pool, known, view
+
+    @cached_property
+    def worth(self) -> Array:
+        """Of each candidate: expected gain for each second of a trial, less what a failure would cost."""
+        seconds = TrialCost.of(self._view.history).seconds(self.time.mean)
+        risk = self._risk
+        return np.asarray((self.gain * (1.0 - risk) - FAILURE_COST * risk) / seconds)
+
+    @cached_property
+    def gain(self) -> Array:
+        """Expected improvement over the fastest trial, as a logarithm; before any, over the favourite's expectation."""
+        return expected_gain(self.time, self._best)
+
+    @cached_property
+    def time(self) -> Posterior:
+        """Logarithms of step time."""
+        inputs = self._inputs(self.candidates)
+        if self._residual is None:
+            return Posterior(inputs.predicted, np.full(len(inputs.predicted), max(self._known.speed.sigma, 0.05)))
+        running = [obs.config for obs in self._view.history if obs.state.is_open]
+        return self._residual.at(inputs, self._inputs(self._pool.rows(running)))
+
+    @cached_property
+    def candidates(self) -> Rows:
+        """Rows that may be tried: not taken, and not refused by the memory gate."""
+        pool, known = self._pool, self._known
+        taken = {row for key in self._view.taken if (row := pool.row_of(key)) is not None}
+        found = [row for row in self._considered() if row not in taken]
+        rows = np.array(found, dtype=np.intp)
+        least, _ = known.memory.bounds(1.0, GATE_DEVIATIONS)
+        fits = pool.least_gib[rows] * least <= known.limit_gib
+        if pool.basis.cluster.device == "cuda":
+            fits &= pool.host_gib[rows] <= pool.basis.cluster.host_memory_gib
+        rows = rows[fits]
+        if len(rows) <= 2 * _SHORTLIST:
+            return rows
+        order = rows[np.argsort(self._predicted(rows), kind="stable")]
+        others = np.random.default_rng(self._view.seed).choice(order[_SHORTLIST:], _SHORTLIST, replace=False)
+        return np.concatenate([order[:_SHORTLIST], others])
+
+    def reason(self, place: int) -> TrialReason:
+        """Why the candidate at this place is tried."""
+        mean, deviation = float(self.time.mean[place]), float(self.time.deviation[place])
+        workload, cluster = self._pool.basis.workload, self._pool.basis.cluster
+        tokens = workload.tokens_per_step / cluster.world_size
+        spread = float(np.exp(_DEVIATIONS * deviation))
+        speed = tokens / float(np.exp(mean))
+        return TrialReason(
+            expected_gain=float(np.expm1(self.gain[place])),
+            probability_faster=float(normal_cdf(np.array([(self._best - mean) / deviation]))[0]),
+            probability_infeasible=float(self._risk[place]),
+            tokens_per_s_per_gpu=speed,
+            low_tokens_per_s_per_gpu=speed / spread,
+            high_tokens_per_s_per_gpu=speed * spread,
+            tests=self._tests(int(self.candidates[place])),
+        )
+
+    @cached_property
+    def _risk(self) -> Array:
+        known = self._known
+        return infeasible_probability(self._pool, self.candidates, self._view.history, known.memory, known.limit_gib)
+
+    @cached_property
+    def _measured(self) -> list[Observation]:
+        """Trials with a time that can be learnt from; what took too much memory took its time all the same."""
+        found = [obs for obs in self._view.history if _has_time(obs)]
+        if len(found) > _MOST_MEASURED:
+            fastest = sorted(found[: -_MOST_MEASURED // 2], key=_log_time)[: _MOST_MEASURED // 2]
+            found = sorted([*fastest, *found[-_MOST_MEASURED // 2 :]], key=lambda obs: obs.number)
+        return found
+
+    @cached_property
+    def _residual(self) -> Residual | None:
+        warm = [obs for obs in self._view.warm if _has_time(obs)][:_MOST_MEASURED]
+        learnt = [*warm, *self._measured]
+        if not learnt:
+            return None
+        rows = self._inputs(self._pool.rows([obs.config for obs in learnt]))
+        times = np.array([_log_time(obs) - self._offset for obs in learnt])
+        extra = np.array([_WARM_NOISE] * len(warm) + [0.0] * len(self._measured))
+        return Residual(rows, times, extra)
+
+    @property
+    def _offset(self) -> float:
+        """Between a logarithm of seconds per token and one of seconds per step."""
+        basis = self._pool.basis
+        return -float(np.log(basis.workload.tokens_per_step / basis.cluster.world_size))
+
+    @cached_property
+    def _fastest(self) -> Observation | None:
+        complete = [obs for obs in self._measured if obs.state is TrialState.COMPLETE]
+        if not complete or self._residual is None:
+            return None
+        times = self._at([obs.config for obs in complete]).mean
+        return complete[int(np.argmin(times))]
+
+    @cached_property
+    def _best(self) -> float:
+        """Log time of the fastest trial as the process sees it, which does not believe one lucky run."""
+        if self._fastest is None:
+            return float(self.time.mean.min())
+        return float(self._at([self._fastest.config]).mean[0])
+
+    def _at(self, configs: Sequence[TrialConfig]) -> Posterior:
+        assert self._residual is not None
+        return self._residual.at(self._inputs(self._pool.rows(configs)), self._inputs([]))
+
+    def _considered(self) -> Sequence[int]:
+        pool = self._pool
+        if pool.is_whole:
+            return range(pool.first)
+        quickest = sorted((obs for obs in self._measured if obs.state is TrialState.COMPLETE), key=_log_time)
+        base = np.arange(pool.first)
+        favourites = base[np.argsort(self._predicted(base), kind="stable")[:_WIDENED]]
+        centres = [*(obs.config for obs in quickest[:_WIDENED]), *(pool.config(int(row)) for row in favourites)]
+        near = [config for centre in centres for config in neighbours(pool.space, centre)]
+        return list(dict.fromkeys([*range(pool.first), *pool.rows(near)]))
+
+    def _predicted(self, rows: Rows) -> Array:
+        return np.asarray(np.log(self._seconds(rows).sum(axis=1)))
+
+    def _seconds(self, rows: Rows) -> Array:
+        factors = np.array([self._known.speed.factors[name] for name in PARTS])
+        return np.asarray(self._pool.parts[rows] * factors)
+
+    def _inputs(self, rows: Sequence[int] | Rows) -> Inputs:
+        index = np.asarray(rows, dtype=np.intp)
+        seconds = self._seconds(index)
+        total = seconds.sum(axis=1)
+        return Inputs(self._pool.common[index], self._pool.knobs[index], seconds / total[:, None], np.log(total))
+
+    def _tests(self, row: int) -> str:
+        own = self._pool.table(row)
+        if self._fastest is None:
+            return "the fastest by prediction"
+        (there,) = self._pool.rows([self._fastest.config])
+        other = self._pool.table(there)
+        if own["backend"] != other["backend"]:
+            return f"{own['backend']} instead of {other['backend']}"
+        changes = [f"{knob} {own[knob]} instead of {other[knob]}" for knob in own if own[knob] != other.get(knob)]
+        more = len(changes) - _MOST_DIFFERENCES
+        return "; ".join(changes[:_MOST_DIFFERENCES]) + (f"; and {more} more" if more > 0 else "")
+
+
+GATE_DEVIATIONS = 2.33
+"""As `tuner.prediction.memory_gate` has it, which judges whatever is proposed."""
+
+
+def _has_time(obs: Observation) -> bool:
+    return obs.measurement is not None and obs.state in (TrialState.COMPLETE, TrialState.INFEASIBLE)
+
+
+def _log_time(obs: Observation) -> float:
+    """Seconds per token of one rank, which is speed's inverse whatever the study's batch."""
+    assert obs.measurement is not None
+    return -float(np.log(obs.measurement.tokens_per_s_per_gpu))

@@ -1,0 +1,132 @@
+"""Optuna's samplers, each a pure function of the trials so far. The only module that imports optuna.
+
+An in-memory Optuna study is rebuilt from the observations for every ask, so that nothing but our own table is
+ever the truth (docs/decisions/0001).
+"""
+
+import importlib.util
+import random
+import warnings
+from collections.abc import Iterator
+from typing import assert_never
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+from optuna.exceptions import ExperimentalWarning
+from optuna.samplers import BaseSampler, GPSampler, TPESampler
+from optuna.trial import FrozenTrial, create_trial
+
+from shardtune.api_schemas.search_space import KnobValue
+from shardtune.api_schemas.trials import TrialState
+from shardtune.tuner.history import Observation
+from shardtune.tuner.search.samplers.draw import Draw, SearchView
+from shardtune.tuner.search.space import Chooser, Space
+
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+warnings.filterwarnings("ignore", category=ExperimentalWarning, message=".*group.*")
+
+STARTUP_TRIALS = 6
+"""Finished trials, the seeds among them, before a sampler of Optuna's replaces random sampling."""
+_DRAWS = 8
+_RANDOM_DRAWS = 64
+OF_ANOTHER_STUDY = "of_another_study"
+"""Marks the trials that the sampler sees and this study did not run."""
+GP_NEEDS = ("scipy", "torch")
+"""Packages of Optuna's Gaussian process that the service does not bring."""
+
+
+def gp_is_installed() -> bool:
+    """Whether Optuna's Gaussian process can be used here."""
+    return all(importlib.util.find_spec(name) is not None for name in GP_NEEDS)
+
+
+def uniform(view: SearchView) -> Iterator[Draw | None]:
+    """Each knob at random."""
+    rng = random.Random(view.seed)
+    for _ in range(_RANDOM_DRAWS):
+        config = view.space.sample(lambda _, values: rng.choice(values))
+        yield None if config is None else Draw(config)
+
+
+def tpe(view: SearchView) -> Iterator[Draw | None]:
+    """Tree-structured Parzen estimator."""
+    sampler = TPESampler(
+        n_startup_trials=STARTUP_TRIALS, multivariate=True, group=True, constant_liar=True, seed=view.seed
+    )
+    return _draws(view, sampler)
+
+
+def gp(view: SearchView) -> Iterator[Draw | None]:
+    """Gaussian process with Matern 5/2 kernel and log expected improvement."""
+    return _draws(view, GPSampler(n_startup_trials=STARTUP_TRIALS, seed=view.seed, deterministic_objective=False))
+
+
+def _draws(view: SearchView, sampler: BaseSampler) -> Iterator[Draw | None]:
+    """Draws of one sampler. Those before stay in its study as running, which keeps it from repeating them.
+
+    Trials of another study come first (TPE weighs what is older less) and are marked.
+    """
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    for obs in view.warm:
+        earlier = _told(view.space, obs)
+        if earlier is not None:
+            earlier.set_user_attr(OF_ANOTHER_STUDY, True)
+            study.add_trial(earlier)
+    study.add_trials([trial for obs in view.history if (trial := _told(view.space, obs)) is not None])
+    for _ in range(_DRAWS):
+        config = view.space.sample(_chooser(study.ask()))
+        yield None if config is None else Draw(config)
+
+
+def _chooser(trial: optuna.Trial) -> Chooser:
+    def choose(param: str, values: tuple[KnobValue, ...]) -> KnobValue:
+        if _is_ordered(values):
+            return values[trial.suggest_int(param, 0, len(values) - 1)]
+        chosen = trial.suggest_categorical(param, values)
+        assert chosen is not None
+        return chosen
+
+    return choose
+
+
+def _told(space: Space, obs: Observation) -> FrozenTrial | None:
+    """The observation as Optuna sees it; None where it has nothing to learn.
+
+    An infeasible trial is PRUNED with a violated constraint: told as FAIL, TPE proposes the same again. So is one that
+    crashed twice; any other failure says nothing about the configuration. Sizes outside the space are told as the nearest inside, but only
+    of complete trials: that one value is too much does not condemn its neighbour.
+    """
+    if obs.state in (TrialState.FAILED, TrialState.CANCELLED) and not obs.is_no_choice:
+        return None
+    try:
+        answers = space.answers_of(obs.config, exact=obs.is_no_choice)
+    except ValueError:
+        return None
+    params: dict[str, KnobValue] = {}
+    distributions: dict[str, BaseDistribution] = {}
+    for question, value in answers:
+        ordered = _is_ordered(question.values)
+        params[question.param] = question.values.index(value) if ordered else value
+        distributions[question.param] = (
+            IntDistribution(0, len(question.values) - 1) if ordered else CategoricalDistribution(question.values)
+        )
+    match obs.state:
+        case TrialState.COMPLETE if obs.measurement is not None:
+            value = obs.measurement.tokens_per_s_per_gpu
+            return create_trial(value=value, params=params, distributions=distributions, constraints={"feasible": 0.0})
+        case TrialState.INFEASIBLE | TrialState.PRUNED | TrialState.FAILED:
+            violated = {"feasible": 1.0 if obs.is_no_choice else 0.0}
+            state = optuna.trial.TrialState.PRUNED
+            return create_trial(state=state, params=params, distributions=distributions, constraints=violated)
+        case TrialState.RUNNING | TrialState.WAITING:
+            return create_trial(state=optuna.trial.TrialState.RUNNING, params=params, distributions=distributions)
+        case TrialState.COMPLETE | TrialState.CANCELLED:
+            # Nothing is known of the configuration.
+            return None
+        case _:
+            assert_never(obs.state)
+
+
+def _is_ordered(values: tuple[KnobValue, ...]) -> bool:
+    """Numbers in rising order are sampled by position, so that neighbours teach about each other."""
+    return len(values) > 2 and not any(isinstance(value, bool | str) for value in values)

@@ -30,7 +30,7 @@ def report(tables: Sequence[Table], chosen: dict[str, samplers.Entry], seeds: in
 
 def _of_table(table: Table, chosen: dict[str, samplers.Entry], seeds: int) -> dict[str, Any]:
     good, count = scores.within_goal(table), len(table.space.measured)
-    expected = scores.random_curve(table, [table.share(key) for key in table.runs])
+    expected = scores.random_curve([table.share(key) for key in table.runs])
     found = {}
     for name, entry in chosen.items():
         replays = [replay(table, entry.start(table, seed), seed, count) for seed in range(seeds)]

@@ -39,7 +39,7 @@ def mean_curve(replays: Sequence[Replay]) -> np.ndarray[Any, np.dtype[np.float64
     return np.mean(np.array(rows), axis=0)
 
 
-def random_curve(table: Table, shares: Sequence[float]) -> list[float]:
+def random_curve(shares: Sequence[float]) -> list[float]:
     """Expected best share after n draws without repeats, exactly: the order statistics of the shares given."""
     ordered = np.sort(np.asarray(shares))
     total, curve = len(ordered), []

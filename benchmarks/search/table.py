@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import median
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import ValidationError
 
@@ -29,7 +29,8 @@ from shardtune.service.cli.study_file import error_lines, read_json_object, stud
 from shardtune.tuner.objective import available_gib
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.traced_shape import of_study
-from shardtune.tuner.search.space import build
+from shardtune.tuner.search.seeds import seed_configs
+from shardtune.tuner.search.space import Space, build
 
 COLUMNS = ("config", "round", "step_time_s", "half_width_s", "peak_allocated_mib", "failure", "wall_s")
 _NEEDED = ("config", "step_time_s", "failure")
@@ -133,8 +134,10 @@ def read(folder: Path) -> Table:
         space = build(spec.workload, cluster, profile, spec.space, nvme=spec.space.allow_nvme)
         measured = _runs(folder / "runs.csv")
         keyed = {space.canonical(config): runs for config, runs in measured.items()}
+        given = [spec.baseline, *(config for config, _ in seed_configs(space, cluster, None))]
         for config in measured:
-            _check_inside(space, config, spec.baseline, folder)
+            if config not in given:
+                _check_inside(space, config, folder)
     except ValueError as error:
         raise InputError(f"{folder}: {error}") from None
     by_key: dict[str, tuple[Run, ...]] = defaultdict(tuple)
@@ -147,15 +150,15 @@ def read(folder: Path) -> Table:
     return table
 
 
-def _check_inside(space: Any, config: TrialConfig, baseline: object, folder: Path) -> None:
+def _check_inside(space: Space, config: TrialConfig, folder: Path) -> None:
+    """What a study would try: the values of its space. Its starting configurations may have others."""
     try:
         space.answers_of(config, exact=True)
     except ValueError as error:
-        if config != baseline:
-            raise InputError(
-                f"{folder / 'runs.csv'}: config ({config.describe()}) is outside the study's space: {error}; "
-                "drop its lines, or widen space in study.json"
-            ) from None
+        raise InputError(
+            f"{folder / 'runs.csv'}: config ({config.describe()}) is outside the study's space: {error}; "
+            "drop its lines, or widen space in study.json"
+        ) from None
 
 
 def _model(kind: type[T], path: Path) -> T:

@@ -7,7 +7,8 @@ from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.tuner.search.space import Chooser, Space, choices
 from shardtune.tuner.search.space.define_by_run import Question
 from shardtune.tuner.search.space.domains import Domains
-from shardtune.tuner.search.space.flat import flatten, unflatten
+from shardtune.tuner.search.space.flat import unflatten
+from shardtune.tuner.search.space.legal_values import Flat
 from shardtune.tuner.search.space.limits import KnobLimits
 from shardtune.tuner.search.space.space import Narrow
 
@@ -18,7 +19,7 @@ class TableSpace(Space):
     def __init__(self, domains: Domains, limits: KnobLimits, measured: tuple[TrialConfig, ...]) -> None:
         super().__init__(domains, limits)
         self.measured = measured
-        self._tables_of = [flatten(config) for config in measured]
+        self._places = [self._place(config) for config in measured]
 
     def sample(self, chooser: Chooser) -> TrialConfig | None:
         """Draw a measured configuration."""
@@ -27,7 +28,7 @@ class TableSpace(Space):
         def answer(question: Question) -> KnobValue:
             nonlocal left
             wanted = question.values[0] if len(question.values) == 1 else chooser(question.param, question.values)
-            there = [self._tables_of[index].get(question.knob) for index in left]
+            there = [self._places[index].get(question.knob) for index in left]
             known = tuple(value for value in question.values if choices.position(value, tuple(v for v in there if v is not None)) is not None)  # fmt: skip
             if not known:
                 return wanted
@@ -38,6 +39,13 @@ class TableSpace(Space):
 
         drawn = unflatten(self._walk(answer))
         return self.measured[left[0]] if left else drawn
+
+    def _place(self, config: TrialConfig) -> Flat:
+        """Where draws find it: a documented default's size that the search would not try counts as the nearest."""
+        try:
+            return {question.knob: value for question, value in self.answers_of(config)}
+        except ValueError:
+            return {}
 
     def enumerate(self, narrow: Narrow | None = None) -> Iterator[TrialConfig]:
         """Every measured configuration, in the table's order; never narrowed."""

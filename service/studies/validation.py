@@ -9,6 +9,7 @@ from shardtune.service.http.errors import from_value_error, invalid
 from shardtune.tuner import baseline
 from shardtune.tuner.baseline import ResolvedBaseline
 from shardtune.tuner.search import space
+from shardtune.tuner.search.samplers import optuna_samplers
 
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
@@ -21,9 +22,10 @@ def check(spec: StudySpec, cluster: Cluster, has_nvme: bool) -> ResolvedBaseline
     """The baseline as a configuration of ours, with notes on the way there.
 
     Raises:
-        Invalid: the baseline contradicts the workload, no batch or mesh comes out, or the limits leave nothing.
+        Invalid: the sampler is not installed, the baseline contradicts the workload, no batch or mesh comes out, or the limits leave nothing.
     """
     _check_positions(spec)
+    _check_sampler(spec)
     try:
         resolved = baseline.resolve_with_notes(spec.baseline, spec.workload, cluster)
     except ValueError as error:
@@ -34,6 +36,17 @@ def check(spec: StudySpec, cluster: Cluster, has_nvme: bool) -> ResolvedBaseline
         field = "workload" if str(error).startswith("global_batch") else ""
         raise from_value_error(field, error) from error
     return resolved
+
+
+def _check_sampler(spec: StudySpec) -> None:
+    if spec.sampler == "gp" and not optuna_samplers.gp_is_installed():
+        needs = " and ".join(optuna_samplers.GP_NEEDS)
+        raise invalid(
+            "sampler",
+            "gp",
+            f"sampler ('gp') needs {needs} in the service's environment, where they are not; "
+            "install shardtune[gp] there, or use guided, tpe or random",
+        )
 
 
 def _check_positions(spec: StudySpec) -> None:

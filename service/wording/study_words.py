@@ -73,6 +73,12 @@ def predicted(trial: Trial) -> str:
     return f" (predicted: {speed}{gib(made.memory_gib)} GiB)"
 
 
+def tested(trial: Trial) -> str:
+    """What the sampler tried with it; empty where it was a seed, or the sampler cannot say."""
+    why = trial.reason
+    return "" if why is None else f" (tried: {why.tests}; expected gain {why.expected_gain:.1%})"
+
+
 def restarted(check: RestartCheck) -> str:
     """What the check of the winner's own checkpoint came to."""
     if check.outcome != RestartOutcome.PASSED:

@@ -49,6 +49,7 @@ class StudyForm(BaseModel):
     max_trials: str = "14"
     max_gpu_seconds: str = ""
     baseline: str = Field(default="", max_length=_LONGEST)
+    sampler: str = "guided"
 
 
 class FormErrors(Exception):
@@ -165,6 +166,7 @@ def study_request(form: StudyForm, live: Sequence[WorkerRow]) -> StudyRequest:
         },
         "cluster": cluster_of(form, live),
         "budget": budget,
+        "sampler": form.sampler,
     }
     if form.baseline.strip():
         values["baseline"] = _json_object("baseline", form.baseline, "a configuration or a DeepSpeed JSON")

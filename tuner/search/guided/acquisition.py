@@ -24,6 +24,7 @@ _MEMORY_NOISE = 0.01
 _LEAST_SIGMA = 0.03
 _STARTUP_S, _STEPS = 5.0, 20.0
 """Of a trial, before one has been measured."""
+_MOST_FINISHED = 200
 _JUDGED_BY_PEAK = (FailureKind.OVER_LIMIT,)
 _erf = np.vectorize(math.erf, otypes=[float])
 
@@ -66,7 +67,8 @@ def infeasible_probability(
     pool: Pool, rows: Rows, history: Sequence[Observation], known: MemoryCalibration, limit_gib: float
 ) -> Array:
     """That a candidate needs too much memory, or fails as measured ones that are like it."""
-    finished = [obs for obs in history if not obs.state.is_open and obs.state is not TrialState.CANCELLED]
+    ended = [obs for obs in history if not obs.state.is_open and obs.state is not TrialState.CANCELLED]
+    finished = ended[-_MOST_FINISHED:]
     at = pool.rows([obs.config for obs in finished])
     too_large = _too_large(pool, rows, finished, at, known, limit_gib)
     failed = np.array([_failed(obs) for obs in finished], dtype=float)

@@ -25,7 +25,7 @@ from shardtune.tuner.search.space.legal_values import Flat
 
 ENUMERATED = 20_000
 """A space up to this size is looked at whole."""
-DRAWN = 4_000
+DRAWN = 2_500
 """Of a larger one."""
 _CHUNK = 4_000
 _CORNERS = 200

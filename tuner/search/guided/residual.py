@@ -6,6 +6,7 @@ large and how smooth g is, and the noise between runs are weighed by marginal li
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -21,8 +22,9 @@ NOISE = ((0.01, 0.0), (0.03, 0.0), (0.08, -1.0))
 """Between runs of one configuration."""
 _LEVEL, _PARTS = 0.5, 0.15
 """Standard deviations of b and of the logarithm of a part's rate."""
-_MOST_FITTED = 80
+_MOST_FITTED = 60
 _MODELS = 3
+"""Of the grid, that are averaged."""
 
 
 @dataclass(frozen=True)
@@ -73,35 +75,51 @@ class Residual:
         """What is left of the prediction: 1 all of it, 0 nothing."""
         return sum(weight * model.trust for weight, model in self._models)
 
+    def mean(self, rows: Inputs) -> Array:
+        """Expected log time."""
+        return np.asarray(
+            sum(weight * self._mean(model, rows, self._across(model, rows)) for weight, model in self._models)
+        )
+
     def at(self, rows: Inputs, pending: Inputs) -> Posterior:
         """Distributions of log time; what runs now counts as measured at its mean, so it narrows them and moves nothing."""
         means, variances = [], []
         for _, model in self._models:
-            mean = self._mean(model, rows)
-            means.append(mean)
-            variances.append(self._variance(model, rows, pending))
+            across = self._across(model, rows)
+            means.append(self._mean(model, rows, across))
+            variances.append(self._variance(model, rows, pending, across))
         weights = np.array([weight for weight, _ in self._models])[:, None]
         mean = (weights * np.array(means)).sum(axis=0)
         variance = (weights * (np.array(variances) + (np.array(means) - mean) ** 2)).sum(axis=0)
         return Posterior(mean, np.sqrt(variance))
 
-    def _mean(self, model: _Model, rows: Inputs) -> Array:
-        known = _covariance(self._rows, self._rows, model) + np.diag(model.noise**2 + self._extra)
-        weights = np.linalg.solve(known, self._target(model.trust, self._rows))
+    def _across(self, model: _Model, rows: Inputs) -> Array:
+        return _covariance(self._rows, rows, model)
+
+    def _mean(self, model: _Model, rows: Inputs, across: Array) -> Array:
         centre = self._centre[0] + model.trust * (rows.predicted - self._centre[1])
-        return np.asarray(centre + _covariance(rows, self._rows, model) @ weights)
+        return np.asarray(centre + self._weights[model] @ across)
+
+    @cached_property
+    def _weights(self) -> dict[_Model, Array]:
+        made = {}
+        for _, model in self._models:
+            known = _covariance(self._rows, self._rows, model) + np.diag(model.noise**2 + self._extra)
+            made[model] = np.linalg.solve(known, self._target(model.trust, self._rows))
+        return made
 
     def _target(self, trust: float, rows: Inputs) -> Array:
         return np.asarray(self._measured - trust * (rows.predicted - self._centre[1]))
 
-    def _variance(self, model: _Model, rows: Inputs, pending: Inputs) -> Array:
-        seen = _joined(self._rows, pending)
+    def _variance(self, model: _Model, rows: Inputs, pending: Inputs, across: Array) -> Array:
+        seen = _joined(self._rows, pending) if len(pending.predicted) else self._rows
+        if len(pending.predicted):
+            across = np.vstack([across, _covariance(pending, rows, model)])
         extra = np.append(self._extra, np.zeros(len(pending.predicted)))
         known = _covariance(seen, seen, model) + np.diag(model.noise**2 + extra)
-        across = _covariance(seen, rows, model)
-        explained = np.linalg.solve(np.linalg.cholesky(known), across)
+        explained = across * (np.linalg.inv(known) @ across)
         own = model.amplitude**2 + _LEVEL**2 + _PARTS**2 * (rows.shares**2).sum(axis=1)
-        return np.asarray(np.maximum(own - (explained**2).sum(axis=0), 1e-8))
+        return np.asarray(np.maximum(own - explained.sum(axis=0), 1e-8))
 
     def _weigh(self, noise: float | None) -> list[tuple[float, _Model]]:
         count = min(len(self._measured), _MOST_FITTED)
@@ -156,5 +174,14 @@ def _likeness(left: Inputs, right: Inputs, length: float) -> Array:
 def matern(left: Array, right: Array, length: float) -> Array:
     """Matern 5/2 correlation."""
     squared = (left**2).sum(axis=1)[:, None] + (right**2).sum(axis=1) - 2.0 * left @ right.T
-    scaled = np.sqrt(5.0 * np.maximum(squared, 0.0)) / length
-    return np.asarray((1.0 + scaled + scaled**2 / 3.0) * np.exp(-scaled))
+    # In place: these are the largest arrays of an ask.
+    np.maximum(squared, 0.0, out=squared)
+    squared *= 5.0 / length**2
+    scaled = np.sqrt(squared)
+    squared /= 3.0
+    squared += scaled
+    squared += 1.0
+    np.negative(scaled, out=scaled)
+    np.exp(scaled, out=scaled)
+    squared *= scaled
+    return np.asarray(squared)

@@ -22,7 +22,7 @@ from shardtune.tuner.search.guided.pool import Pool, neighbours
 from shardtune.tuner.search.guided.residual import Inputs, Posterior, Residual
 from shardtune.tuner.search.samplers.draw import Draw, SearchView
 
-_SHORTLIST = 1_500
+_SHORTLIST = 400
 """Best by prediction, and as many others of a larger pool, which change with every trial."""
 _MOST_MEASURED = 200
 """Trials the process is learnt from: the newest and the fastest."""
@@ -159,7 +159,7 @@ class Standing:
         complete = [obs for obs in self._measured if obs.state is TrialState.COMPLETE]
         if not complete or self._residual is None:
             return None
-        times = self._at([obs.config for obs in complete]).mean
+        times = self._expected([obs.config for obs in complete])
         return complete[int(np.argmin(times))]
 
     @cached_property
@@ -167,11 +167,11 @@ class Standing:
         """Log time of the fastest trial as the process sees it, which does not believe one lucky run."""
         if self._fastest is None:
             return float(self.time.mean.min())
-        return float(self._at([self._fastest.config]).mean[0])
+        return float(self._expected([self._fastest.config])[0])
 
-    def _at(self, configs: Sequence[TrialConfig]) -> Posterior:
+    def _expected(self, configs: Sequence[TrialConfig]) -> Array:
         assert self._residual is not None
-        return self._residual.at(self._inputs(self._pool.rows(configs)), self._inputs([]))
+        return self._residual.mean(self._inputs(self._pool.rows(configs)))
 
     def _considered(self) -> Sequence[int]:
         pool = self._pool

@@ -1,0 +1,138 @@
+"""The guided sampler: it begins where the prediction points, and goes where the measurements do."""
+
+import numpy as np
+import pytest
+
+from shardtune.api_schemas.failures import Failure, FailureKind
+from shardtune.api_schemas.search_space import SpaceLimits
+from shardtune.api_schemas.trials import TrialState
+from shardtune.tuner.history import Observation
+from shardtune.tuner.prediction.calibration import NOTHING_LEARNT
+from shardtune.tuner.prediction.learning import predict_speeds
+from shardtune.tuner.search.guided.pool import Pool, PredictionBasis, evenly, neighbours
+from shardtune.tuner.search.guided.residual import Inputs, Residual
+from shardtune.tuner.search.guided.sampler import GuidedSampler, Knowledge
+from shardtune.tuner.search.suggest import next_config
+from tests.support.tuner_cases import WORKLOAD, complete, cpu, gpus, measured, open_gate, shape, space_of
+
+TWO_BACKENDS = SpaceLimits(backends=("ddp", "fsdp2"))
+
+
+@pytest.fixture(scope="module")
+def pool():
+    space = space_of(cpu(), TWO_BACKENDS)
+    return Pool(space, PredictionBasis(shape("llama-tiny"), WORKLOAD, cpu()))
+
+
+def ask(pool, history, limit_gib=4.0, seed=0):
+    return next_config(pool.space, (), history, (), open_gate, seed, (), GuidedSampler(pool, Knowledge(limit_gib)))
+
+
+def predicted(pool, configs):
+    return predict_speeds(pool.basis.shape, WORKLOAD, pool.basis.cluster, configs, NOTHING_LEARNT)
+
+
+def test_the_first_trial_is_the_fastest_by_prediction(pool):
+    everything = list(pool.space.enumerate())
+    best = predicted(pool, everything).max()
+    found = ask(pool, [])
+    assert predicted(pool, [found.config])[0] == pytest.approx(best)
+    assert found.reason is not None and found.reason.tests == "the fastest by prediction"
+
+
+def test_the_same_history_gives_the_same_suggestion_from_a_new_pool(pool):
+    history = [complete(i, config, 100.0 + i) for i, config in zip(range(5), evenly(pool.space, 40), strict=False)]
+    again = Pool(space_of(cpu(), TWO_BACKENDS), pool.basis)
+    assert ask(pool, history) == ask(again, history)
+
+
+def test_what_the_prediction_does_not_see_is_learnt_from_the_trials(pool):
+    """Every configuration with `gradient_as_bucket_view` is twice as fast as predicted."""
+
+    def speed(config):
+        return float(predicted(pool, [config])[0]) * (
+            2.0 if getattr(config.strategy, "gradient_as_bucket_view", 0) else 1.0
+        )
+
+    best = max(map(speed, pool.space.enumerate()))
+    history = []
+    for number in range(12):
+        config = ask(pool, history).config
+        history.append(complete(number, config, speed(config)))
+    assert max(map(speed, (obs.config for obs in history))) > 0.97 * best
+
+
+def test_a_running_trial_is_not_proposed_again_and_makes_the_next_one_differ(pool):
+    history = [complete(i, config, 100.0) for i, config in zip(range(3), evenly(pool.space, 40), strict=False)]
+    first = ask(pool, history).config
+    second = ask(pool, [*history, Observation(3, first, "sampler", TrialState.RUNNING)]).config
+    assert second not in (None, first)
+
+
+def test_a_trial_says_what_it_is_expected_to_gain_and_what_it_tests(pool):
+    history = [complete(i, config, 100.0) for i, config in zip(range(3), evenly(pool.space, 40), strict=False)]
+    reason = ask(pool, history).reason
+    assert reason is not None and reason.expected_gain > 0 and 0 < reason.probability_faster <= 1
+    assert reason.low_tokens_per_s_per_gpu < reason.tokens_per_s_per_gpu < reason.high_tokens_per_s_per_gpu
+    assert " instead of " in reason.tests
+
+
+def test_more_memory_than_there_is_is_learnt_from_the_peaks_that_were_measured(pool):
+    """Peaks are all 1.6 times what is predicted: the sampler, unlike the gate, keeps away from what that leaves too large."""
+    sizes = pool.peak_gib[: pool.first]
+    limit = float(np.median(sizes)) * 1.6
+
+    def observe(number, config):
+        (row,) = pool.rows([config])
+        peak = 1.6 * float(pool.peak_gib[row])
+        ran = measured(float(predicted(pool, [config])[0]), memory_gib=peak)
+        if peak <= limit:
+            return Observation(number, config, "sampler", TrialState.COMPLETE, ran)
+        failure = Failure(kind=FailureKind.OVER_LIMIT, message="too much", peak_allocated_gib=peak)
+        return Observation(number, config, "sampler", TrialState.INFEASIBLE, ran, failure)
+
+    history = []
+    for number in range(14):
+        history.append(observe(number, ask(pool, history, limit).config))
+    assert sum(obs.state is TrialState.INFEASIBLE for obs in history[4:]) <= 1
+
+
+def test_of_a_large_space_a_draw_and_the_neighbours_of_the_fastest_are_candidates():
+    space = space_of(gpus(1, 4))
+    some = next(iter(evenly(space, 3)))
+    near = list(neighbours(space, some))
+    assert near and all(space.contains(config) for config in near)
+    assert some not in near and len({config.content_key() for config in near}) == len(near)
+    drawn = list(evenly(space, 200))
+    assert {config.backend for config in drawn} == {"ddp", "zero", "fsdp1", "fsdp2"}
+    assert drawn == list(evenly(space, 200))
+
+
+def inputs(predicted_times, knob):
+    knobs = np.array(knob, dtype=float)[:, None]
+    shares = np.full((len(knob), 1), 1.0)
+    return Inputs(knobs, knobs, shares, np.array(predicted_times, dtype=float))
+
+
+@pytest.mark.parametrize(("sign", "low", "high"), [(1.0, 0.9, 1.0), (-1.0, 0.0, 0.3)])
+def test_predictions_that_trials_contradict_lose_their_weight(sign, low, high):
+    rng = np.random.default_rng(0)
+    times = rng.normal(0, 0.5, 12)
+    process = Residual(inputs(sign * times, rng.uniform(0, 1, 12)), times + rng.normal(0, 0.02, 12), np.zeros(12))
+    assert low <= process.trust <= high
+
+
+def test_the_process_reproduces_what_was_measured_and_is_unsure_elsewhere():
+    rows = inputs([0.0, 0.0, 0.0], [0.0, 0.1, 0.2])
+    process = Residual(rows, np.log([1.0, 1.1, 1.2]), np.zeros(3))
+    near, far = process.at(rows, inputs([], [])), process.at(inputs([0.0], [5.0]), inputs([], []))
+    assert near.mean == pytest.approx(np.log([1.0, 1.1, 1.2]), abs=0.05)
+    assert far.deviation[0] > 2 * near.deviation.max()
+
+
+def test_a_pending_trial_narrows_the_distribution_and_moves_nothing():
+    rows, elsewhere = inputs([0.0, 0.0], [0.0, 1.0]), inputs([0.0], [4.0])
+    process = Residual(rows, np.array([0.0, 0.3]), np.zeros(2))
+    without, with_it = process.at(elsewhere, inputs([], [])), process.at(elsewhere, elsewhere)
+    assert with_it.mean == pytest.approx(without.mean)
+    assert with_it.deviation[0] < without.deviation[0]

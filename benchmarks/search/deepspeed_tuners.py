@@ -8,7 +8,9 @@ import importlib
 import json
 import logging
 import random
+import sys
 import tempfile
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +39,10 @@ class DeepSpeedAsk:
     """One tuner on one table."""
 
     def __init__(self, name: str, table: Table, seed: int) -> None:
+        # DeepSpeed's log goes to what was standard output when it was imported, where the figures belong.
+        with redirect_stdout(sys.stderr):
+            tuners = importlib.import_module("deepspeed.autotuning.tuner")
         logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
-        tuners = importlib.import_module("deepspeed.autotuning.tuner")
         self._table, self._name = table, name
         self._configs = list(table.space.measured)
         self._manager, self._folder = ResourceManager(), tempfile.TemporaryDirectory()

@@ -1,6 +1,6 @@
 """Who proposes a study's trials: the sampler its user named, with what is known of the hardware."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.service.planning.planner_cache import PlannerCache
@@ -12,7 +12,7 @@ from shardtune.tuner.search import seeds
 from shardtune.tuner.search.guided.pool import Pool, PredictionBasis
 from shardtune.tuner.search.guided.sampler import GuidedSampler, Knowledge
 from shardtune.tuner.search.samplers import optuna_samplers
-from shardtune.tuner.search.samplers.draw import Sampler
+from shardtune.tuner.search.samplers.draw import Draw, Sampler, SearchView
 from shardtune.tuner.search.space import Space
 
 _OF_OPTUNA: dict[str, Sampler] = {
@@ -31,11 +31,15 @@ def of(seen: StudySnapshot, space: Space, shape: ModelShape | None, planner_cach
         return optuna_samplers.tpe
     basis = PredictionBasis(shape, spec.workload, seen.cluster, seen.hardware)
     measured = "" if seen.hardware is None else seen.hardware.content_key()
-    pool = planner_cache.pool(seen.study_id, measured, lambda: Pool(space, basis))
-    if not pool.knows_speed:
-        return optuna_samplers.tpe
     limit = available_gib(seen.cluster, spec.objective)
-    return GuidedSampler(pool, Knowledge(limit, known.speed, learning.memory_of(known, shape)))
+    learnt = Knowledge(limit, known.speed, learning.memory_of(known, shape))
+
+    def guided(view: SearchView) -> Iterator[Draw | None]:
+        # The pool takes a second to make, which seeds do not need.
+        pool = planner_cache.pool(seen.study_id, measured, lambda: Pool(space, basis))
+        return GuidedSampler(pool, learnt)(view) if pool.knows_speed else optuna_samplers.tpe(view)
+
+    return guided
 
 
 def seeds_of(seen: StudySnapshot, given: seeds.Seeds, shape: ModelShape | None) -> seeds.Seeds:

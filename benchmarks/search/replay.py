@@ -103,7 +103,7 @@ def _learnt(table: Table, history: Sequence[Observation]) -> Calibrations:
         [measurement for _, measurement in measured],
         table.hardware.measured,
     )
-    return learning.learn([group] if measured else [])
+    return learning.learn(learning.compare(group) if measured else [])
 
 
 def _observed(table: Table, config: TrialConfig, run: Run, number: int) -> Observation:

@@ -50,9 +50,9 @@ class Replay:
 
     @property
     def gpu_seconds_to_goal(self) -> float | None:
-        """The same in GPU-seconds."""
+        """The same in GPU-seconds; None also where the table does not say what its runs took."""
         trials = self.trials_to_goal
-        return None if trials is None else self.gpu_seconds[trials - 1]
+        return None if trials is None else self.gpu_seconds[trials - 1] or None
 
 
 def replay(table: Table, ask: Ask, seed: int, most: int) -> Replay:

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 PARTS = ("matmul", "vector_matmul", "attention", "elementwise", "launch", "backend", "communication", "step")
-_SHARED_SIGMA = 0.4
+SHARED_SIGMA = 0.4
 """Spread of log(measured / predicted) between sources before calibration (docs/measurements/predictor.md)."""
 PART_SIGMA = 0.35
 CPU_PART_SIGMA = 1.0
 """A CPU's parts are known to their order of magnitude only."""
-_NOISE_SIGMA = 0.06
+NOISE_SIGMA = 0.06
 """Spread within one source and GPU after it."""
 _ITERATIONS = 12
 _DEVIATIONS = 1.645
@@ -68,20 +68,20 @@ def fit_speed(
     table = np.array([[max(row[name], 0.0) for name in PARTS] for row in parts])
     target = np.log(np.asarray(measured_s, dtype=float))
     theta = np.zeros(1 + len(PARTS))
-    precision = np.diag([1 / _SHARED_SIGMA**2, *[1 / part_sigma**2] * len(PARTS)])
+    precision = np.diag([1 / SHARED_SIGMA**2, *[1 / part_sigma**2] * len(PARTS)])
     weights = np.ones(len(target))
     for _ in range(_ITERATIONS):
         scaled = table * np.exp(theta[0] + theta[1:])
         total = scaled.sum(axis=1)
         residual = target - np.log(total)
         # Huber weights: one odd row (a cold node, a padded batch) must not move the factors.
-        weights = np.minimum(1.0, 2 * _NOISE_SIGMA / np.maximum(np.abs(residual), 1e-9))
+        weights = np.minimum(1.0, 2 * NOISE_SIGMA / np.maximum(np.abs(residual), 1e-9))
         jacobian = np.column_stack([np.ones(len(total)), scaled / total[:, None]])
-        weighted = jacobian * (weights / _NOISE_SIGMA**2)[:, None]
+        weighted = jacobian * (weights / NOISE_SIGMA**2)[:, None]
         theta = theta + np.linalg.solve(weighted.T @ jacobian + precision, weighted.T @ residual - precision @ theta)
     factors = {name: float(np.exp(theta[0] + theta[1 + i])) for i, name in enumerate(PARTS)}
-    spread = float(np.sqrt(np.average(residual**2, weights=weights))) if len(target) > 2 else _NOISE_SIGMA
-    return SpeedCalibration(factors=factors, sigma=max(spread, _NOISE_SIGMA / 2), rows=len(target))
+    spread = float(np.sqrt(np.average(residual**2, weights=weights))) if len(target) > 2 else NOISE_SIGMA
+    return SpeedCalibration(factors=factors, sigma=max(spread, NOISE_SIGMA / 2), rows=len(target))
 
 
 @dataclass(frozen=True)

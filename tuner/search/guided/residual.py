@@ -23,6 +23,7 @@ NOISE = ((0.01, 0.0), (0.03, 0.0), (0.08, -1.0))
 _LEVEL, _PARTS = 0.5, 0.15
 """Standard deviations of b and of the logarithm of a part's rate."""
 _MOST_FITTED = 60
+_MOST_LEVERAGE = 0.9
 _MODELS = 3
 """Of the grid, that are averaged."""
 
@@ -63,12 +64,14 @@ class Posterior:
 class Residual:
     """The process, given measured rows."""
 
-    def __init__(self, rows: Inputs, measured: Array, extra_noise: Array, noise: float | None = None) -> None:
-        """`measured`: logarithms; `extra_noise`: standard deviations on top; `noise`: between runs, where it is known."""
+    def __init__(self, rows: Inputs, measured: Array, extra_noise: Array, unseen: Array | None = None) -> None:
+        """`measured`: logarithms; `extra_noise`: standard deviations on top; `unseen`: what would have been predicted
+        for each row had it not been there to calibrate on, by which the prediction is judged."""
         self._rows, self._extra = rows, extra_noise**2
+        self._unseen = rows.predicted if unseen is None else unseen
         self._centre = (float(np.mean(measured)), float(np.mean(rows.predicted)))
         self._measured = measured - self._centre[0]
-        self._models = self._weigh(noise)
+        self._models = self._weigh()
 
     @property
     def trust(self) -> float:
@@ -105,11 +108,11 @@ class Residual:
         made = {}
         for _, model in self._models:
             known = _covariance(self._rows, self._rows, model) + np.diag(model.noise**2 + self._extra)
-            made[model] = np.linalg.solve(known, self._target(model.trust, self._rows))
+            made[model] = np.linalg.solve(known, self._target(model.trust))
         return made
 
-    def _target(self, trust: float, rows: Inputs) -> Array:
-        return np.asarray(self._measured - trust * (rows.predicted - self._centre[1]))
+    def _target(self, trust: float) -> Array:
+        return np.asarray(self._measured - trust * (self._rows.predicted - self._centre[1]))
 
     def _variance(self, model: _Model, rows: Inputs, pending: Inputs, across: Array) -> Array:
         seen = _joined(self._rows, pending) if len(pending.predicted) else self._rows
@@ -121,29 +124,28 @@ class Residual:
         own = model.amplitude**2 + _LEVEL**2 + _PARTS**2 * (rows.shares**2).sum(axis=1)
         return np.asarray(np.maximum(own - explained.sum(axis=0), 1e-8))
 
-    def _weigh(self, noise: float | None) -> list[tuple[float, _Model]]:
+    def _weigh(self) -> list[tuple[float, _Model]]:
         count = min(len(self._measured), _MOST_FITTED)
         rows = self._rows.newest(count)
         found: list[tuple[float, _Model]] = []
-        noises = NOISE if noise is None else ((noise, 0.0),)
         for length, length_prior in _LENGTH:
             likeness = _likeness(rows, rows, length)
             for amplitude, amplitude_prior in _AMPLITUDE:
-                for spread, noise_prior in noises:
+                for spread, noise_prior in NOISE:
                     prior = length_prior + amplitude_prior + noise_prior
                     covariance = amplitude**2 * likeness + _shared(rows, rows)
                     covariance += np.diag(spread**2 + self._extra[-count:])
-                    for trust, evidence in self._evidence(covariance, rows, count):
+                    for trust, evidence in self._evidence(covariance, count):
                         found.append((prior + evidence, _Model(trust, amplitude, length, spread)))
         found.sort(key=lambda one: -one[0])
         best = found[:_MODELS]
         weights = np.exp(np.array([one[0] - best[0][0] for one in best]))
         return [(float(weight / weights.sum()), model) for weight, (_, model) in zip(weights, best, strict=True)]
 
-    def _evidence(self, covariance: Array, rows: Inputs, count: int) -> list[tuple[float, float]]:
+    def _evidence(self, covariance: Array, count: int) -> list[tuple[float, float]]:
         factor = np.linalg.cholesky(covariance)
-        measured = self._measured[-count:]
-        targets = np.column_stack([measured - trust * (rows.predicted - self._centre[1]) for trust, _ in _TRUST])
+        measured, unseen = self._measured[-count:], self._unseen[-count:]
+        targets = np.column_stack([measured - trust * (unseen - unseen.mean()) for trust, _ in _TRUST])
         whitened = np.linalg.solve(factor, targets)
         size = -0.5 * (whitened**2).sum(axis=0) - np.log(np.diag(factor)).sum()
         return [(trust, float(value) + prior) for (trust, prior), value in zip(_TRUST, size, strict=True)]
@@ -185,3 +187,16 @@ def matern(left: Array, right: Array, length: float) -> Array:
     np.exp(scaled, out=scaled)
     squared *= scaled
     return np.asarray(squared)
+
+
+def unseen(rows: Inputs, measured: Array, prior: Array, noise: float, weight: float = 1.0) -> Array:
+    """What a calibration fitted to these rows would have predicted for each without it (leverage of a linear fit).
+
+    `prior`: standard deviations of the logarithms of the factors that all parts share, and of each part's own. With as
+    many factors as rows a fit reproduces whatever was measured, which is no merit of the prediction. `weight`: rows it
+    rests on for each of these; those of other studies hold it in place.
+    """
+    jacobian = np.column_stack([np.ones(len(measured)), rows.shares])
+    inverse = np.linalg.inv(weight * jacobian.T @ jacobian / noise**2 + np.diag(prior**-2.0))
+    leverage = np.einsum("ij,jk,ik->i", jacobian, inverse, jacobian) / noise**2
+    return np.asarray(measured - (measured - rows.predicted) / (1.0 - np.minimum(leverage, _MOST_LEVERAGE)))

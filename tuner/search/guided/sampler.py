@@ -9,7 +9,16 @@ import numpy as np
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.trials import TrialReason, TrialState
 from shardtune.tuner.history import Observation
-from shardtune.tuner.prediction.calibration import PARTS, UNCALIBRATED, MemoryCalibration, SpeedCalibration
+from shardtune.tuner.prediction.calibration import (
+    CPU_PART_SIGMA,
+    NOISE_SIGMA,
+    PART_SIGMA,
+    PARTS,
+    SHARED_SIGMA,
+    UNCALIBRATED,
+    MemoryCalibration,
+    SpeedCalibration,
+)
 from shardtune.tuner.search.guided.acquisition import (
     FAILURE_COST,
     TrialCost,
@@ -19,7 +28,7 @@ from shardtune.tuner.search.guided.acquisition import (
 )
 from shardtune.tuner.search.guided.encoding import Array, Rows
 from shardtune.tuner.search.guided.pool import Pool, neighbours
-from shardtune.tuner.search.guided.residual import Inputs, Posterior, Residual
+from shardtune.tuner.search.guided.residual import Inputs, Posterior, Residual, unseen
 from shardtune.tuner.search.samplers.draw import Draw, SearchView
 
 _SHORTLIST = 400
@@ -52,16 +61,16 @@ class GuidedSampler:
 
     def __call__(self, view: SearchView) -> Iterator[Draw | None]:
         """The best candidates, the most promising first."""
-        standing = Standing(self._pool, self._known, view)
-        rows = standing.candidates
+        outlook = Outlook(self._pool, self._known, view)
+        rows = outlook.candidates
         if not len(rows):
             return
-        order = np.argsort(-standing.worth, kind="stable")[:_MOST_DRAWS]
+        order = np.argsort(-outlook.worth, kind="stable")[:_MOST_DRAWS]
         for place in order:
-            yield Draw(self._pool.config(int(rows[place])), standing.reason(int(place)))
+            yield Draw(self._pool.config(int(rows[place])), outlook.reason(int(place)))
 
 
-class Standing:
+class Outlook:
     """Everything known of a study's candidates after its trials so far."""
 
     def __init__(self, pool: Pool, known: Knowledge, view: SearchView) -> None:
@@ -146,7 +155,10 @@ class Standing:
         rows = self._inputs(self._pool.rows([obs.config for obs in learnt]))
         times = np.array([_log_time(obs) - self._offset for obs in learnt])
         extra = np.array([_WARM_NOISE] * len(warm) + [0.0] * len(self._measured))
-        return Residual(rows, times, extra)
+        sigma = CPU_PART_SIGMA if self._pool.basis.cluster.device == "cpu" else PART_SIGMA
+        prior = np.array([SHARED_SIGMA, *[sigma] * len(PARTS)])
+        weight = max(1.0, self._known.speed.rows / len(learnt))
+        return Residual(rows, times, extra, unseen(rows, times, prior, NOISE_SIGMA, weight))
 
     @property
     def _offset(self) -> float:

@@ -16,12 +16,14 @@ from shardtune.tuner.search.guided.encoding import Array, Rows
 from shardtune.tuner.search.guided.pool import Pool
 from shardtune.tuner.search.guided.residual import Posterior, matern
 
-FAILURE_COST = 0.25
+FAILURE_COST = 0.1
 """Expected gain, as a logarithm of speed, that must stand against certain failure."""
 _LENGTH, _LIKE = 1.5, 0.5
 _MEMORY_NOISE = 0.01
 """Between runs of one configuration (docs/measurements/predictor.md)."""
 _LEAST_SIGMA = 0.03
+_SIGMAS = (1.0, 0.5, 0.25)
+"""Of the calibration's, by what the study has measured: a model's peaks may be known better than those of all."""
 _STARTUP_S, _STEPS = 5.0, 20.0
 """Of a trial, before one has been measured."""
 _MOST_FINISHED = 200
@@ -89,12 +91,20 @@ def _too_large(
     if seen:
         where = np.array([row for row, _ in seen])
         error = np.log([peak for _, peak in seen]) - np.log(pool.peak_gib[where] * known.factor)
-        own = sigma**2 * _memory_likeness(pool.knobs[where], pool.knobs[where])
-        across = sigma**2 * _memory_likeness(pool.knobs[rows], pool.knobs[where])
+        likeness = _memory_likeness(pool.knobs[where], pool.knobs[where])
+        sigma = max(_SIGMAS, key=lambda share: _evidence(likeness, error, share * sigma)) * sigma
+        variance = np.full(len(rows), sigma**2)
+        own, across = sigma**2 * likeness, sigma**2 * _memory_likeness(pool.knobs[rows], pool.knobs[where])
         gain = np.linalg.solve(own + _MEMORY_NOISE**2 * np.eye(len(where)), across.T).T
         expected, variance = expected + gain @ error, variance - (gain * across).sum(axis=1)
     deviation = np.sqrt(np.maximum(variance, 0.0) + _MEMORY_NOISE**2)
     return normal_cdf((expected - math.log(limit)) / deviation)
+
+
+def _evidence(likeness: Array, error: Array, sigma: float) -> float:
+    """Logarithm of how likely the errors are where they spread so."""
+    factor = np.linalg.cholesky(sigma**2 * likeness + _MEMORY_NOISE**2 * np.eye(len(error)))
+    return float(-0.5 * (np.linalg.solve(factor, error) ** 2).sum() - np.log(np.diag(factor)).sum())
 
 
 def _memory_likeness(left: Array, right: Array) -> Array:

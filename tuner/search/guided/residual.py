@@ -105,10 +105,10 @@ class Residual:
 
     @cached_property
     def _weights(self) -> dict[_Model, Array]:
-        made = {}
+        made: dict[_Model, Array] = {}
         for _, model in self._models:
             known = _covariance(self._rows, self._rows, model) + np.diag(model.noise**2 + self._extra)
-            made[model] = np.linalg.solve(known, self._target(model.trust))
+            made[model] = np.asarray(np.linalg.solve(known, self._target(model.trust)), dtype=float)
         return made
 
     def _target(self, trust: float) -> Array:

@@ -66,6 +66,11 @@ class RestartTask(Schema):
         return self.trial.model
 
     @property
+    def workload(self) -> Workload:
+        """The trial's."""
+        return self.trial.workload
+
+    @property
     def cluster(self) -> Cluster:
         """The trial's."""
         return self.trial.cluster

@@ -22,13 +22,16 @@ class MeasurePlan(Schema):
     max_warmup_steps: int = Field(default=8, ge=1)
     """Warm-up ends when the step time is steady, or here."""
     window_steps: int = Field(default=3, ge=1)
-    """Steps timed as one; losses stay on the device until a window ends."""
+    """Steps timed as one; losses stay on the device until a window ends. Fewer where steps are slow (`max_measure_s`), more
+    where they are short (`min_measure_s`)."""
     min_windows: int = Field(default=3, ge=2)
     max_windows: int = Field(default=8, ge=2)
     target_half_width: float = Field(default=0.02, gt=0)
     """Stop when the relative half-width of the windows' 95 % interval is below this."""
     max_measure_s: float = Field(default=12.0, gt=0)
-    """No new window begins after this many seconds of timed windows (min_windows are always run)."""
+    """No new window begins after this many seconds of timed windows (min_windows are always run, of one step if need be)."""
+    min_measure_s: float = Field(default=1.0, ge=0)
+    """The fewest windows together last about as long: steps of milliseconds are counted by the hundred."""
 
 
 class StepRecord(Schema):
@@ -160,3 +163,7 @@ class Progress(Schema):
     step: int = 0
     tokens_per_s_per_gpu: float | None = None
     """Of the windows timed so far."""
+    step_s: float | None = None
+    """Seconds of the last step, or one of the last window's, as rank 0 saw them pass; None before there was one."""
+    steps_left: int | None = None
+    """That the plan still asks for at least."""

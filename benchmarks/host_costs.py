@@ -32,7 +32,7 @@ _GPT2: dict[str, Any] = {
     "bos_token_id": 0, "eos_token_id": 0,
 }  # fmt: skip
 DEPTHS, BATCHES = (2, 10), (1, 5)
-_PLAN = MeasurePlan(parity_steps=2, max_warmup_steps=2, window_steps=2, min_windows=5, max_windows=5)
+_PLAN = MeasurePlan(parity_steps=2, max_warmup_steps=2, window_steps=2, min_windows=5, max_windows=5, min_measure_s=0)
 _PLAIN = DdpConfig(grad_sync="last")
 _SMALL: dict[str, Any] = {"overlap_comm": False, "reduce_bucket_size": 10_000_000}
 

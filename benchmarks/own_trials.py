@@ -39,7 +39,7 @@ PLANNED = ("job", "strategy", "config")
 COLUMNS = (
     *PLANNED, "round", "started", "peak_allocated_mib", "step_time_s", "half_width_s", "failure", "fingerprint",
 )  # fmt: skip
-PLAN = MeasurePlan(parity_steps=2, max_warmup_steps=1, window_steps=1, min_windows=4, max_windows=4)
+PLAN = MeasurePlan(parity_steps=2, max_warmup_steps=1, window_steps=1, min_windows=4, max_windows=4, min_measure_s=0)
 _LIMITS = RunLimits(deadline_s=240, no_progress_s=200)
 
 

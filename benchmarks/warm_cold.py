@@ -60,7 +60,14 @@ def task(strategy: dict[str, Any]) -> TrialTask:
             "workload": {"sequence_length": 32, "global_batch": 4, "recipe": "fp32"},
             "cluster": {"device": "cpu", "gpus_per_node": RANKS, "memory_gib": 4, "host_memory_gib": 8},
             "config": {"strategy": strategy, "micro_batch": 1},
-            "plan": {"parity_steps": 2, "max_warmup_steps": 1, "window_steps": 1, "min_windows": 2, "max_windows": 2},
+            "plan": {
+                "parity_steps": 2,
+                "max_warmup_steps": 1,
+                "window_steps": 1,
+                "min_windows": 2,
+                "max_windows": 2,
+                "min_measure_s": 0,
+            },
         }
     )
 

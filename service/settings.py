@@ -60,9 +60,10 @@ class Settings(BaseSettings):
     canary_check_s: float = Field(default=5, gt=0)
     """How often canaries are looked after."""
     run_deadline_s: float = Field(default=300, gt=0)
-    """Hard limit of one run, building the model included."""
+    """Limit of one run, building the model included, before the time of its steps is added: three times as it was predicted,
+    or as they turn out to be."""
     no_progress_s: float = Field(default=60, gt=0)
-    """A run is ended when no rank moves for this long."""
+    """A run is ended when no rank moves for this long, or for three of its steps."""
     stream_heartbeat_s: float = Field(default=15, gt=0)
     """A silent event stream gets a comment this often, so that proxies keep it open."""
     max_streams_per_client: int = Field(default=16, ge=1)

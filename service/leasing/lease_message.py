@@ -3,6 +3,7 @@
 from shardtune.api_schemas.leases import Lease, ProfileTask, RestartTask, Task, TrialTask
 from shardtune.api_schemas.trials import RunPurpose, TrialState
 from shardtune.db.tables.studies import RunRow, StudyRow
+from shardtune.service.leasing import run_limits
 from shardtune.service.process.context import Context
 from shardtune.tuner.objective import available_gib
 
@@ -12,16 +13,18 @@ def lease(context: Context, study: StudyRow, run: RunRow) -> Lease:
     assert run.state is TrialState.RUNNING and run.started_at is not None
     settings = context.settings
     elapsed_s = (context.now() - run.started_at).total_seconds()
+    task = _task(context, study, run)
+    limits = run_limits.of(settings, run, task)
     return Lease(
         run_id=run.id,
         attempt=run.attempt,
         study_id=study.id,
         trial_number=run.trial.number if run.trial else None,
-        task=_task(context, study, run),
+        task=task,
         lease_s=settings.lease_s,
         heartbeat_s=settings.heartbeat_s,
-        deadline_s=max(1.0, settings.run_deadline_s - elapsed_s),
-        no_progress_s=settings.no_progress_s,
+        deadline_s=max(1.0, limits.deadline_s - elapsed_s),
+        no_progress_s=limits.no_progress_s,
     )
 
 

@@ -21,7 +21,14 @@ pytestmark = [
     pytest.mark.skipif(os.environ.get("SHARDTUNE_TEST_LONG") != "1", reason="minutes of real ranks: make test-long"),
 ]
 
-PLAN = {"parity_steps": 2, "max_warmup_steps": 2, "window_steps": 4, "min_windows": 3, "max_windows": 3}
+PLAN = {
+    "parity_steps": 2,
+    "max_warmup_steps": 2,
+    "window_steps": 4,
+    "min_windows": 3,
+    "max_windows": 3,
+    "min_measure_s": 0,
+}
 DEBOUNCE_S = 20
 
 

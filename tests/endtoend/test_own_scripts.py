@@ -16,7 +16,14 @@ from tests.support.real_parts import Stack, until
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(400)]
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "adapter"
-QUICK = {"parity_steps": 2, "max_warmup_steps": 1, "window_steps": 1, "min_windows": 2, "max_windows": 2}
+QUICK = {
+    "parity_steps": 2,
+    "max_warmup_steps": 1,
+    "window_steps": 1,
+    "min_windows": 2,
+    "max_windows": 2,
+    "min_measure_s": 0,
+}
 NAMES = ("plain_loop", "accelerate_loop", "trainer", "trainer_lora")
 COMPARED = "plain_loop"
 """The one that goes through a whole study: what follows the trials knows nothing of the script."""

@@ -101,4 +101,14 @@ def test_a_step_is_steady_after_three_alike() -> None:
     ids=["too few", "narrow interval", "wide interval", "all windows", "out of time"],
 )
 def test_timing_ends_when_the_plan_is_satisfied(times: list[float], enough: bool) -> None:
-    assert throughput.is_enough(times, PLAN) is enough
+    assert throughput.is_enough(times, 2, PLAN) is enough
+
+
+@pytest.mark.parametrize(
+    ("step_s", "steps"), [(45.0, 1), (1.5, 2), (0.5, 3), (0.1, 4), (0.002, 100)], ids=lambda value: str(value)
+)
+def test_windows_have_steps_by_how_long_these_take(step_s: float, steps: int) -> None:
+    plan = MeasurePlan()
+    assert throughput.steps_per_window([9.0, step_s, step_s, step_s], plan) == steps
+    fewest_s = plan.min_windows * steps * step_s
+    assert steps == 1 or steps == 100 or plan.min_measure_s <= fewest_s <= plan.max_measure_s

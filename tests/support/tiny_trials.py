@@ -41,6 +41,7 @@ def tiny_task(strategy: dict[str, Any], **changes: Any) -> TrialTask:
     config = {"strategy": strategy, "micro_batch": 1, "activation_checkpointing": "none", "checkpoint_every": 1}
     config |= {"compile": False}
     plan = {"parity_steps": 16, "max_warmup_steps": 1, "window_steps": 1, "min_windows": 2, "max_windows": 2}
+    plan |= {"min_measure_s": 0}
     task: dict[str, Any] = {"model": LLAMA, "memory_limit_gib": None}
     world = changes.pop("ranks", 2)
     for key, value in changes.items():

@@ -131,7 +131,7 @@ def measurement(
         elapsed_s=ended.elapsed_s,
         is_steady=all(report.is_steady for report in reports),
         is_precise=half_width(windows) <= task.plan.target_half_width * statistics.fmean(windows),
-        data_wait_share=_data_wait_share(task, reports, windows),
+        data_wait_share=_data_wait_share(reports, windows),
         startup_s=None if first_forward_s is None else first_forward_s - ended.started_at_s,
         teardown_s=None if last_step_s is None else ended.started_at_s + ended.elapsed_s - last_step_s,
     )
@@ -146,9 +146,9 @@ def _figures(report: RankReport) -> RankFigures:
     )
 
 
-def _data_wait_share(task: TrialTask, reports: Sequence[RankReport], windows: Sequence[float]) -> float | None:
+def _data_wait_share(reports: Sequence[RankReport], windows: Sequence[float]) -> float | None:
     waited = [report.data_wait_s for report in reports if report.data_wait_s is not None]
-    timed_s = sum(windows) * task.plan.window_steps
+    timed_s = statistics.fmean(windows) * reports[0].measured_steps
     return max(waited) / timed_s if waited and timed_s > 0 else None
 
 

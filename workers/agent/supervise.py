@@ -5,17 +5,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from shardtune.api_schemas.measurements import Progress
 from shardtune.workers.clock import now_s
 from shardtune.workers.launchers.base import Launcher, RankExit
 from shardtune.workers.machine.oom_counter import oom_kills
 from shardtune.workers.trial_dir import TrialDir
 
 _POLL_S = 0.25
+_SLOWER = 3
+"""Than the step before it a step may be."""
+_MOST = 10
+"""Times a limit that slow steps may have."""
 
 
 @dataclass(frozen=True)
 class RunLimits:
-    """How long an attempt may take."""
+    """How long an attempt may take. Steps that turn out slower than that foresaw get their time, up to ten times the limit."""
 
     deadline_s: float
     """From the launch."""
@@ -89,6 +94,7 @@ class _Watch:
         self._stamp: int | None = None
         self._moved_s = started_s
         self._failed_s: float | None = None
+        self._deadline_s, self._no_progress_s = limits.deadline_s, limits.no_progress_s
 
     def end(self, interrupted: str | None) -> _End | None:
         """None while the ranks may go on."""
@@ -115,8 +121,17 @@ class _Watch:
         stamp = self._directory.progress_stamp()
         if stamp != self._stamp:
             self._stamp, self._moved_s = stamp, now
-        if now - self._started_s > self._limits.deadline_s:
-            return _End("deadline", f"the run took longer than its deadline ({self._limits.deadline_s:.0f} s)")
-        if now - self._moved_s > self._limits.no_progress_s:
-            return _End("no_progress", f"no rank made progress for {self._limits.no_progress_s:.0f} s")
+            self._follow(self._directory.progress(), now - self._started_s)
+        if now - self._started_s > self._deadline_s:
+            return _End("deadline", f"the run took longer than its deadline ({self._deadline_s:.0f} s)")
+        if now - self._moved_s > self._no_progress_s:
+            return _End("no_progress", f"no rank made progress for {self._no_progress_s:.0f} s")
         return None
+
+    def _follow(self, progress: Progress | None, spent_s: float) -> None:
+        """Limits by the last step that was seen; the given ones where it says less, or nothing yet."""
+        if progress is None or progress.step_s is None or progress.steps_left is None:
+            return
+        slow_s, given = _SLOWER * progress.step_s, self._limits
+        self._deadline_s = min(max(given.deadline_s, spent_s + progress.steps_left * slow_s), _MOST * given.deadline_s)
+        self._no_progress_s = min(max(given.no_progress_s, slow_s), _MOST * given.no_progress_s)

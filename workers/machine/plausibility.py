@@ -1,5 +1,7 @@
 """Whether a measurement can be true at all. What cannot neither wins nor teaches; it is measured again."""
 
+import statistics
+
 from shardtune.api_schemas.leases import TrialTask
 from shardtune.api_schemas.measurements import Measurement
 
@@ -13,7 +15,7 @@ def doubt(task: TrialTask, measured: Measurement, peak_flops: float | None) -> s
     # The median can hide a window that no clock has measured.
     if min(measured.window_step_times_s) <= 0:
         return f"a timed window of {min(measured.window_step_times_s)} s a step"
-    timed_s = sum(measured.window_step_times_s) * task.plan.window_steps
+    timed_s = measured.measured_steps * statistics.fmean(measured.window_step_times_s)
     if timed_s > measured.elapsed_s * _CLOCK_SLACK:
         return f"timed windows of {timed_s:.2f} s in a run that took {measured.elapsed_s:.2f} s"
     if measured.mfu is not None and measured.mfu > 1:

@@ -91,7 +91,8 @@ class RankAttempt:
         pace_s = speed_check.seconds(place)
         meter = memory.meter(place)
         begin = time.perf_counter()
-        built = self._build(task, place)
+        with self._progress.ticking(Progress(phase="building")):
+            built = self._build(task, place)
         wrap_time = time.perf_counter() - begin
         loop = Loop(built.trainer.parameter_checksum, built.setting, built.step, self._progress)
         first_forward_at_s = _boot_s()
@@ -112,7 +113,8 @@ class RankAttempt:
 
     def _restart(self, task: RestartTask, place: Place) -> RankReport:
         begin = time.perf_counter()
-        built = self._build(task.trial, place)
+        with self._progress.ticking(Progress(phase="building")):
+            built = self._build(task.trial, place)
         wrap_time = time.perf_counter() - begin
         report = restart.run(task, built, self._folder, self._progress)
         self._progress.write(Progress(phase="finishing", step=report.trajectory[-1].step + 1))

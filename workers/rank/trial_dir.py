@@ -1,7 +1,10 @@
 """The rank's side of a trial directory: reads the task, writes progress and its report."""
 
+import contextlib
 import os
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -11,6 +14,7 @@ from shardtune.api_schemas.measurements import Progress, RankReport
 from shardtune.api_schemas.models import ModelProfile
 
 _TASK: TypeAdapter[Task] = TypeAdapter(Task)
+_TICK_S = 5.0
 _THROTTLE_S = 0.5
 """At most so often within timed windows: a write is small, but not nothing."""
 
@@ -44,6 +48,24 @@ class ProgressFile:
             return
         self._written = now
         _replace(self._path, progress.model_dump_json())
+
+    @contextlib.contextmanager
+    def ticking(self, progress: Progress) -> Iterator[None]:
+        """Write it now and every few seconds: what takes long by itself is no standstill. The deadline bounds it."""
+        over = threading.Event()
+
+        def tell() -> None:
+            while not over.wait(_TICK_S):
+                self.write(progress)
+
+        self.write(progress)
+        ticker = threading.Thread(target=tell, name="progress", daemon=True)
+        ticker.start()
+        try:
+            yield
+        finally:
+            over.set()
+            ticker.join()
 
 
 def _replace(path: Path, text: str) -> None:

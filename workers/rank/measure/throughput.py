@@ -1,5 +1,6 @@
 """When to stop warming up and timing: pure arithmetic on step times, and a clock that waits for the device."""
 
+import math
 import statistics
 import time
 from collections.abc import Sequence
@@ -11,6 +12,8 @@ from shardtune.workers.rank.place import Place
 
 # Two-sided 95 % quantiles of Student's t for 1, 2, … degrees of freedom.
 _T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+_MOST_STEPS = 100
+"""Of a window of short steps: their batches are made before it begins."""
 _STEADY = 0.05
 """Relative spread of consecutive steps that counts as steady."""
 
@@ -37,12 +40,19 @@ def is_steady(step_times: Sequence[float]) -> bool:
     return len(last) == 3 and max(last) - min(last) <= _STEADY * min(last)
 
 
-def is_enough(step_times: Sequence[float], plan: MeasurePlan) -> bool:
-    """Whether the windows timed so far answer the question, or the plan allows no more."""
+def steps_per_window(warm_up_s: Sequence[float], plan: MeasurePlan) -> int:
+    """As many as the plan says, but that the fewest windows neither end before its least time nor outlast its most."""
+    one_each_s = plan.min_windows * statistics.median(warm_up_s[-3:])
+    fewest, most = math.ceil(plan.min_measure_s / one_each_s), int(plan.max_measure_s / one_each_s)
+    return max(1, min(max(plan.window_steps, min(fewest, _MOST_STEPS)), most))
+
+
+def is_enough(step_times: Sequence[float], window_steps: int, plan: MeasurePlan) -> bool:
+    """Whether the windows timed so far, of so many steps each, answer the question, or the plan allows no more."""
     done = len(step_times)
     if done < plan.min_windows:
         return False
-    spent = sum(step_times) * plan.window_steps
+    spent = sum(step_times) * window_steps
     return (
         done >= plan.max_windows
         or spent >= plan.max_measure_s

@@ -8,7 +8,6 @@ import errno
 import json
 import os
 import shutil
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -30,7 +29,6 @@ _BYTES_PER_PARAMETER = 16
 """At most: an fp32 master and two moments, and ZeRO adds the weights it computes with."""
 _FULL = 64 << 20
 """Where less than this is free after a save has failed, it failed for want of room."""
-_TICK_S = 5.0
 
 
 class CheckpointFolder:
@@ -83,23 +81,9 @@ class CheckpointFolder:
         dist.barrier()
         return throughput.clock(self._place)
 
-    @contextlib.contextmanager
-    def _telling(self, phase: Literal["saving", "loading"], step: int) -> Iterator[None]:
-        """Keep the agent's no-progress clock from ending what takes as long as the disk needs; the deadline bounds it."""
-        over = threading.Event()
-
-        def tell() -> None:
-            while not over.wait(_TICK_S):
-                self._progress.write(Progress(phase=phase, step=step))
-
-        self._progress.write(Progress(phase=phase, step=step))
-        ticker = threading.Thread(target=tell, name="checkpoint-progress", daemon=True)
-        ticker.start()
-        try:
-            yield
-        finally:
-            over.set()
-            ticker.join()
+    def _telling(self, phase: Literal["saving", "loading"], step: int) -> contextlib.AbstractContextManager[None]:
+        """A disk takes as long as it needs."""
+        return self._progress.ticking(Progress(phase=phase, step=step))
 
 
 def require_room(folder: Path, needed: int) -> None:

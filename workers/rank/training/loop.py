@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import math
+import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
@@ -82,6 +83,9 @@ class Loop:
         self._maker = step
         self._progress = progress
         self._step = 0
+        self._planned = self._plan.parity_steps + self._plan.max_warmup_steps + self._plan.min_windows
+        self._told_step, self._told_s = 0, time.monotonic()
+        self._step_s: float | None = None
         self.outcome = Outcome()
 
     def steps(self, meter: MemoryMeter) -> Steps[None]:
@@ -105,10 +109,17 @@ class Loop:
             OverLimitError: some rank took more memory than the task allows.
         """
         for step in range(self._plan.parity_steps):
-            yield from self._record_step()
+            with self._while_compiling():
+                yield from self._record_step()
             self._tell("warming_up")
             if step == PROFILED_STEPS - 1:
                 self._check_limit(meter.end_of_profiled_steps())
+
+    def _while_compiling(self) -> contextlib.AbstractContextManager[None]:
+        """The first steps compile, some again where shapes differ; no step of a compiled model ends meanwhile."""
+        if not self._task.config.compile:
+            return contextlib.nullcontext()
+        return self._progress.ticking(Progress(phase="warming_up", step=self._step))
 
     def _record_step(self) -> Steps[None]:
         """Run a step and add its figures to the trajectory."""
@@ -142,12 +153,14 @@ class Loop:
     def _measure(self) -> Steps[None]:
         """Time windows of steps until the plan is satisfied."""
         times = self.outcome.window_step_times_s
-        while not throughput.is_enough(times, self._plan):
+        count = throughput.steps_per_window(self.outcome.warmup_step_times_s, self._plan)
+        self._planned = self._step + self._plan.min_windows * count
+        while not throughput.is_enough(times, count, self._plan):
             # Made beforehand: the trainer's speed is measured, not the data's.
-            batches = [self._batches(self._step + i) for i in range(self._plan.window_steps)]
+            batches = [self._batches(self._step + i) for i in range(count)]
             losses, own_seconds = yield from self._timed(batches, self._tell_within_window)
-            self.outcome.own_step_times_s.append(own_seconds / self._plan.window_steps)
-            times.append(self._slowest(own_seconds) / self._plan.window_steps)
+            self.outcome.own_step_times_s.append(own_seconds / count)
+            times.append(self._slowest(own_seconds) / count)
             self._note_losses(losses)
             self._tell("measuring")
 
@@ -199,7 +212,16 @@ class Loop:
         if self.outcome.window_step_times_s:
             tokens = self._task.workload.tokens_per_step * len(self.outcome.window_step_times_s)
             speed = tokens / sum(self.outcome.window_step_times_s) / self._place.world_size
-        self._progress.write(Progress(phase=phase, step=self._step, tokens_per_s_per_gpu=speed), throttle)
+        now_s, steps = time.monotonic(), self._step - self._told_step
+        if steps and not throttle:
+            # Within a window a GPU is behind what was asked of it.
+            self._step_s = (now_s - self._told_s) / steps
+            self._told_step, self._told_s = self._step, now_s
+        left = max(0, self._planned - self._step)
+        self._progress.write(
+            Progress(phase=phase, step=self._step, tokens_per_s_per_gpu=speed, step_s=self._step_s, steps_left=left),
+            throttle,
+        )
 
     def _tell_within_window(self) -> None:
         self._tell("measuring", throttle=True)

@@ -65,11 +65,12 @@ class RestartLoop(Loop):
 
     def go_on_at(self, step: int) -> None:
         """The position of the data."""
-        self._step = step
+        self._step = self._told_step = step
 
     def train(self, plan: RestartPlan) -> Steps[None]:
         """The run before the checkpoint."""
         spent_s, done = 0.0, 0
+        self._planned = plan.fewest_steps + plan.steps_after
         while done < plan.fewest_steps or (done < plan.most_steps and spent_s < plan.max_train_s):
             losses, seconds = yield from self._timed([self._batches(self._step)])
             spent_s += self._slowest(seconds)

@@ -5,12 +5,15 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
+from shardtune.api_schemas.measurements import Progress
 from shardtune.service.cli.parent_death import dies_with_parent
-from shardtune.workers.agent.supervise import RunLimits, supervise
+from shardtune.workers.agent.supervise import RunLimits, _Watch, supervise
+from shardtune.workers.clock import now_s
 from shardtune.workers.launchers.base import LaunchFailed
 from shardtune.workers.launchers.parent_death import PID_NAMESPACE
 from shardtune.workers.launchers.processes import MARK, kill_marked, marked
@@ -49,6 +52,18 @@ def test_deadline_ends_ranks_that_do_make_progress(start, request, directory):
 def test_no_progress_ends_ranks_that_stand_still(warm, directory):
     ended = run(warm("hang", "hang"), directory, RunLimits(deadline_s=60, no_progress_s=0.5))
     assert ended.cause == "no_progress"
+
+
+@pytest.mark.parametrize(
+    ("step_s", "limits"), [(45.0, (1360.0, 135.0)), (0.1, (300.0, 60.0)), (9000.0, (3000.0, 600.0))]
+)
+def test_limits_follow_the_steps_that_are_seen(directory, step_s, limits):
+    watch = _Watch(SimpleNamespace(exits=(), lost=None), directory, 2, RunLimits(300, 60), started_s=now_s() - 10)
+    (directory.path / "progress.json").write_text(
+        Progress(phase="warming_up", step=4, step_s=step_s, steps_left=10).model_dump_json()
+    )
+    assert watch.end(None) is None
+    assert (watch._deadline_s, watch._no_progress_s) == pytest.approx(limits, rel=0.01)
 
 
 def test_one_moving_rank_is_progress_enough(warm, directory):

@@ -1,0 +1,62 @@
+"""How long a lease gives a run: what the operator allows, and three times the steps as they were foreseen."""
+
+import pytest
+
+from shardtune.api_schemas.leases import ProfileTask, RestartTask
+from shardtune.api_schemas.measurements import Measurement, Memory
+from shardtune.api_schemas.predictions import TrialPrediction
+from shardtune.api_schemas.trials import RunPurpose
+from shardtune.db.tables.studies import RunRow, TrialRow
+from shardtune.service.leasing import run_limits
+from shardtune.service.settings import Settings
+from tests.support.worker_fakes import make_task
+
+SETTINGS = Settings(run_deadline_s=300, no_progress_s=60)
+TASK = make_task()
+
+
+def a_run(step_s: float | None, measured_s: float | None = None) -> RunRow:
+    """Of a trial predicted, and perhaps measured, to take so long for a step."""
+    rate = None if step_s is None else TASK.workload.tokens_per_step / step_s / TASK.cluster.world_size
+    speed = dict.fromkeys(("tokens_per_s_per_gpu", "low_tokens_per_s_per_gpu", "high_tokens_per_s_per_gpu"), rate)
+    memory = dict.fromkeys(("memory_gib", "low_memory_gib", "high_memory_gib"), 1.0)
+    calibrated = {"memory_calibrated_on": 0, "speed_calibrated_on": 0}
+    trial = TrialRow(prediction=TrialPrediction.model_validate({**speed, **memory, **calibrated}), runs=[])
+    if measured_s is not None:
+        trial.runs.append(RunRow(purpose=RunPurpose.SEARCH, measurement=measurement(measured_s)))
+    return RunRow(purpose=RunPurpose.CONFIRM, trial=trial)
+
+
+def measurement(step_s: float) -> Measurement:
+    return Measurement(
+        tokens_per_s_per_gpu=1.0,
+        step_time_s=step_s,
+        step_time_half_width_s=0,
+        memory=Memory(peak_allocated_gib=1),
+        wrap_time_s=None,
+        warmup_steps=1,
+        measured_steps=3,
+        window_step_times_s=(step_s, step_s),
+        trajectory=(),
+        losses=(),
+        gradient_accumulation=1,
+        elapsed_s=1,
+    )
+
+
+def test_steps_of_45_seconds_get_the_time_they_need() -> None:
+    limits = run_limits.of(SETTINGS, a_run(45.0), TASK)
+    steps = TASK.plan.parity_steps + TASK.plan.max_warmup_steps + TASK.plan.min_windows
+    assert limits == pytest.approx((300 + 3 * 45 * steps, 60 + 3 * 45))
+
+
+def test_what_was_measured_counts_more_than_what_was_predicted() -> None:
+    assert run_limits.of(SETTINGS, a_run(45.0, measured_s=2.0), TASK).no_progress_s == pytest.approx(66)
+    restart = run_limits.of(SETTINGS, a_run(None, measured_s=2.0), RestartTask(trial=TASK))
+    assert restart == pytest.approx((300 + 3 * 2 * (8 + 2 * 5), 66))
+
+
+def test_a_run_that_nobody_can_foresee_keeps_to_the_operator_s_limits() -> None:
+    assert run_limits.of(SETTINGS, a_run(None), TASK) == (300, 60)
+    profile = ProfileTask(model=TASK.model, workload=TASK.workload)
+    assert run_limits.of(SETTINGS, RunRow(purpose=RunPurpose.PROFILE), profile) == (300, 60)

@@ -18,11 +18,12 @@ class DeviceSeen(Schema):
     """In use before the ranks started."""
     foreign_processes: tuple[Seen, ...] = Field(default=(), max_length=500)
     """Compute processes that were not ours, as `pid (memory)`."""
-    throttled_share: float
-    """Share of looks (one a second) at which clocks were lowered by heat, power brake or hardware; a power cap is normal."""
+    throttled_share: float | None
+    """Share of looks (one a second) at which clocks were lowered by heat, power brake or hardware; a power cap is normal.
+    None: the GPU does not say."""
     throttle_reasons: tuple[Seen, ...] = Field(default=(), max_length=100)
-    power_capped_share: float
-    """Share of looks at which the software power cap held the clocks down."""
+    power_capped_share: float | None
+    """Share of looks at which the software power cap held the clocks down; None: the GPU does not say."""
     xids: tuple[int, ...] = Field(default=(), max_length=500)
     """Driver errors during the run (NVIDIA's Xid catalogue)."""
     uncorrected_ecc: int | None = None

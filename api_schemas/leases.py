@@ -50,6 +50,8 @@ class TrialTask(Schema):
     """CPU ranks: more than this is `over_limit`. On a GPU the device is the limit and this is None."""
     forward_flops_per_token: float | None = None
     """From the profile, for MFU."""
+    least_flops_per_token: float | None = None
+    """From the profile, for what cannot be true."""
 
 
 class RestartTask(Schema):

@@ -160,6 +160,8 @@ class ModelProfile(Schema):
     """Class name of the mixture-of-experts module inside a block, None for dense models."""
     forward_flops_per_token: float | None = Field(ge=0, le=MOST_FLOPS)
     """FLOPs of one token's forward pass through the whole model, at the workload's sequence length; None: not counted."""
+    least_flops_per_token: float | None = Field(default=None, ge=0, le=MOST_FLOPS)
+    """The same where attention skips what its mask hides, as fused kernels do; None: not counted."""
     hidden_size: int = Field(ge=0, le=MOST_ELEMENTS)
     """0 where the model does not say; so has the next."""
     vocab_size: int = Field(ge=0, le=MOST_ELEMENTS)

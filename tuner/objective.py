@@ -12,6 +12,21 @@ def available_gib(cluster: Cluster, objective: Objective) -> float:
     return cluster.memory_gib * (1 - objective.memory_headroom)
 
 
+def retried(retries: int | None, ooms: int | None, when: str) -> Failure | None:
+    """The failure of a run in which the CUDA allocator had to give memory back to go on; None where it had not.
+
+    Such a run is slowed by it, and the next one may not go on.
+    """
+    times = (retries or 0) + (ooms or 0)
+    if not times:
+        return None
+    message = (
+        f"{when} the CUDA allocator ran out of memory {times} times and had to empty its cache: the configuration is too "
+        "near the limit"
+    )
+    return Failure(kind=FailureKind.OVER_LIMIT, message=message)
+
+
 def over_limit(measurement: Measurement, cluster: Cluster, objective: Objective) -> Failure | None:
     """The failure of a run that took more memory than it may, None where it did not (or memory was not measured).
 
@@ -24,6 +39,10 @@ def over_limit(measurement: Measurement, cluster: Cluster, objective: Objective)
         ("reserved memory", memory.peak_reserved_gib),
         ("allocated memory", memory.peak_allocated_gib),
     ]
+    if (
+        failure := retried(memory.allocator_retries, memory.allocator_ooms, f"over {len(measurement.losses)} steps")
+    ) is not None:
+        return failure.model_copy(update={"peak_allocated_gib": memory.peak_allocated_gib})
     limit = available_gib(cluster, objective)
     for label, used in figures:
         if used is None:

@@ -42,5 +42,6 @@ def _task(context: Context, study: StudyRow, run: RunRow) -> Task:
         plan=context.settings.measure,
         memory_limit_gib=available_gib(study.cluster, spec.objective) if on_cpu else None,
         forward_flops_per_token=study.profile.forward_flops_per_token,
+        least_flops_per_token=study.profile.least_flops_per_token,
     )
     return RestartTask(trial=trial, plan=context.settings.restart) if run.purpose == RunPurpose.RESTART else trial

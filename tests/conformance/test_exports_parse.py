@@ -48,6 +48,8 @@ def test_the_trial_is_kept_and_the_script_is_python(config: TrialConfig) -> None
     assert TrialTask.model_validate_json(contents["config.json"]).config == config
     ast.parse(contents["train_snippet.py"])
     assert "$" not in contents["train_snippet.py"]
+    loop = contents["train_snippet.py"].partition("data = batches")[2]
+    assert loop.index("trainer.step(data)") < loop.index("synchronize()") < loop.index("report(step - 1")
     assert max(len(line) for line in contents["train_snippet.py"].splitlines()) <= 120
     assert ("ds_config.json" in contents) == (config.backend == "zero")
 
@@ -67,6 +69,7 @@ def test_deepspeed_reads_what_we_write(stage: int, recipe: str) -> None:
     )
     assert read.zero_config.offload_optimizer.ratio == offload.ratio
     assert read.bfloat16_config.enabled == (recipe == "bf16-mixed") and not read.float16_config.enabled
+    assert not read.timers_config.enabled, "it would wait for the device twice in each micro batch"
     assert read.gradient_clipping == 0 and read.grad_accum_dtype == "fp32"
 
 

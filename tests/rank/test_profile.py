@@ -1,10 +1,13 @@
 """Profiles of the presets against the published sizes of these models."""
 
 import pytest
+import torch
+from transformers import masking_utils
 
 from shardtune.api_schemas.models import preset
 from shardtune.api_schemas.workload import Workload
 from shardtune.workers.rank.training import profile
+from shardtune.workers.rank.training.step import CausalStep
 
 WORKLOAD = Workload(sequence_length=256, global_batch=8)
 
@@ -29,6 +32,24 @@ def test_a_mixture_of_experts_uses_a_part_of_itself_per_token() -> None:
     found = profile.of(preset("mixtral-8x7b"), WORKLOAD)
     assert (found.parameters, found.active_parameters) == (46_702_792_704, 12_879_925_248)
     assert found.moe_class == "MixtralSparseMoeBlock"
+
+
+def test_what_a_mask_hides_is_not_in_the_least_that_a_token_costs() -> None:
+    """So that a fused kernel at a long sequence is no number that cannot be true."""
+    long = WORKLOAD.model_copy(update={"sequence_length": 32_768})
+    found = profile.of(preset("llama-tiny"), long)
+    halved = profile.of(preset("llama-tiny"), WORKLOAD.model_copy(update={"sequence_length": 16_384}))
+    assert found.least_flops_per_token == halved.forward_flops_per_token
+    assert found.forward_flops_per_token is not None and found.least_flops_per_token is not None
+    assert found.least_flops_per_token < 0.6 * found.forward_flops_per_token
+
+
+def test_our_samples_are_not_searched_for_packed_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To look is to wait for the device in each forward; where tensors hold no values, it is an error."""
+    monkeypatch.setattr(masking_utils, "find_packed_sequence_indices", masking_utils.find_packed_sequence_indices)
+    trained = CausalStep(preset("llama-tiny"), WORKLOAD)
+    model = trained.build_model().to("meta")
+    assert trained.loss(model, torch.zeros(2, 16, dtype=torch.int64, device="meta")).is_meta
 
 
 def test_flops_are_two_per_active_weight_and_the_attention() -> None:

@@ -1,12 +1,14 @@
-"""What a rank says of itself while one thing takes long."""
+"""What a rank says of itself while one thing takes long, and figures of it that are arithmetic."""
 
 import time
 from pathlib import Path
 
 import pytest
 
+from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.measurements import Progress
 from shardtune.workers.rank import trial_dir
+from shardtune.workers.rank.measure import memory, speed_check
 
 
 def test_a_long_build_or_compilation_is_no_standstill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,3 +20,14 @@ def test_a_long_build_or_compilation_is_no_standstill(tmp_path: Path, monkeypatc
             stamps.add((tmp_path / "progress.json").stat().st_mtime_ns)
             time.sleep(0.005)
     assert Progress.model_validate_json((tmp_path / "progress.json").read_text()).phase == "building"
+
+
+def test_the_device_s_peak_is_what_it_was_before_the_allocator_gave_memory_back() -> None:
+    assert memory.device_peak_gib(used=7 * GIB, reserved=4 * GIB, most_reserved=9 * GIB) == 12
+    assert memory.device_peak_gib(used=7 * GIB, reserved=4 * GIB, most_reserved=4 * GIB) == 7
+
+
+def test_the_pace_of_a_device_is_that_of_clocks_that_are_up() -> None:
+    rising = iter([4.0, 4.0, 4.0, 3.0, 3.0, 2.0, 1.0, 1.0, 9.0, 9.0, 9.0])
+    assert speed_check.fastest(lambda: next(rising), least_s=20.0) == 2.0
+    assert speed_check.fastest(lambda: next(rising), least_s=0.0) == 1.0

@@ -23,6 +23,25 @@ _KEPT = (
 )
 """Operators of `workers.rank.model.checkpointing`; a test holds the two lists together."""
 
+_ON_CPU = (
+    "for step in range(steps):",
+    "    started = time.perf_counter()",
+    "    report(step, trainer.step(data), time.perf_counter() - started)",
+)
+_ON_GPU = (
+    "# Each step's figures are read once the next is under way: to read them is to wait for the device.",
+    "ends, figures = [torch.cuda.Event(enable_timing=True)], []",
+    "ends[0].record()",
+    "for step in range(steps + 1):",
+    "    if step < steps:",
+    "        figures.append(trainer.step(data))",
+    "        ends.append(torch.cuda.Event(enable_timing=True))",
+    "        ends[-1].record()",
+    "    if step > 0:",
+    "        ends[step].synchronize()",
+    "        report(step - 1, figures[step - 1], ends[step - 1].elapsed_time(ends[step]) / 1000)",
+)
+
 
 def source(source: ExportSource, backends: Backends = BACKENDS) -> str:
     """The script's text."""
@@ -55,6 +74,7 @@ def source(source: ExportSource, backends: Backends = BACKENDS) -> str:
         checkpointing=_helpers(source, parts),
         trainer=parts.trainer,
         join=indent([*_join(source), *parts.join], 4),
+        steps=indent(_ON_CPU if source.on_cpu else _ON_GPU, 4),
         leave=indent(_leave(source), 4),
     )
 
@@ -69,15 +89,15 @@ def _figures(source: ExportSource) -> str:
 
 
 def _standard_imports(source: ExportSource, parts: SnippetParts) -> str:
-    names = ["argparse", "json", "os", "time", *parts.standard]
-    names += ["sys"] if source.on_cpu else []
+    names = ["argparse", "json", "os", *parts.standard]
+    names += ["sys", "time"] if source.on_cpu else []
     names += ["functools"] if source.config.activation_checkpointing == "selective" else []
     return "\n".join(f"import {name}" for name in sorted(names))
 
 
 def _imports(source: ExportSource, parts: SnippetParts) -> str:
     modules = (*parts.modules, "torch", "torch.distributed as dist", "transformers")
-    named = list(parts.imports)
+    named = [*parts.imports, "from transformers import masking_utils"]
     if source.config.activation_checkpointing == "full":
         named.append("from torch.utils.checkpoint import checkpoint")
     elif source.config.activation_checkpointing == "selective":

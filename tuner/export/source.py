@@ -80,6 +80,7 @@ class ExportSource:
             config=self.config,
             memory_limit_gib=self.cluster.memory_gib * (1 - headroom) if self.on_cpu else None,
             forward_flops_per_token=self.profile.forward_flops_per_token,
+            least_flops_per_token=self.profile.least_flops_per_token,
         )
 
 

@@ -8,6 +8,7 @@ from shardtune.api_schemas.restart import RestartCheck, RestartMeasurement, Rest
 from shardtune.api_schemas.studies import StudyResult, StudySpec
 from shardtune.api_schemas.trials import TrialState
 from shardtune.api_schemas.workload import Recipe
+from shardtune.tuner import objective
 from shardtune.tuner.verdict import parity
 
 _UNFIT = {
@@ -44,14 +45,8 @@ def fault(measured: RestartMeasurement, recipe: Recipe) -> Failure | None:
         if reason is not None:
             message = f"loaded from its checkpoint in new processes it trains something else: {reason}"
             return Failure(kind=FailureKind.NUMERICS, message=message)
-    retries = (measured.allocator_retries or 0) + (measured.allocator_ooms or 0)
-    if retries:
-        message = (
-            f"over {len(measured.losses)} steps and a restart the CUDA allocator ran out of memory {retries} times "
-            "and had to empty its cache: the configuration is too near the limit"
-        )
-        return Failure(kind=FailureKind.OVER_LIMIT, message=message)
-    return None
+    when = f"over {len(measured.losses)} steps and a restart"
+    return objective.retried(measured.allocator_retries, measured.allocator_ooms, when)
 
 
 def refuses(failure: Failure) -> bool:

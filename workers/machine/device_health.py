@@ -1,6 +1,6 @@
 """What looks at the GPUs mean: whether work may be taken, and whether a run can be believed. Pure functions."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pydantic import BaseModel
@@ -107,7 +107,7 @@ def seen(looks: Sequence[Look], foreign: Collection[int]) -> tuple[DeviceSeen, .
 
 
 def _seen(first: DeviceLook, later: Sequence[DeviceLook], foreign: Collection[int]) -> DeviceSeen:
-    reasons = [device.clock_reasons or 0 for device in later]
+    reasons = [device.clock_reasons for device in later if device.clock_reasons is not None]
     strangers = {p.pid: p for device in later for p in device.processes or () if p.pid in foreign}
     last = later[-1]
     new_errors = None
@@ -117,12 +117,18 @@ def _seen(first: DeviceLook, later: Sequence[DeviceLook], foreign: Collection[in
         uuid=first.uuid,
         memory_before_gib=round(first.memory_used_bytes / GIB, 3),
         foreign_processes=tuple(_named([process]) for process in strangers.values()),
-        throttled_share=sum(any(bits & bit for bit in _HARMFUL) for bits in reasons) / len(reasons),
+        throttled_share=_share(any(bits & bit for bit in _HARMFUL) for bits in reasons),
         throttle_reasons=tuple(word for bit, word in _HARMFUL.items() if any(bits & bit for bits in reasons)),
-        power_capped_share=sum(bool(bits & _POWER_CAP) for bits in reasons) / len(reasons),
+        power_capped_share=_share(bool(bits & _POWER_CAP) for bits in reasons),
         xids=tuple(last.xids[len(first.xids) :]),
         uncorrected_ecc=new_errors,
     )
+
+
+def _share(looks: Iterable[bool]) -> float | None:
+    """None where there was no look."""
+    found = list(looks)
+    return sum(found) / len(found) if found else None
 
 
 def fault(devices: Sequence[DeviceSeen]) -> Fault | None:
@@ -137,7 +143,7 @@ def fault(devices: Sequence[DeviceSeen]) -> Fault | None:
             names = ", ".join(device.foreign_processes)
             return Fault(f"GPU {device.uuid} was also used by process {names} during the run", True)
     for device in devices:
-        if device.throttled_share > _THROTTLED_SHARE:
+        if device.throttled_share is not None and device.throttled_share > _THROTTLED_SHARE:
             words = ", ".join(device.throttle_reasons)
             return Fault(f"GPU {device.uuid} was throttled in {device.throttled_share:.0%} of the run ({words})", False)
     return None

@@ -89,7 +89,9 @@ def _device(device: DeviceSeen) -> list[tuple[str, str]]:
     found = []
     if device.foreign_processes:
         found.append(("bad", f"{name}: other processes on the GPU: {', '.join(device.foreign_processes)}"))
-    if device.throttled_share:
+    if device.throttled_share is None:
+        found.append(("quiet", f"{name}: does not say whether its clocks were lowered"))
+    elif device.throttled_share:
         reasons = ", ".join(device.throttle_reasons) or "an unknown reason"
         found.append(
             ("warn", f"{name}: clocks were lowered {percent(device.throttled_share)} of the time by {reasons}")

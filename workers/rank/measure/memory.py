@@ -92,6 +92,14 @@ class _CudaMeter:
         return of_allocator(self._device)
 
 
+def device_peak_gib(used: int, reserved: int, most_reserved: int) -> float:
+    """What the device held at most, of bytes: its use now, and what the allocator has given back since its own peak.
+
+    It gives nothing back by itself, but all it can spare where a request did not fit (`num_alloc_retries`).
+    """
+    return (used - reserved + most_reserved) / GIB
+
+
 def of_allocator(device: torch.device) -> Memory:
     """What CUDA's caching allocator has counted so far."""
     stats = torch.cuda.memory_stats(device)
@@ -99,8 +107,9 @@ def of_allocator(device: torch.device) -> Memory:
     return Memory(
         peak_allocated_gib=torch.cuda.max_memory_allocated(device) / GIB,
         peak_reserved_gib=torch.cuda.max_memory_reserved(device) / GIB,
-        # The caching allocator gives nothing back by itself, so the end of the run is its peak.
-        device_used_gib=(total - free) / GIB,
+        device_used_gib=device_peak_gib(
+            total - free, torch.cuda.memory_reserved(device), torch.cuda.max_memory_reserved(device)
+        ),
         allocator_retries=int(stats.get("num_alloc_retries", 0)),
         allocator_ooms=int(stats.get("num_ooms", 0)),
     )

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import transformers
 from torch import nn
+from transformers import masking_utils
 from transformers.initialization import no_init_weights
 
 from shardtune.api_schemas.models import ModelSpec
@@ -69,6 +70,14 @@ def build(spec: ModelSpec, workload: Workload, experts: str | None = None) -> nn
         model: nn.Module = transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False, **options)
     model.tie_weights()  # type: ignore[operator]
     return model.train()
+
+
+def without_packed_samples() -> None:
+    """From now on transformers takes no sample for several packed into one: ours are not.
+
+    It would look for them in each forward without a mask, and wait for the device to know (5.x, `masking_utils`).
+    """
+    masking_utils.find_packed_sequence_indices = lambda position_ids: None
 
 
 @contextlib.contextmanager

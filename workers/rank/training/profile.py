@@ -28,12 +28,14 @@ def of(spec: ModelSpec, workload: Workload) -> ModelProfile:
     profile, pairs = of_model(model), moe.expert_modules(model)
     flops, by_block = _forward_flops(model, [block.name for block in profile.blocks], workload.sequence_length)
     text = getattr(model, "config").get_text_config()  # noqa: B009 -- nn.Module's attributes are untyped
+    least, _ = _forward_flops(model, [], _attended(workload.sequence_length, getattr(text, "sliding_window", None)))
     blocks = [block.model_copy(update={"forward_flops_per_token": by_block[block.name]}) for block in profile.blocks]
     facts = {
         "blocks": tuple(blocks),
         "active_parameters": _active_parameters(model, pairs),
         "moe_class": type(pairs[0][0]).__name__ if pairs else None,
         "forward_flops_per_token": flops,
+        "least_flops_per_token": least,
         "hidden_size": int(text.hidden_size),
         "vocab_size": int(text.vocab_size),
         "max_positions": getattr(text, "max_position_embeddings", None),
@@ -78,6 +80,14 @@ def _active_parameters(model: nn.Module, pairs: list[tuple[nn.Module, nn.Module]
     count, active = counts
     in_experts = sum(p.numel() for _, experts in pairs for p in experts.parameters())
     return total - in_experts * (count - active) // count
+
+
+def _attended(length: int, window: int | None) -> int:
+    """Tokens that one of a sequence looks at on average at most, by a mask: half of them, or the window where that is less.
+
+    What attention costs grows with them alone, so a sequence as long costs a token without a mask what this one does with it.
+    """
+    return max(1, min(length // 2, window or length))
 
 
 def _forward_flops(model: nn.Module, blocks: list[str], length: int) -> tuple[float, dict[str, float]]:

@@ -69,6 +69,7 @@ class CausalStep:
     def build_model(self) -> nn.Module:
         """See `Step`."""
         model = models.build(self._spec, self._workload)
+        models.without_packed_samples()
         self._vocab_size = int(model.get_input_embeddings().num_embeddings)  # type: ignore[operator]
         return model
 

@@ -71,6 +71,14 @@ def test_throttling_takes_the_speed_away_but_excuses_no_failure():
     assert found is not None and not found.excuses_failures and "67%" in found.message
 
 
+def test_a_gpu_that_does_not_say_why_its_clocks_are_low_is_not_taken_for_a_cool_one():
+    (device,) = seen(over_a_run({}, {"clock_reasons": None}, {"clock_reasons": None}), ())
+    assert (device.throttled_share, device.power_capped_share) == (None, None)
+    assert fault([device]) is None
+    (half,) = seen(over_a_run({}, {"clock_reasons": None}, {"clock_reasons": THERMAL}), ())
+    assert half.throttled_share == 1
+
+
 def test_the_power_cap_of_a_full_load_is_recorded_and_no_fault():
     devices = seen(over_a_run({}, {"clock_reasons": CAPPED}, {"clock_reasons": CAPPED}), ())
     assert devices[0].power_capped_share == 1
@@ -132,8 +140,8 @@ def test_a_run_on_a_good_device_keeps_its_result_and_says_what_was_seen():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"mfu": 1.3}, "MFU of 130%"),
-        ({"tokens_per_s_per_gpu": 4000.0}, "at most 3,333"),
+        ({"tokens_per_s_per_gpu": 7000.0}, "at most 6,667"),
+        ({"mfu": 1.3, "tokens_per_s_per_gpu": 4000.0}, None),
         ({"window_step_times_s": (9.0, 9.0)}, "in a run that took 10.00 s"),
         ({"window_step_times_s": (1.0, 0.0)}, "a timed window of 0.0 s"),
         ({"data_wait_share": 0.4}, "40% of the timed windows"),
@@ -141,9 +149,15 @@ def test_a_run_on_a_good_device_keeps_its_result_and_says_what_was_seen():
     ],
 )
 def test_numbers_that_cannot_be_true_are_suspect(changes, words):
-    result = judged(make_task(forward_flops_per_token=1e9), measured(**changes), Conditions(), peak_flops=1e13)
+    result = judged(
+        make_task(forward_flops_per_token=1e9, least_flops_per_token=5e8),
+        measured(**changes),
+        Conditions(),
+        peak_flops=1e13,
+    )
     assert isinstance(result, Measurement)
-    assert words is None if result.suspect is None else words is not None and words in result.suspect
+    assert (result.suspect is None) == (words is None)
+    assert words is None or words in (result.suspect or "")
 
 
 @pytest.fixture

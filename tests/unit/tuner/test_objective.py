@@ -1,0 +1,21 @@
+"""Which finished runs kept to their share of memory."""
+
+import pytest
+
+from shardtune.api_schemas.measurements import Memory
+from shardtune.api_schemas.studies import Objective
+from shardtune.tuner import objective
+from tests.support.tuner_cases import gpus, measured
+
+
+@pytest.mark.parametrize(
+    ("counts", "words"),
+    [({}, None), ({"allocator_retries": 0, "allocator_ooms": 0}, None), ({"allocator_retries": 2}, "2 times")],
+)
+def test_a_run_that_only_went_on_by_emptying_its_cache_is_over_the_limit(
+    counts: dict[str, int], words: str | None
+) -> None:
+    memory = Memory(peak_allocated_gib=40, peak_reserved_gib=50, device_used_gib=52, **counts)
+    found = objective.over_limit(measured(100).model_copy(update={"memory": memory}), gpus(), Objective())
+    assert (found is None) == (words is None)
+    assert words is None or (found is not None and words in found.message and found.peak_allocated_gib == 40)

@@ -15,6 +15,12 @@ _SYNC = {
     "last": ["self.model.set_requires_gradient_sync(last)"],
     "reduce_scatter": ["self.model.set_requires_all_reduce(last)"],
 }
+_SHARED_MESH = "from torch.distributed.fsdp._fully_shard import _fully_shard"
+_SHARE_MESH = [
+    "# fully_shard makes a mesh with communicators of its own for each unit (torch 2.13): share the first one's.",
+    "made, make = {}, _fully_shard._get_post_forward_mesh_info",
+    "_fully_shard._get_post_forward_mesh_info = lambda size, mesh: made.get(size) or made.setdefault(size, make(size, mesh))",
+]
 _OFFLOADED_BUFFERS = [
     "for module in model.modules():",
     "    for name, buffer in module.named_buffers(recurse=False):",
@@ -27,6 +33,7 @@ def _snippet(source: ExportSource, strategy: Fsdp2Config) -> SnippetParts:
     return SnippetParts(
         trainer=_trainer(source, strategy),
         imports=(
+            *([_SHARED_MESH] if _reshards_to_groups(strategy) else []),
             "from torch.distributed.device_mesh import init_device_mesh",
             shared.import_of("torch.distributed.fsdp", ["MixedPrecisionPolicy", policy, "fully_shard"]),
         ),
@@ -34,6 +41,10 @@ def _snippet(source: ExportSource, strategy: Fsdp2Config) -> SnippetParts:
         on_meta=True,
         needs_blocks=True,
     )
+
+
+def _reshards_to_groups(strategy: Fsdp2Config) -> bool:
+    return not isinstance(strategy.reshard_after_forward, bool)
 
 
 def _trainer(source: ExportSource, strategy: Fsdp2Config) -> str:
@@ -50,6 +61,7 @@ def _trainer(source: ExportSource, strategy: Fsdp2Config) -> str:
         reduce_dtype=torch_dtype(recipe.reduce_dtype) if source.is_mixed else None,
         offload_policy=f"CPUOffloadPolicy(pin_memory={strategy.pin_memory})" if offload else "OffloadPolicy()",
         prepare=indent(shared.prepare_blocks(source), 8),
+        share_mesh=indent(_SHARE_MESH if _reshards_to_groups(strategy) else [], 8),
         units=units,
         prefetch=indent(_prefetch(strategy), 8),
         state_device='torch.device("cpu")' if offload else "device",
@@ -157,6 +169,7 @@ def _lightning_model(source: ExportSource, strategy: Fsdp2Config) -> str:
         "lightning_fsdp2.py",
         blocks=literal(source.block_list),
         per_unit=strategy.blocks_per_unit,
+        share_mesh=indent([_SHARED_MESH, "", *_SHARE_MESH] if _reshards_to_groups(strategy) else [], 4),
         reshard=repr(strategy.reshard_after_forward),
         policy=policy,
         offload=f"CPUOffloadPolicy(pin_memory={strategy.pin_memory!r})" if strategy.cpu_offload else "OffloadPolicy()",

@@ -1,5 +1,7 @@
 """PyTorch `fully_shard` (FSDP2), fully sharded, replicated or both (HSDP)."""
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -7,6 +9,7 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp._fully_shard import _fully_shard as fully_shard_module
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
@@ -96,10 +99,35 @@ def _shard(model: nn.Module, mesh: DeviceMesh, setting: base.Setting, config: Fs
     options = {"mesh": mesh, "mp_policy": policy, "offload_policy": offload, **config.to_fully_shard()}
     blocks = [block for _, block in models.repeated_blocks(model)]
     units = [blocks[i : i + config.blocks_per_unit] for i in range(0, len(blocks), config.blocks_per_unit)]
-    for unit in units:
-        fully_shard(unit if len(unit) > 1 else unit[0], **options)
-    fully_shard(model, **options)
+    with _one_mesh_after_forward():
+        for unit in units:
+            fully_shard(unit if len(unit) > 1 else unit[0], **options)
+        fully_shard(model, **options)
     return [cast(FSDPModule, unit[0]) for unit in units]
+
+
+@contextlib.contextmanager
+def _one_mesh_after_forward() -> Iterator[None]:
+    """Within it, units that reshard to groups of ranks share one mesh of these.
+
+    torch makes a mesh for each unit, with communicators of its own (2.13; pytorch #153302, #187155): a deep model has hundreds,
+    and each NCCL communicator takes memory of the device.
+    """
+    make = fully_shard_module._get_post_forward_mesh_info
+    made: dict[int, Any] = {}
+
+    def shared(reshard: bool | int, mesh: Any) -> Any:
+        if isinstance(reshard, bool):
+            return make(reshard, mesh)
+        if reshard not in made:
+            made[reshard] = make(reshard, mesh)
+        return made[reshard]
+
+    fully_shard_module._get_post_forward_mesh_info = shared
+    try:
+        yield
+    finally:
+        fully_shard_module._get_post_forward_mesh_info = make
 
 
 def _materialize(model: nn.Module, setting: base.Setting, config: Fsdp2Config) -> None:

@@ -9,7 +9,7 @@ import pytest
 from shardtune.api_schemas.measurements import RankReport
 from tests.support.host_process import HostProcess
 from tests.support.plain_training import deviation, train
-from tests.support.tiny_trials import GPT2, MIXTRAL, tiny_task
+from tests.support.tiny_trials import GPT2, LLAMA, MIXTRAL, tiny_task
 
 pytestmark = pytest.mark.ranks
 
@@ -56,6 +56,13 @@ def test_fp32_training_is_the_same(host: HostProcess, name: str, micro_batch: in
 def test_bf16_training_stays_within_the_stated_bound(host: HostProcess, name: str) -> None:
     """Where each backend casts shows in bfloat16 alone; few steps, since most processors emulate it."""
     assert_same_training(host, BF16, STRATEGIES[name], recipe="bf16-mixed", parity_steps=6)
+
+
+@pytest.mark.parametrize("name", ["ddp", "fsdp2"])
+def test_compiled_blocks_train_the_same(host: HostProcess, name: str) -> None:
+    """On CPU ranks the compiler writes C++."""
+    model = LLAMA | {"num_hidden_layers": 2}
+    assert_same_training(host, FP32, STRATEGIES[name], compile=True, model=model, parity_steps=3)
 
 
 def test_loss_falls_by_a_fifth_over_the_compared_steps() -> None:

@@ -113,7 +113,8 @@ def _one_mesh_after_forward() -> Iterator[None]:
     torch makes a mesh for each unit, with communicators of its own (2.13; pytorch #153302, #187155): a deep model has hundreds,
     and each NCCL communicator takes memory of the device.
     """
-    make = fully_shard_module._get_post_forward_mesh_info
+    module: Any = fully_shard_module
+    make = module._get_post_forward_mesh_info
     made: dict[int, Any] = {}
 
     def shared(reshard: bool | int, mesh: Any) -> Any:
@@ -123,11 +124,11 @@ def _one_mesh_after_forward() -> Iterator[None]:
             made[reshard] = make(reshard, mesh)
         return made[reshard]
 
-    fully_shard_module._get_post_forward_mesh_info = shared
+    module._get_post_forward_mesh_info = shared
     try:
         yield
     finally:
-        fully_shard_module._get_post_forward_mesh_info = make
+        module._get_post_forward_mesh_info = make
 
 
 def _materialize(model: nn.Module, setting: base.Setting, config: Fsdp2Config) -> None:

@@ -27,7 +27,6 @@ _SIGMAS = (1.0, 0.5, 0.25)
 _STARTUP_S, _STEPS = 5.0, 20.0
 """Of a trial, before one has been measured."""
 _MOST_FINISHED = 200
-_JUDGED_BY_PEAK = (FailureKind.OVER_LIMIT,)
 _erf = np.vectorize(math.erf, otypes=[float])
 
 
@@ -112,12 +111,12 @@ def _memory_likeness(left: Array, right: Array) -> Array:
 
 
 def _peak(obs: Observation) -> float | None:
+    """What it needed. Where it ran out of memory, what it held by then says only that this was not enough."""
     if obs.measurement is not None:
         return peak_gib(obs.measurement.memory)
-    return obs.failure.peak_allocated_gib if obs.failure is not None else None
+    ran = obs.failure is not None and obs.failure.kind is FailureKind.OVER_LIMIT
+    return obs.failure.peak_allocated_gib if obs.failure is not None and ran else None
 
 
 def _failed(obs: Observation) -> bool:
-    if obs.failure is None or (obs.failure.kind in _JUDGED_BY_PEAK and _peak(obs)):
-        return False
-    return obs.is_no_choice
+    return obs.is_no_choice and _peak(obs) is None

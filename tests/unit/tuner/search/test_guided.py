@@ -7,8 +7,9 @@ from shardtune.api_schemas.failures import Failure, FailureKind
 from shardtune.api_schemas.search_space import SpaceLimits
 from shardtune.api_schemas.trials import TrialState
 from shardtune.tuner.history import Observation
-from shardtune.tuner.prediction.calibration import NOTHING_LEARNT
+from shardtune.tuner.prediction.calibration import NOTHING_LEARNT, MemoryCalibration
 from shardtune.tuner.prediction.learning import predict_speeds
+from shardtune.tuner.search.guided.acquisition import infeasible_probability
 from shardtune.tuner.search.guided.pool import Pool, PredictionBasis, evenly, neighbours
 from shardtune.tuner.search.guided.residual import Inputs, Residual
 from shardtune.tuner.search.guided.sampler import GuidedSampler, Knowledge
@@ -95,6 +96,17 @@ def test_more_memory_than_there_is_is_learnt_from_the_peaks_that_were_measured(p
     for number in range(14):
         history.append(observe(number, ask(pool, history, limit).config))
     assert sum(obs.state is TrialState.INFEASIBLE for obs in history[4:]) <= 1
+
+
+def test_what_is_like_a_trial_that_ran_out_of_memory_is_thought_to_fail_whatever_it_held_by_then(pool):
+    config = ask(pool, []).config
+    failure = Failure(kind=FailureKind.OOM, message="out of memory", peak_allocated_gib=0.001)
+    history = [Observation(0, config, "sampler", TrialState.INFEASIBLE, failure=failure)]
+    known, rows = MemoryCalibration(), np.arange(pool.first)
+    risk = infeasible_probability(pool, rows, history, known, 4.0)
+    (place,) = pool.rows([config])
+    assert risk[place] == risk.max() == pytest.approx(0.5, abs=0.01)
+    assert infeasible_probability(pool, rows, [], known, 4.0).max() < 0.01
 
 
 def test_of_a_large_space_a_draw_and_the_neighbours_of_the_fastest_are_candidates():

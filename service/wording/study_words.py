@@ -104,7 +104,7 @@ def why_not(trials: Sequence[Trial], rejections: Sequence[Rejection]) -> list[tu
         ]
     rows += [("refused", text) for text in closest_refusals(rejections)]
     if all(trial.origin != TrialOrigin.SAMPLER for trial in trials):
-        rows.append(("note", "only the starting configurations ran, nothing was searched; allow 12 trials or more"))
+        rows.append(("note", "only the starting configurations ran, nothing was searched; allow 6 trials or more"))
     return rows
 
 

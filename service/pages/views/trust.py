@@ -12,7 +12,7 @@ from shardtune.service.pages.views.freshness import StudyFreshness
 from shardtune.service.wording import study_words
 from shardtune.service.wording.backend_words import backend_name
 from shardtune.tuner.search.space.legal_values import Flat
-from shardtune.tuner.search.stopping import MIN_TRIALS
+from shardtune.tuner.search.stopping import MIN_GUIDED, MIN_TRIALS
 
 _NOISY = 0.1
 """Relative spread of the pairs' ratios beyond which a reader should know of it."""
@@ -79,7 +79,8 @@ def _disturbed(result: StudyResult, runs: Sequence[RunRow]) -> list[Trust]:
 
 def _thin(study: Study, complete: Sequence[Flat]) -> list[Trust]:
     """A warning where a search was too short to have seen much."""
-    if study.system_study is not None or len(complete) >= MIN_TRIALS:
+    enough = MIN_GUIDED if study.spec.sampler == "guided" else MIN_TRIALS
+    if study.system_study is not None or len(complete) >= enough:
         return []
     sizes = {table["micro_batch"] for table in complete}
     same = f", all of them with micro batch {next(iter(sizes))}" if len(sizes) == 1 else ""

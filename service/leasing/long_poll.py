@@ -9,6 +9,7 @@ from starlette.concurrency import run_in_threadpool
 from shardtune.api_schemas.leases import Lease, LeaseRequest
 from shardtune.db.queries import studies
 from shardtune.db.tables.studies import WorkerRow
+from shardtune.service.access import auth
 from shardtune.service.leasing import choose_study
 from shardtune.service.process.background import run_every
 from shardtune.service.process.context import Context
@@ -61,6 +62,9 @@ async def _claim(
     if await http.is_disconnected():
         return None
     seen, began_s = work_signal.seen, time.monotonic()
+    if worker is None and not await to_thread.run_sync(auth.is_still_good, context, limiter=work_signal.limiter):
+        # Revoked while it waited; the next question is told so.
+        return None
     found = await to_thread.run_sync(choose_study.claim, context, request.session, worker, limiter=work_signal.limiter)
     if isinstance(found, Lease):
         return found

@@ -2,6 +2,8 @@
 
 import contextlib
 import itertools
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -153,6 +155,23 @@ def test_a_stream_ends_with_its_key(sqlite_url):
             assert "event: study.created" in lines_until_the_end(stream)
         assert http.get(f"{path}/events", headers=bearer(reader)).status_code == 401
         assert service.context.stream_limits.total == 0
+
+
+def test_a_held_question_for_work_ends_with_its_key(sqlite_url):
+    with served(sqlite_url, poll_s=0.05) as service, ThreadPoolExecutor() as threads:
+        admin = bearer(make_key(service.client, "admin"))
+        key = make_key(service.client, "workers:lease", **admin)
+        http = httpx.Client(base_url=service.client.base_url, headers=bearer(key), timeout=60, trust_env=False)
+        worker = SimulatedWorker(http).register()
+        asked = threads.submit(worker.lease, wait_s=30)
+        while not service.context.work_signal.waiting:
+            time.sleep(0.01)
+        service.client.headers = admin
+        service.client.post(f"/v1/keys/{key['key']['key_id']}:revoke").raise_for_status()
+        create(service.client)
+        assert asked.result() is None, "nothing is given to whom the key was taken from"
+        assert http.get("/v1/studies").status_code == 401
+        http.close()
 
 
 def test_streams_are_counted_by_key_and_all_of_them_together(sqlite_url):

@@ -15,7 +15,6 @@ import time
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
-from shardtune.api_schemas.cpu_rank_environment import CPU_RANKS
 from shardtune.api_schemas.failures import Failure
 from shardtune.api_schemas.hardware import Cluster, Fingerprint
 from shardtune.api_schemas.leases import TrialTask
@@ -78,7 +77,7 @@ def read(path: Path = DATA) -> list[Repeat]:
 def record(name: str, minutes: float, path: Path, folder: Path) -> None:
     """Run rounds until the time is used, and append their rows."""
     launcher = LocalLauncher(
-        {**os.environ, **CPU_RANKS, "PYTHONUNBUFFERED": "1"}, f"repeats-{os.getpid()}", folder / "host.log", 1200
+        {**os.environ, "PYTHONUNBUFFERED": "1"}, f"repeats-{os.getpid()}", folder / "host.log", 1200
     )
     try:
         versions = launcher.prepare(lambda: False).versions
@@ -109,7 +108,8 @@ def _run(place: Workplace, found: Fingerprint, chosen: str) -> Measurement:
         model=preset("llama-tiny"),
         workload=Workload(sequence_length=64, global_batch=16, recipe=RECIPES["bf16-mixed"]),
         cluster=CLUSTER,
-        config=CONFIGURATIONS[chosen],
+        # As in the rounds before: the recorded ones kept freed memory.
+        config=CONFIGURATIONS[chosen].model_copy(update={"malloc": "keep"}),
     )
     attempted = attempt(
         place,

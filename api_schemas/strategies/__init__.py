@@ -3,7 +3,7 @@
 Each strategy renders itself for its backend; the rank that measures and the exporter call the same method.
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -41,6 +41,14 @@ class TrialConfig(Schema):
     in backward and more kept."""
     compile: bool = False
     """`torch.compile` each repeated block."""
+    malloc: Literal["default", "keep"] = "default"
+    """Host memory that was freed: glibc's own rules, or kept by the process. Keeping saves page faults and holds more."""
+    threads: int = Field(default=0, ge=0, le=1024)
+    """Threads of each rank; 0: OMP_NUM_THREADS where the worker has it, else the cores of the node by its ranks."""
+    expandable_segments: bool = False
+    """The CUDA allocator grows its segments instead of adding others: less fragmentation, slower first steps."""
+    max_connections: int = Field(default=0, ge=0, le=32)
+    """Hardware queues of a GPU (CUDA_DEVICE_MAX_CONNECTIONS), which order kernels and collectives; 0: the driver's 8."""
 
     @model_validator(mode="after")
     def _legal(self) -> "TrialConfig":
@@ -64,4 +72,14 @@ class TrialConfig(Schema):
             parts.append(checkpointing_words(self.activation_checkpointing, self.checkpoint_every))
         if self.compile:
             parts.append("compiled")
+        parts += self._environment_words()
         return ", ".join([*parts, f"micro batch {self.micro_batch}"])
+
+    def _environment_words(self) -> list[str]:
+        words = {
+            "freed memory kept": self.malloc == "keep",
+            f"{self.threads} thread{'s' if self.threads > 1 else ''} a rank": self.threads,
+            "expandable segments": self.expandable_segments,
+            f"device connections {self.max_connections}": self.max_connections,
+        }
+        return [word for word, is_said in words.items() if is_said]

@@ -128,7 +128,8 @@ def _ask(seen: StudySnapshot, profile: ModelProfile, planner_cache: PlannerCache
     spec = seen.spec
     try:
         built = planner_cache.space(
-            seen.study_id, lambda: space.build(spec.workload, seen.cluster, profile, spec.space, nvme=seen.has_nvme)
+            seen.study_id,
+            lambda: space.build(spec.workload, seen.cluster, profile, spec.space, seen.has_nvme, seen.cores),
         )
     except ValueError as error:
         return Fail(str(error))

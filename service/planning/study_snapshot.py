@@ -35,6 +35,8 @@ class StudySnapshot:
     baseline: TrialConfig | None
     profile: ModelProfile | None
     has_nvme: bool
+    cores: int | None
+    """Of the machine that the first run went to."""
     notes: tuple[str, ...]
     gpu_seconds: float
     created_at: datetime
@@ -99,6 +101,7 @@ def view(
         baseline=study.baseline,
         profile=study.profile,
         has_nvme=study.has_nvme,
+        cores=study.fingerprint.value.cpu_count if study.fingerprint else None,
         notes=tuple(study.notes),
         gpu_seconds=study.gpu_seconds,
         created_at=study.created_at,

@@ -24,6 +24,14 @@ KNOBS: dict[str, KnobWords] = {
         "Every so many-th of the repeated blocks is checkpointed; 1: all of them.", "checkpointing, every"
     ),
     "compile": KnobWords("Each repeated block is compiled (`torch.compile`)."),
+    "malloc": KnobWords("Host memory that was freed: glibc's own rules, or kept by the process.", "freed host memory"),
+    "threads": KnobWords("Threads of a rank (`OMP_NUM_THREADS`); 0: its share of the node's cores.", "threads"),
+    "expandable_segments": KnobWords(
+        "The CUDA allocator grows its segments (`PYTORCH_ALLOC_CONF=expandable_segments:True`)."
+    ),
+    "max_connections": KnobWords(
+        "Hardware queues of a GPU (`CUDA_DEVICE_MAX_CONNECTIONS`); 0: the driver's own number.", "device connections"
+    ),
     "grad_sync": KnobWords(
         "When gradients are reduced while accumulating: after every micro batch, or after the last (`no_sync`).",
         "gradient sync",

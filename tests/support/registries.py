@@ -22,7 +22,7 @@ from shardtune.tuner.export.backends.registry import BACKENDS as EXPORTED
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.prediction.backends.record import PredictedBackend
 from shardtune.tuner.prediction.backends.registry import BACKENDS as PREDICTED
-from shardtune.tuner.prediction.configs import from_configs
+from shardtune.tuner.prediction.configs import WITHOUT_TERM, from_configs
 from shardtune.tuner.prediction.evaluation import evaluate
 from shardtune.tuner.search.space.backends.record import SearchedBackend
 from shardtune.tuner.search.space.backends.registry import BACKENDS as SEARCHED
@@ -47,7 +47,10 @@ _COMMON_PLACES = {
     EXPORT: "tuner/export",
 }
 """Where the rows are of knobs that every backend has."""
-_RANK = "".join((ROOT / f"workers/rank/{name}.py").read_text() for name in ("training/wrap", "strategies/base"))
+_RANK = "".join(
+    (ROOT / name).read_text()
+    for name in ("workers/rank/training/wrap.py", "workers/rank/strategies/base.py", "api_schemas/rank_environment.py")
+)
 
 
 @dataclass(frozen=True)
@@ -144,7 +147,7 @@ def _without_term(r: Registries, kind: str, sample: list[Drawn]) -> list[str]:
     """Knobs that change no prediction and have no reason for it, and reasons of knobs that do change one."""
     knobs = {knob for one in sample for knob in one.others}
     moved = {knob for one in sample for knob, other in one.others.items() if _predicted(r, one, other)}
-    reasons = {knob for knob, reason in r.predicted[kind].without_term.items() if reason}
+    reasons = {knob for knob, reason in {**WITHOUT_TERM, **r.predicted[kind].without_term}.items() if reason}
     silent, stale = sorted(knobs - moved - reasons), sorted(moved & reasons)
     return [
         *(

@@ -5,6 +5,7 @@ from typing import Any
 import yaml
 
 from shardtune.api_schemas.strategies.base import checkpointing_words
+from shardtune.tuner.export import environment
 from shardtune.tuner.export.backends.record import AccelerateParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.quoting import remark
@@ -30,7 +31,12 @@ def document(source: ExportSource, backends: Backends = BACKENDS) -> str:
     values |= parts.values
     said = {name: value for name, value in values.items() if value is not None}
     comments = "\n".join(
-        f"# {remark(line)}" for line in ["In your script:", *(f"- {line}" for line in _in_code(source, parts))]
+        f"# {remark(line)}"
+        for line in [
+            *environment.beside(source),
+            "In your script:",
+            *(f"- {line}" for line in _in_code(source, parts)),
+        ]
     )
     return fill(
         "accelerate.yaml",

@@ -2,7 +2,7 @@
 
 import shlex
 
-from shardtune.api_schemas.cpu_rank_environment import CPU_RANKS
+from shardtune.tuner.export import environment
 from shardtune.tuner.export.backends.registry import BACKENDS
 from shardtune.tuner.export.quoting import remark
 from shardtune.tuner.export.source import ExportSource
@@ -40,9 +40,7 @@ def _environment(source: ExportSource) -> list[str]:
         lines.append("export CUDA_VISIBLE_DEVICES=")
         if source.cluster.nodes == 1:
             lines.append("export GLOO_SOCKET_IFNAME=lo")
-        lines.append("# Else freed memory goes back to the system and is fetched again in each step.")
-        lines += [f"export {name}={shlex.quote(value)}" for name, value in CPU_RANKS.items()]
-    return lines
+    return [*lines, *environment.shell_lines(source)]
 
 
 def _accelerate(source: ExportSource) -> list[str]:

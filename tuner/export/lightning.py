@@ -3,6 +3,7 @@
 from typing import Any
 
 from shardtune.api_schemas.strategies.base import checkpointing_words
+from shardtune.tuner.export import environment
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.quoting import in_docstring
 from shardtune.tuner.export.rendered import Rendered, comment, differences, pretty
@@ -24,7 +25,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
         raise ValueError(f"backend ({config.backend!r}) has no words in this export; export another configuration")
     parts = told(source, config.strategy)
     done = config.model_copy(update={"strategy": parts.done})
-    lossy = (*differences(config, done, "Lightning"), *_besides(source), *parts.besides)
+    lossy = (*differences(config, done, "Lightning"), *_besides(source), *parts.besides, *environment.beside(source))
     text = fill(
         "lightning_strategy.py",
         description=in_docstring(source.contender.description),

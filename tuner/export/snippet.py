@@ -3,6 +3,7 @@
 from shardtune.tuner.export.backends.record import SnippetParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.backends.shared import prepare_blocks
+from shardtune.tuner.export.environment import command_prefix
 from shardtune.tuner.export.launch import torchrun_options
 from shardtune.tuner.export.quoting import in_docstring, literal, remark
 from shardtune.tuner.export.source import ExportSource
@@ -59,7 +60,7 @@ def source(source: ExportSource, backends: Backends = BACKENDS) -> str:
         description=in_docstring(source.contender.description),
         figures=in_docstring(_figures(source)),
         needs=parts.needs,
-        command=f"torchrun {torchrun_options(source)} train_snippet.py --steps 10",
+        command=f"{command_prefix(source)}torchrun {torchrun_options(source)} train_snippet.py --steps 10",
         standard=_standard_imports(source, parts),
         imports=_imports(source, parts),
         ranks=source.cluster.world_size,
@@ -146,7 +147,7 @@ def _leave(source: ExportSource) -> list[str]:
 
 
 def _join(source: ExportSource) -> list[str]:
-    lines = ['device = torch.device("cpu")', "torch.set_num_threads(max(1, (os.cpu_count() or 1) // RANKS))"]
+    lines = ['device = torch.device("cpu")']
     if not source.on_cpu:
         lines = ['device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))', "torch.cuda.set_device(device)"]
         lines.append('dist.init_process_group("cpu:gloo,cuda:nccl", device_id=device)')

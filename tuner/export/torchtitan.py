@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from shardtune.tuner.export import environment
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.quoting import remark, toml_string
 from shardtune.tuner.export.rendered import Rendered, comment, differences
@@ -27,7 +28,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
     # Its selective mode counts blocks as we do, and keeps nothing but the input of those it takes.
     every = config.checkpoint_every if config.activation_checkpointing == "full" else 1
     done = config.model_copy(update={"strategy": parts.done, "checkpoint_every": every})
-    lossy = (*differences(config, done, "torchtitan"), *_besides(source), *parts.besides)
+    lossy = (*differences(config, done, "torchtitan"), *_besides(source), *parts.besides, *environment.beside(source))
     text = fill(
         "torchtitan.toml",
         description=remark(source.contender.description),

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from shardtune.api_schemas.strategies.training_arguments import strategy_arguments, workload_arguments
+from shardtune.tuner.export import environment
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.quoting import in_docstring
 from shardtune.tuner.export.rendered import Rendered, comment, differences
@@ -32,7 +33,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
     if not config.checkpoints_whole_blocks:
         changes |= {"activation_checkpointing": "none", "checkpoint_every": 1}
     done = config.model_copy(update=changes)
-    lossy = (*differences(config, done, "Trainer"), *_besides(source), *parts.besides)
+    lossy = (*differences(config, done, "Trainer"), *_besides(source), *parts.besides, *environment.beside(source))
     snippet = fill(
         "trainer_snippet.py",
         description=in_docstring(source.contender.description),

@@ -8,6 +8,13 @@ from shardtune.tuner.prediction.backends.record import PredictedBackend, Row
 from shardtune.tuner.prediction.backends.registry import BACKENDS
 from shardtune.tuner.prediction.candidates import FULL, NONE, SELECTIVE, Candidates, from_rows
 
+WITHOUT_TERM = {
+    "malloc": "page faults of freed memory are not predicted: they depend on what the process has freed before",
+    "threads": "rates are measured with a rank's share of the cores",
+    "expandable_segments": "what the allocator reserves beyond what is allocated is learned from measurements of either kind",
+    "max_connections": "the order of kernels and collectives in the device's queues is not modelled",
+}
+"""Knobs of every backend that change no prediction, and why."""
 _CHECKPOINTING = {"none": NONE, "selective": SELECTIVE, "full": FULL}
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from shardtune.api_schemas.rank_environment import THREADS, threads_of
 from shardtune.workers.launchers.base import LaunchFailed, Prepared, RankExit, RanksAlive
 from shardtune.workers.launchers.processes import DYING_S, MARK, PYTHON, kill_marked, kill_quietly, start_child
 
@@ -44,12 +45,12 @@ class ColdLauncher:
         """Start all ranks."""
         self._exits.clear()
         shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
-        # What torchrun leaves at 1: ranks that each take all cores slow each other down.
-        threads = str(max(1, len(os.sched_getaffinity(0)) // world_size))
+        # What a rank does by itself once it knows its configuration; OpenMP is loaded before that.
+        threads = str(threads_of(self._environment, len(os.sched_getaffinity(0)), world_size))
         for rank in range(world_size):
             environment = {
-                "OMP_NUM_THREADS": threads,
                 **self._environment,
+                THREADS: threads,
                 **shared,
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),

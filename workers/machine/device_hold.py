@@ -4,7 +4,6 @@ import contextlib
 import logging
 from collections.abc import Iterator
 
-from shardtune.api_schemas.cpu_rank_environment import CPU_RANKS
 from shardtune.workers import status_note
 from shardtune.workers.config.settings import WorkerSettings
 from shardtune.workers.interrupt import Interrupt
@@ -27,8 +26,6 @@ def hold(settings: WorkerSettings, ranks: int | None) -> Iterator[tuple[Gpus, Lo
     """Hold this machine's devices, a launcher for them and a watch on GPUs; on the way out no child of ours is left."""
     chosen = find_gpus().first(ranks)
     environment = {**rank_environment(), "PYTHONUNBUFFERED": "1", **rank_devices.environment(chosen)}
-    if not chosen.devices:
-        environment |= CPU_RANKS
     mark = device_lock.pool_mark(settings.work_dir, chosen.uuids)
     settings.work_dir.mkdir(parents=True, exist_ok=True)
     with device_lock.hold(settings.work_dir, chosen.uuids), contextlib.ExitStack() as stack:

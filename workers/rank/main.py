@@ -16,7 +16,7 @@ from shardtune.api_schemas.measurements import Progress, RankReport
 from shardtune.workers.rank import classify, mesh, trial_dir
 from shardtune.workers.rank.measure import memory, speed_check
 from shardtune.workers.rank.place import Place
-from shardtune.workers.rank.process import cpu_adam, deadline
+from shardtune.workers.rank.process import cpu_adam, deadline, environment
 from shardtune.workers.rank.strategies.base import Setting, Trainer
 from shardtune.workers.rank.training import profile, restart, scripted, wrap
 from shardtune.workers.rank.training import step as steps
@@ -76,9 +76,11 @@ class RankAttempt:
     def run(self, task: TrialTask | RestartTask) -> RankReport:
         """Train, and measure or restart; raises whatever goes wrong."""
         self._progress.write(Progress(phase="starting"))
-        cpu_adam.ensure(task, lambda: self._progress.write(Progress(phase="starting")))
         place = Place.from_environment(task.cluster.device)
-        _prepare_process(place)
+        environment.apply(task.config, place)
+        cpu_adam.ensure(task, lambda: self._progress.write(Progress(phase="starting")))
+        if place.is_cuda:
+            torch.cuda.set_device(place.device)
         if isinstance(task, TrialTask) and task.model.script is not None:
             return self._run_script(task, place)
         mesh.join(place, self._folder)
@@ -170,12 +172,3 @@ def _report(place: Place, loop: Loop, meter: memory.MemoryMeter, wrap_time: floa
 def _boot_s() -> float:
     """The clock that the agent reads as well."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-def _prepare_process(place: Place) -> None:
-    """Threads and device of this rank. Only here, never before a fork: OpenMP's threads do not survive one."""
-    if place.is_cuda:
-        torch.cuda.set_device(place.device)
-        return
-    cores = len(os.sched_getaffinity(0))
-    torch.set_num_threads(max(1, cores // place.local_world_size))

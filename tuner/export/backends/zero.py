@@ -5,6 +5,7 @@ from typing import Any
 
 from shardtune.api_schemas.strategies import ZeroConfig
 from shardtune.api_schemas.strategies.zero import NVME_PLACEHOLDER
+from shardtune.tuner.export import environment
 from shardtune.tuner.export.backends import shared
 from shardtune.tuner.export.backends.record import AccelerateParts, ConsumerParts, ExportedBackend, SnippetParts
 from shardtune.tuner.export.quoting import literal
@@ -18,7 +19,9 @@ def _document(source: ExportSource, strategy: ZeroConfig) -> dict[str, Any]:
 
 
 def _files(source: ExportSource, strategy: ZeroConfig) -> dict[str, str]:
-    return {"ds_config.json": json.dumps(_document(source, strategy), indent=2) + "\n"}
+    files = {"ds_config.json": json.dumps(_document(source, strategy), indent=2) + "\n"}
+    # DeepSpeed's launcher reads it where it starts ranks on other nodes; on its own node they inherit.
+    return files | ({".deepspeed_env": environment.env_file(source)} if source.cluster.nodes > 1 else {})
 
 
 def _snippet(source: ExportSource, strategy: ZeroConfig) -> SnippetParts:

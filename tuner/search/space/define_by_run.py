@@ -55,7 +55,16 @@ class DefineByRun:
         modes, at = self._checkpointing
         checkpoints = self.pick("activation_checkpointing", modes, at) != "none"
         self.pick_if("checkpoint_every", checkpoints, self.domains.checkpoint_every, 1)
+        self._draw_environment()
         return self.table
+
+    def _draw_environment(self) -> None:
+        """What the ranks find in their environment; by default what is known to matter on the device."""
+        on_gpu = self.domains.on_gpu
+        self.pick_if("malloc", not on_gpu or "malloc" in self.limits, ("default", "keep"), "default")
+        self.pick("threads", self.domains.threads)
+        self.pick_if("expandable_segments", on_gpu, (False, True), False)
+        self.pick_if("max_connections", on_gpu, (0,), 0)
 
     def narrow_checkpointing(self, modes: tuple[str, ...], at: str) -> None:
         """What the backend can do as it has been drawn."""

@@ -27,6 +27,8 @@ class Domains:
     profile: ModelProfile
     nvme: bool
     """A probe found NVMe offload working and the user allows it."""
+    cores: int | None = None
+    """Of each node, where a worker has said."""
 
     @property
     def world(self) -> int:
@@ -55,6 +57,12 @@ class Domains:
     def checkpoint_every(self) -> tuple[int, ...]:
         """Every block, every 2nd, 3rd and 4th, where there are as many."""
         return tuple(k for k in (1, 2, 3, 4) if k == 1 or k <= len(self.profile.blocks))
+
+    @property
+    def threads(self) -> tuple[int, ...]:
+        """Of CPU ranks: a rank's share of the cores (0), or half of it, where two threads of a core are in each other's way."""
+        share = 0 if self.on_gpu else (self.cores or 0) // self.cluster.gpus_per_node
+        return (0, share // 2) if share > 1 else (0,)
 
     def sizes(self, make: Callable[["Domains"], T]) -> T:
         """A backend's own candidates, made once."""

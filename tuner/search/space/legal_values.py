@@ -81,6 +81,10 @@ COMMON: dict[str, Knob] = {
     "activation_checkpointing": Knob("word", ("none", "selective", "full"), rising=("full", "selective", "none")),
     "checkpoint_every": Knob("int", lightest="min", rises=True),
     "compile": Knob("bool", lightest=False),
+    "malloc": Knob("word", ("default", "keep"), lightest="default"),
+    "threads": Knob("int", minimum=0, maximum=1024, open=True, lightest=0),
+    "expandable_segments": Knob("bool", open=True, lightest=False),
+    "max_connections": Knob("int", minimum=0, maximum=32, open=True, lightest=0),
 }
 """Of every backend."""
 

@@ -102,6 +102,21 @@ def test_knobs_that_do_nothing_on_cpu_ranks_are_not_searched():
     assert {"zero.overlap_comm", "fsdp2.forward_prefetch", "fsdp2.cpu_offload"} <= asked(space_of(gpus(1, 4)))
 
 
+def test_the_environment_is_searched_where_it_is_known_to_matter():
+    def candidates(cluster, cores=None, **knobs):
+        limits = SpaceLimits(backends=("ddp",), knobs=knobs)
+        drawn = list(build(WORKLOAD, cluster, TINY, limits, cores=cores).enumerate())
+        names = ("malloc", "threads", "expandable_segments", "max_connections")
+        return [sorted({getattr(config, name) for config in drawn}) for name in names]
+
+    assert candidates(cpu(2)) == [["default", "keep"], [0], [False], [0]]
+    assert candidates(cpu(2), cores=2)[1] == [0], "half a core is no thread"
+    assert candidates(cpu(2), cores=16)[1] == [0, 4]
+    assert candidates(gpus(1, 2), cores=16) == [["default"], [0], [False, True], [0]]
+    freed = candidates(gpus(1, 2), max_connections=[1, 32], threads=[1, 8], malloc=["default", "keep"])
+    assert freed == [["default", "keep"], [1, 8], [False, True], [1, 32]]
+
+
 def test_communication_knobs_need_more_than_one_rank():
     names = asked(space_of(cpu(1)))
     assert not names & {"ddp.bucket_cap_mb", "ddp.grad_sync", "fsdp2.grad_sync", "zero.allgather_bucket_size"}

@@ -1,0 +1,37 @@
+"""What a configuration sets for its ranks, over what they inherit from the worker."""
+
+import pytest
+
+from shardtune.api_schemas.rank_environment import KEPT_MEMORY, threads_of, variables
+from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
+
+
+def config(**environment: object) -> TrialConfig:
+    return TrialConfig.model_validate({"strategy": DdpConfig(), **environment})
+
+
+def test_a_configuration_that_says_nothing_sets_the_threads_alone() -> None:
+    assert variables(config(), {}, cores=16, ranks=8) == {"OMP_NUM_THREADS": "2"}
+
+
+def test_everything_that_can_be_said() -> None:
+    said = config(malloc="keep", threads=3, expandable_segments=True, max_connections=1)
+    inherited = {"OMP_NUM_THREADS": "7", "PYTORCH_CUDA_ALLOC_CONF": "backend:native"}
+    assert variables(said, inherited, cores=16, ranks=8) == KEPT_MEMORY | {
+        "OMP_NUM_THREADS": "3",
+        "PYTORCH_ALLOC_CONF": "backend:native,expandable_segments:True",
+        "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+    }
+    words = "freed memory kept, 3 threads a rank, expandable segments, device connections 1"
+    assert words in said.describe()
+
+
+@pytest.mark.parametrize(
+    ("inherited", "threads"), [("4", 4), ("4,2", 4), ("", 2), ("0", 2), ("many", 2)]
+)  # fmt: skip
+def test_the_worker_s_threads_count_before_the_share_of_the_cores(inherited: str, threads: int) -> None:
+    assert threads_of({"OMP_NUM_THREADS": inherited}, cores=5, ranks=2) == threads
+
+
+def test_a_rank_has_one_thread_at_least() -> None:
+    assert threads_of({}, cores=2, ranks=8) == 1

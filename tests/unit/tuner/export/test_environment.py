@@ -1,0 +1,70 @@
+"""Every export says the environment that was measured; a worker's words set nothing that could run."""
+
+import os
+import subprocess
+
+import pytest
+
+from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
+from shardtune.tuner.export import export, files
+from tests.support.made_up_studies import CPU, contender_of, study_of
+from tests.support.simulated_worker import FINGERPRINT
+
+KEEP = TrialConfig(strategy=DdpConfig(), malloc="keep")
+SAID = "MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=2147483647"
+
+
+def study(*worker: str, **changes: object):  # type: ignore[no-untyped-def]
+    return study_of(**changes).model_copy(  # type: ignore[arg-type]
+        update={"fingerprint": FINGERPRINT.model_copy(update={"environment": worker, "cpu_count": 8})}
+    )
+
+
+def sourced(script: str) -> dict[str, str]:
+    """The variables that the script's lines of exports leave, as bash understands them."""
+    lines = "\n".join(line for line in script.splitlines() if line.startswith(("export ", "#")))
+    done = subprocess.run(["bash", "-c", f"{lines}\nenv -0"], capture_output=True, text=True, check=True, env={})
+    return dict(one.split("=", 1) for one in done.stdout.split("\0") if one)
+
+
+def test_the_launcher_exports_what_was_measured() -> None:
+    found = sourced(files(study("GLOO_SOCKET_IFNAME=eth1", "OMP_PROC_BIND=close"), contender_of(KEEP))["launch.sh"])
+    assert found.items() >= {
+        "OMP_NUM_THREADS": "4", "MALLOC_TRIM_THRESHOLD_": "2147483647", "OMP_PROC_BIND": "close",
+        "GLOO_SOCKET_IFNAME": "eth1",
+    }.items()  # fmt: skip
+    plain = sourced(files(study(), contender_of(TrialConfig(strategy=DdpConfig())))["launch.sh"])
+    assert plain["OMP_NUM_THREADS"] == "4" and not any(name.startswith("MALLOC") for name in plain)
+
+
+@pytest.mark.parametrize("form", ["standard", "training-arguments", "torchtitan", "lightning"])
+def test_every_consumer_is_told(form: str) -> None:
+    found = export(study("OMP_NUM_THREADS=3"), contender_of(KEEP), form)  # type: ignore[arg-type]
+    for name, text in found.files.items():
+        if name.endswith((".py", ".yaml", ".toml")):
+            assert f"OMP_NUM_THREADS=3 {SAID}" in text, name
+    assert form == "standard" or any(SAID in line for line in found.lossy)
+
+
+def test_deepspeeds_launcher_takes_it_to_other_nodes() -> None:
+    several = CPU.model_copy(update={"nodes": 2})
+    zero = TrialConfig(strategy=ZeroConfig(stage=1), malloc="keep")
+    found = files(study(cluster=several, global_batch=16), contender_of(zero))
+    assert found[".deepspeed_env"].splitlines() == ["OMP_NUM_THREADS=4", *SAID.split()]
+    assert ".deepspeed_env" not in files(study(), contender_of(zero))
+
+
+def test_what_a_worker_says_is_told_and_never_run() -> None:
+    hostile = (
+        "LD_PRELOAD=/tmp/evil.so",
+        "NCCL_NET_PLUGIN=/tmp/x.so",
+        "NCCL_ALGO=$(touch /tmp/x)",
+        "PATH=/tmp",
+        "A\nB=1",
+    )
+    script = files(study(*hostile, "NCCL_PROTO=LL,LL128"), contender_of(KEEP))["launch.sh"]
+    found = sourced(script)
+    assert found["NCCL_PROTO"] == "LL,LL128"
+    assert not {"LD_PRELOAD", "NCCL_NET_PLUGIN", "NCCL_ALGO", "B"} & found.keys() and found.get("PATH") != "/tmp"
+    assert "# environment: the worker also had LD_PRELOAD set, to /tmp/evil.so" in script
+    assert os.environ.get("LD_PRELOAD") is None

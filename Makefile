@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
-.PHONY: setup tune test durations screenshots soak test-long check check-style check-types check-imports check-safety format clean
+.PHONY: setup tune test test-gpu durations screenshots soak test-long check check-style check-types check-imports check-safety format clean
 
 setup: .venv/.ready
 
@@ -27,6 +27,11 @@ test: setup
 	./tests/setup-machine.sh
 	$(BIN)/python -m shardtune.workers.rank.process.cpu_adam
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+# One verdict on a GPU host, in ten minutes at most: gpu-report/report.md. Ends with 2, at once, where there is no CUDA device.
+test-gpu: export TORCH_EXTENSIONS_DIR = $(CURDIR)/.venv/torch-extensions
+test-gpu: setup
+	$(BIN)/python -m tests.gpu.report
 
 # The tests once more, for docs/measurements/test-run.md and the order of the next run.
 durations:

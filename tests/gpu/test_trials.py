@@ -1,78 +1,33 @@
-"""Trials on one CUDA GPU: real forks, real OOM, real offload. One GPU shards nothing, so this says nothing of scaling."""
+"""Trials on the CUDA GPUs of this machine: real forks, real OOM, real offload. One GPU shards nothing."""
 
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shardtune.api_schemas.hardware import Inventory
-from shardtune.api_schemas.leases import TrialTask
-from shardtune.api_schemas.models import ModelProfile, preset
+from shardtune.api_schemas.failures import Failure, FailureKind
+from shardtune.api_schemas.leases import RestartTask
+from shardtune.api_schemas.models import ModelProfile
+from shardtune.api_schemas.restart import RestartMeasurement
 from shardtune.api_schemas.studies import Objective
 from shardtune.tuner.prediction import memory_gate
 from shardtune.tuner.prediction.calibration import MemoryCalibration
 from shardtune.tuner.prediction.traced_shape import of_study
+from shardtune.tuner.verdict import parity
+from tests.gpu.conftest import GpuMachine
 
 pytestmark = pytest.mark.gpu
 
 DDP: dict[str, Any] = {"kind": "ddp"}
-FSDP2: dict[str, Any] = {"kind": "fsdp2", "dp_shard": 1}
-FSDP1: dict[str, Any] = {"kind": "fsdp1", "dp_shard": 1}
+FSDP2: dict[str, Any] = {"kind": "fsdp2"}
+FSDP1: dict[str, Any] = {"kind": "fsdp1"}
 ZERO3: dict[str, Any] = {"kind": "zero", "stage": 3}
+STAGES = [ZERO3 | {"stage": 1}, ZERO3 | {"stage": 2}, ZERO3]
 
 
-@pytest.fixture(scope="module")
-def inventory() -> Inventory:
-    printed = subprocess.run(
-        [sys.executable, "-m", "shardtune.workers", "detect", "--ranks", "1", "--json"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    found = Inventory.model_validate_json(printed.stdout)
-    if found.cluster.device != "cuda":
-        pytest.skip("no CUDA GPU here")
-    return found
-
-
-def task(inventory: Inventory, strategy: dict[str, Any], **config: Any) -> TrialTask:
-    if strategy["kind"] == "zero" and inventory.fingerprint.deepspeed is None:
-        pytest.skip("deepspeed is not installed here")
-    return TrialTask.model_validate(
-        {
-            "model": preset("llama-3.2-1b").model_dump(),
-            "workload": {
-                "sequence_length": 1024,
-                "global_batch": config.pop("global_batch", 4),
-                "recipe": "bf16-mixed",
-            },
-            "cluster": inventory.cluster.model_copy(update={"gpus_per_node": 1, "nodes": 1}).model_dump(),
-            "config": {"strategy": strategy, **config},
-        }
-    )
-
-
-def run(task: TrialTask, folder: Path) -> tuple[int, dict[str, Any]]:
-    file = folder / "trial.json"
-    file.write_text(task.model_dump_json())
-    command = [
-        sys.executable,
-        "-m",
-        "shardtune.workers",
-        "run-trial",
-        str(file),
-        "--json",
-        "--work-dir",
-        str(folder / "worker"),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
-    return done.returncode, json.loads(done.stdout)
-
-
-def test_a_fork_after_the_imports_can_use_the_gpu(inventory: Inventory) -> None:
+def test_a_fork_after_the_imports_can_use_the_gpu(machine: GpuMachine) -> None:
     host = subprocess.run(
         [sys.executable, "-m", "shardtune.workers.rank.warm.host"], stdin=subprocess.DEVNULL, capture_output=True
     )
@@ -80,15 +35,32 @@ def test_a_fork_after_the_imports_can_use_the_gpu(inventory: Inventory) -> None:
     assert ready["fork_safe"], ready["reason"]
 
 
+@pytest.mark.parametrize("recipe", ["fp32", "bf16-mixed"])
+def test_every_backend_trains_the_same(machine: GpuMachine, recipe: str) -> None:
+    reference = machine.measured(machine.task(DDP, recipe=recipe))
+    for strategy in (*STAGES, FSDP2, FSDP1):
+        task = machine.task(strategy, recipe=recipe)
+        for theirs, ours in zip(machine.measured(task).trajectory, reference.trajectory, strict=True):
+            bounds = parity.tolerance(task.workload.recipe)
+            assert parity.step_difference(ours, theirs, bounds, "DDP") is None, strategy
+
+
+@pytest.mark.parametrize("strategy", [DDP, ZERO3, FSDP2, FSDP1], ids=lambda strategy: strategy["kind"])
+def test_a_restart_goes_on(machine: GpuMachine, strategy: dict[str, Any]) -> None:
+    task = machine.task(strategy)
+    result = machine.run(RestartTask.model_validate({"trial": task.model_dump(), "plan": {"max_train_s": 0.1}}))
+    assert isinstance(result, RestartMeasurement), result
+    bounds = parity.tolerance(task.workload.recipe)
+    for went_on, resumed in zip(result.went_on, result.resumed, strict=True):
+        assert parity.step_difference(went_on, resumed, bounds, "the run that was not interrupted") is None
+
+
 @pytest.mark.parametrize("strategy", [DDP, ZERO3 | {"stage": 2}, FSDP2, FSDP1], ids=lambda strategy: strategy["kind"])
-@pytest.mark.parametrize("checkpointing", ["none", "selective", "full"])
-def test_every_checkpointing_trains(
-    inventory: Inventory, strategy: dict[str, Any], checkpointing: str, tmp_path: Path
-) -> None:
-    code, measured = run(task(inventory, strategy, activation_checkpointing=checkpointing), tmp_path)
-    assert code == 0, measured
-    memory = measured["memory"]
-    assert 0 < memory["peak_allocated_gib"] <= memory["peak_reserved_gib"] <= memory["device_used_gib"]
+@pytest.mark.parametrize("checkpointing", ["selective", "full"])
+def test_every_checkpointing_trains(machine: GpuMachine, strategy: dict[str, Any], checkpointing: str) -> None:
+    memory = machine.measured(machine.task(strategy, activation_checkpointing=checkpointing)).memory
+    assert memory.peak_reserved_gib is not None and memory.device_used_gib is not None
+    assert 0 < memory.peak_allocated_gib <= memory.peak_reserved_gib <= memory.device_used_gib
 
 
 @pytest.mark.parametrize(
@@ -101,33 +73,38 @@ def test_every_checkpointing_trains(
     ],
     ids=["fsdp2", "fsdp1", "zero-optimizer", "zero-parameters"],
 )
-def test_offload_trains(inventory: Inventory, strategy: dict[str, Any], tmp_path: Path) -> None:
-    code, measured = run(task(inventory, strategy), tmp_path)
-    assert code == 0, measured
+def test_offload_trains(machine: GpuMachine, strategy: dict[str, Any]) -> None:
+    machine.measured(machine.task(strategy))
 
 
 @pytest.mark.parametrize(
     "strategy", [DDP, FSDP2, FSDP1 | {"use_orig_params": True}], ids=lambda strategy: strategy["kind"]
 )
-def test_compiled_blocks_train(inventory: Inventory, strategy: dict[str, Any], tmp_path: Path) -> None:
-    code, measured = run(task(inventory, strategy, compile=True), tmp_path)
-    assert code == 0, measured
+def test_compiled_blocks_train(machine: GpuMachine, strategy: dict[str, Any]) -> None:
+    machine.measured(machine.task(strategy, compile=True))
 
 
-def test_running_out_of_device_memory_is_infeasible_not_a_crash(inventory: Inventory, tmp_path: Path) -> None:
-    code, failure = run(task(inventory, DDP, micro_batch=512, global_batch=512), tmp_path)
-    assert (code, failure["kind"]) == (3, "oom")
+def test_the_environment_of_a_trial_takes_effect(machine: GpuMachine) -> None:
+    """Segments that grow leave less of the device reserved beyond what is allocated."""
+    environment = {"expandable_segments": True, "max_connections": 1, "threads": 2, "malloc": "keep"}
+    memory = machine.measured(machine.task(DDP, **environment)).memory
+    assert memory.peak_reserved_gib is not None
+    assert memory.peak_reserved_gib <= 1.02 * memory.peak_allocated_gib + 0.1
+
+
+def test_running_out_of_device_memory_is_infeasible_not_a_crash(machine: GpuMachine) -> None:
+    batch = 64 * int(machine.cluster["memory_gib"]) * machine.cluster["gpus_per_node"]
+    result = machine.run(machine.task(DDP, micro_batch=64 * int(machine.cluster["memory_gib"]), global_batch=batch))
+    assert isinstance(result, Failure) and result.kind is FailureKind.OOM, result
 
 
 @pytest.mark.parametrize("strategy", [DDP, ZERO3, FSDP2, FSDP1], ids=lambda strategy: strategy["kind"])
-def test_the_gate_lets_pass_what_fits(inventory: Inventory, strategy: dict[str, Any], tmp_path: Path) -> None:
-    trial = task(inventory, strategy)
+def test_the_gate_lets_pass_what_fits(machine: GpuMachine, strategy: dict[str, Any]) -> None:
+    trial = machine.task(strategy)
     profiled = subprocess.run(
         [sys.executable, "-c", PROFILE], input=trial.model_dump_json(), capture_output=True, text=True, check=True
     )
-    code, measured = run(trial, tmp_path)
-    assert code == 0, measured
-    used = measured["memory"]["device_used_gib"]
+    used = machine.measured(trial).memory.device_used_gib
     shape = of_study(trial.model, ModelProfile.model_validate_json(profiled.stdout))
     exactly = trial.cluster.model_copy(update={"memory_gib": used})
     everything = Objective(memory_headroom=0.0)
@@ -137,7 +114,7 @@ def test_the_gate_lets_pass_what_fits(inventory: Inventory, strategy: dict[str, 
 PROFILE = """
 import sys
 from shardtune.api_schemas.leases import TrialTask
-from shardtune.workers.rank import profile
+from shardtune.workers.rank.training import profile
 task = TrialTask.model_validate_json(sys.stdin.read())
 print(profile.of(task.model, task.workload).model_dump_json())
 """

@@ -16,7 +16,8 @@ WORKLOAD = SPEC["workload"]
 
 ASK = {"model": "llama-tiny", "cluster": CLUSTER.model_dump_json(), "workload": json.dumps(WORKLOAD)}
 
-THREE_BACKENDS = {"space": {"backends": ["ddp", "zero", "fsdp2"]}}
+THREE_BACKENDS = {"space": {"backends": ["ddp", "zero", "fsdp2"], "knobs": {"malloc": "default"}}}
+"""The environment changes no speed of the simulated worker, and would only thin out the configurations tried."""
 
 
 def tune(client, speed=1.0, fingerprint=FINGERPRINT, worker="sim", **changes):

@@ -1,0 +1,91 @@
+"""Does a study find a setting of the environment that is known to matter, and do its files carry it?
+
+Run: python -m benchmarks.planted_environment --json [--runs 10] [--trials 12] [--pairs 24]
+
+Each run is `shardtune tune` of llama-tiny on 2 CPU ranks with a seed of its own, over FSDP2's meshes and resharding, micro
+batches 4 and 8, and glibc's malloc thresholds; the baseline, as anybody starts, leaves these to glibc. Found: the answer is
+confirmed, and keeps freed memory. Prints how many runs found, recorded and exported it, and each run's speed-up.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from shardtune.api_schemas.rank_environment import KEPT_MEMORY
+
+_LIMIT_S = 1800.0
+_BASELINE = {
+    "strategy": {"kind": "fsdp2", "dp_shard": 1, "dp_replicate": 2, "reshard_after_forward": False},
+    "micro_batch": 8,
+}
+"""The configuration whose exported job was 14 % slower than its trial (docs/measurements/long-run.md)."""
+
+
+def study(seed: int, trials: int, pairs: int) -> dict[str, Any]:
+    """The study file of one run."""
+    return {
+        "model": "llama-tiny",
+        "workload": {"sequence_length": 64, "global_batch": 16, "recipe": "fp32"},
+        "baseline": _BASELINE,
+        "budget": {"max_trials": trials, "max_pairs": pairs, "restart_check": False},
+        "space": {
+            "backends": ["fsdp2"],
+            "knobs": {"micro_batch": [4, 8], "activation_checkpointing": "none", "blocks_per_unit": 1},
+        },
+        "seed": seed,
+    }
+
+
+def one(seed: int, trials: int, pairs: int) -> dict[str, Any]:
+    """Tune once; what came of it."""
+    with tempfile.TemporaryDirectory(prefix="planted-") as name:
+        folder = Path(name)
+        (folder / "study.json").write_text(json.dumps(study(seed, trials, pairs)))
+        command = [sys.executable, "-m", "shardtune", "tune", str(folder / "study.json"), "--json"]
+        command += ["--state-dir", str(folder / "state"), "--out", str(folder / "best")]
+        done = subprocess.run(
+            command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=_LIMIT_S, check=False
+        )
+        if done.returncode:
+            raise SystemExit(f"run {seed} failed:\n{done.stderr[-4000:]}")
+        answer = json.loads(done.stdout)
+        config = json.loads((folder / "best" / "config.json").read_text())["config"]
+        script = (folder / "best" / "launch.sh").read_text()
+    found = answer["verdict"] == "confirmed" and config["malloc"] == "keep"
+    return {
+        "seed": seed,
+        "found": found,
+        "recorded": config["malloc"] == "keep",
+        "exported": all(f"export {variable}={value}" in script for variable, value in KEPT_MEMORY.items()),
+        "verdict": answer["verdict"],
+        "speedup": answer["speedup"],
+        "malloc": config["malloc"],
+    }
+
+
+def main() -> None:
+    """Run the studies one after the other, and count."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
+    parser.add_argument("--runs", type=int, default=10, help="studies (10)")
+    parser.add_argument("--first-seed", type=int, default=0, help="seed of the first run, to go on in pieces (0)")
+    parser.add_argument("--trials", type=int, default=12, help="trials of each search (12)")
+    parser.add_argument("--pairs", type=int, default=24, help="most pairs of each verdict (24)")
+    options = parser.parse_args()
+    runs = []
+    for seed in range(options.first_seed, options.first_seed + options.runs):
+        runs.append(one(seed, options.trials, options.pairs))
+        sys.stderr.write(f"{runs[-1]}\n")
+    counts = {name: sum(bool(run[name]) for run in runs) for name in ("found", "recorded", "exported")}
+    if options.json:
+        print(json.dumps({**counts, "runs": runs}))
+        return
+    print(", ".join(f"{name} in {count} of {len(runs)}" for name, count in counts.items()))
+
+
+if __name__ == "__main__":
+    main()

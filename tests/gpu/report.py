@@ -1,0 +1,57 @@
+"""`make test-gpu`: one verdict on a GPU host in ten minutes at most, in gpu-report/report.md and report.json.
+
+Exit codes: 0 everything passed, 1 something did not, 2 there is no CUDA device (at once, with the reason).
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from shardtune.workers.launchers.processes import rank_environment
+from shardtune.workers.machine.inventory import DetectionFailed, find_gpus
+from tests.gpu import steps
+from tests.gpu.verdict import markdown, verdict
+from tests.support.gpu_sizes import study_for
+
+TOTAL_S = 600.0
+NO_DEVICE = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the steps and write the report; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="make test-gpu", description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("gpu-report"), help="folder of the report (gpu-report)")
+    out: Path = parser.parse_args(arguments).out.resolve()
+    try:
+        gpus = find_gpus()
+    except DetectionFailed as error:
+        return _refuse(str(error))
+    if not gpus.devices:
+        return _refuse("no CUDA device is visible (NVML finds none; look at nvidia-smi and CUDA_VISIBLE_DEVICES)")
+    out.mkdir(parents=True, exist_ok=True)
+    study = out / "study.json"
+    study.write_text(json.dumps(study_for(min(gpu.memory_bytes for gpu in gpus.devices), len(gpus.devices))))
+    ends_s = time.monotonic() + TOTAL_S
+    environment = rank_environment() | {"PYTHON": sys.executable, "PYTHONUNBUFFERED": "1"}
+    done = []
+    for step in steps.steps(out, study):
+        sys.stderr.write(f"{step.name} (at most {step.limit_s:.0f} s): {step.means}\n")
+        done.append(steps.run(step, ends_s - time.monotonic(), environment))
+        sys.stderr.write(f"  {done[-1].status} after {done[-1].seconds:.0f} s\n")
+    found = verdict(done, out / "junit.xml", [gpu.name for gpu in gpus.devices])
+    (out / "report.json").write_text(json.dumps(found, indent=2) + "\n")
+    (out / "report.md").write_text(markdown(found))
+    sys.stderr.write(f"{out / 'report.md'}\n")
+    return 0 if found["passed"] else 1
+
+
+def _refuse(reason: str) -> int:
+    sys.stderr.write(f"make test-gpu needs a CUDA GPU: {reason}\n")
+    return NO_DEVICE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

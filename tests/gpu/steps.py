@@ -1,0 +1,80 @@
+"""The steps of `make test-gpu`: each a program with a limit of its own; one that fails stops no other."""
+
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+_PYTHON = sys.executable
+_WORKER = (_PYTHON, "-m", "shardtune.workers")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One program of the run."""
+
+    name: str
+    limit_s: float
+    command: tuple[str, ...]
+    means: str
+    """What its success says."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a step ended."""
+
+    step: Step
+    status: str
+    """`passed`, `failed`, `late` (its limit), or `left out` (the run's)."""
+    seconds: float
+    output: str
+    """What it wrote to stdout."""
+    last_words: str
+    """The end of its stderr."""
+
+
+def steps(out: Path, study: Path) -> tuple[Step, ...]:
+    """In the order in which they run: what stands on little first. 600 seconds in all."""
+    best, work = out / "best", str(out / "worker")
+    trial = (*_WORKER, "run-trial", str(best / "config.json"), "--json", "--work-dir", work)
+    tune = (_PYTHON, "-m", "shardtune", "tune", str(study), "--max-trials", "6", "--out", str(best))
+    tests = ("-q", "-p", "no:cacheprovider", "-o", "junit_family=xunit2", f"--junitxml={out / 'junit.xml'}")
+    return (
+        Step("detect", 40, (*_WORKER, "detect", "--json", "--work-dir", work), "the devices and libraries are seen"),
+        Step("measure-hardware", 80, (*_WORKER, "measure-hardware", "--json", "--work-dir", work), "rates of the card"),
+        Step("tests", 260, (_PYTHON, "-m", "pytest", "tests/gpu", *tests), "each test of tests/gpu"),
+        Step("tune", 130, (*tune, "--state-dir", str(out / "state")), "a study from its file to its answer"),
+        Step("export", 30, ("bash", str(best / "launch.sh"), "--steps", "30"), "torchrun trains what was exported"),
+        Step("warm", 30, trial, "the exported trial, forked from a warm host"),
+        Step("cold", 30, (*trial, "--cold"), "the same in fresh interpreters"),
+    )
+
+
+def run(step: Step, left_s: float, environment: dict[str, str]) -> Done:
+    """Run one within its limit and the run's."""
+    if left_s < 1:
+        return Done(step, "left out", 0.0, "", "the time of the whole run was used up")
+    began = time.monotonic()
+    try:
+        ended = subprocess.run(
+            step.command,
+            capture_output=True,
+            text=True,
+            timeout=min(step.limit_s, left_s),
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as late:
+        return Done(step, "late", time.monotonic() - began, _text(late.stdout), _text(late.stderr)[-2000:])
+    except OSError as error:
+        return Done(step, "failed", time.monotonic() - began, "", str(error))
+    status = "passed" if ended.returncode == 0 else "failed"
+    return Done(step, status, time.monotonic() - began, ended.stdout, ended.stderr[-2000:])
+
+
+def _text(output: str | bytes | None) -> str:
+    """What was written before a limit comes as bytes."""
+    return output.decode(errors="replace") if isinstance(output, bytes) else output or ""

@@ -1,0 +1,144 @@
+"""What the steps of `make test-gpu` came to: which claims of docs/ are proved on which card, and what these GPUs cannot show."""
+
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.gpu.steps import Done
+
+
+class Claim(NamedTuple):
+    """A sentence of the documentation, and what would prove it."""
+
+    says: str
+    page: str
+    evidence: tuple[str, ...]
+    """Beginnings of names of tests, or `step:NAME`."""
+
+
+CLAIMS = (
+    Claim("Every backend trains the same thing", "README.md", ("test_every_backend_trains_the_same",)),
+    Claim("Ranks are forked from a host that has touched no device", "docs/decisions/0003-forked-ranks.md", ("test_a_fork",)),
+    Claim("Selective and full checkpointing train with every backend", "docs/search-space.md", ("test_every_checkpointing",)),
+    Claim("Offloading to the host trains", "docs/search-space.md", ("test_offload_trains",)),
+    Claim("Compiled blocks train", "docs/search-space.md", ("test_compiled_blocks",)),
+    Claim("Out of memory makes a configuration infeasible and nothing else", "docs/architecture.md", ("test_running_out_of",)),
+    Claim("The memory gate lets pass what fits", "docs/prediction.md", ("test_the_gate_lets_pass",)),
+    Claim("The answer can be resumed", "docs/guarantees.md", ("test_a_restart_goes_on", "step:tune")),
+    Claim("Ranks have the environment of their configuration", "docs/gpus.md", ("test_the_environment_of_a_trial",)),
+    Claim("Devices are watched, and others on them noticed", "docs/architecture.md",
+          ("test_a_real_device", "test_a_process_on_the_gpu", "test_a_trial_records")),
+    Claim("The hardware is measured in a minute", "docs/prediction.md", ("step:measure-hardware",)),
+    Claim("A study finds its answer and writes files", "README.md", ("step:tune",)),
+    Claim("The exported files train under torchrun", "docs/exports.md", ("step:export",)),
+    Claim("A warm rank is as fast as a cold one", "docs/measurements/warm-cold.md", ("step:warm", "step:cold")),
+)  # fmt: skip
+ONE_GPU = (
+    "communication: collectives, overlap, bucket sizes, prefetch and reduce-scatter do nothing on one rank",
+    "sharding: FSDP and ZeRO keep whole states on one rank, so their memory and speed say nothing of several",
+    "NCCL's settings, links between GPUs, stragglers, and failures of one rank among others",
+)
+ONE_NODE = ("several nodes: HSDP and hpZ across them, the network",)
+_TRIAL = re.compile(
+    r"trial (\d+) .*?: ([\d,]+) tokens/s/GPU, ([\d.]+) GiB \(predicted: ([\d,]+) tokens/s/GPU, ([\d.]+) GiB\)"
+)
+_STEP = re.compile(r"^step \d+: .*, ([\d,]+) tokens/s/GPU$", re.MULTILINE)
+
+
+def read_junit(path: Path) -> dict[str, str]:
+    """Outcome by test; empty where there is no whole file."""
+    try:
+        # Written by our own pytest a moment ago.
+        cases = ElementTree.parse(path).iter("testcase")
+    except (OSError, ElementTree.ParseError):
+        return {}
+    return {f"{case.get('name')}": _outcome(case) for case in cases}
+
+
+def _outcome(case: ElementTree.Element) -> str:
+    kinds = {child.tag for child in case}
+    return "failed" if kinds & {"failure", "error"} else "skipped" if "skipped" in kinds else "passed"
+
+
+def verdict(done: Sequence[Done], junit: Path, cards: Sequence[str]) -> dict[str, Any]:
+    """The whole report as one JSON object."""
+    tests = read_junit(junit)
+    outcomes = tests | {f"step:{one.step.name}": one.status for one in done}
+    rest = (*(ONE_GPU if len(cards) == 1 else ()), *ONE_NODE)
+    return {
+        "passed": all(one.status == "passed" for one in done) and bool(tests) and "failed" not in tests.values(),
+        "cards": list(cards),
+        "claims": [
+            {"says": claim.says, "page": claim.page, "verdict": _proved(claim, outcomes)} for claim in CLAIMS
+        ],
+        "steps": [
+            {"name": one.step.name, "status": one.status, "seconds": round(one.seconds, 1), "means": one.step.means,
+             "last_words": "" if one.status == "passed" else one.last_words}
+            for one in done
+        ],
+        "tests": tests,
+        "figures": _figures({one.step.name: one for one in done}),
+        "cannot_show": list(rest),
+    }  # fmt: skip
+
+
+def _proved(claim: Claim, outcomes: dict[str, str]) -> str:
+    """`proved` where all of its evidence ran and passed, `failed` where any did not, else `open`."""
+    found = [[outcome for name, outcome in outcomes.items() if name.startswith(one)] for one in claim.evidence]
+    if any(outcome in ("failed", "late") for one in found for outcome in one):
+        return "failed"
+    return "proved" if all("passed" in one for one in found) else "open"
+
+
+def _figures(done: dict[str, Done]) -> dict[str, Any]:
+    """Prediction against measurement, warm against cold, the exported job against its trial."""
+    found: dict[str, Any] = {}
+    if "tune" in done:
+        text = done["tune"].output + done["tune"].last_words
+        found["predicted"] = [
+            {"trial": int(number), "speed_ratio": _ratio(speed, guess), "memory_ratio": _ratio(memory, held)}
+            for number, speed, memory, guess, held in _TRIAL.findall(text)
+        ]
+    rates = {name: _rate(done[name]) for name in ("warm", "cold") if name in done}
+    exported = sorted(_number(rate) for rate in _STEP.findall(done["export"].output)) if "export" in done else []
+    rates["exported"] = exported[len(exported) // 2] if exported else None
+    found["tokens_per_s_per_gpu"] = rates
+    return found
+
+
+def _rate(done: Done) -> float | None:
+    try:
+        return float(json.loads(done.output)["tokens_per_s_per_gpu"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _number(text: str) -> float:
+    return float(text.replace(",", ""))
+
+
+def _ratio(measured: str, predicted: str) -> float | None:
+    return round(_number(measured) / _number(predicted), 3) if _number(predicted) else None
+
+
+def markdown(found: dict[str, Any]) -> str:
+    """The report for a person."""
+    lines = [f"# {'Passed' if found['passed'] else 'Not passed'}: {len(found['cards'])} × {found['cards'][0]}", ""]
+    lines += ["## What is proved on this card", "", "| claim | page | verdict |", "|---|---|---|"]
+    lines += [f"| {one['says']} | {one['page']} | {one['verdict']} |" for one in found["claims"]]
+    lines += ["", "`open`: nothing that ran here proves it.", "", "## Steps", ""]
+    lines += ["| step | means | status | seconds |", "|---|---|---|---|"]
+    lines += [f"| {one['name']} | {one['means']} | {one['status']} | {one['seconds']} |" for one in found["steps"]]
+    counts = {kind: list(found["tests"].values()).count(kind) for kind in ("passed", "failed", "skipped")}
+    lines += ["", "Tests: " + ", ".join(f"{count} {kind}" for kind, count in counts.items()) + "."]
+    lines += [f"- failed: `{name}`" for name, outcome in found["tests"].items() if outcome == "failed"]
+    lines += ["", "## Figures", "", "Tokens per second and GPU, one run each: a difference of a few percent is noise."]
+    lines += ["```json", json.dumps(found["figures"], indent=2), "```", "", "## What this machine cannot show", ""]
+    lines += [f"- {line}" for line in found["cannot_show"]]
+    for one in found["steps"]:
+        if one["last_words"]:
+            lines += ["", f"## Last words of {one['name']}", "", "```", one["last_words"].strip(), "```"]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,34 @@
+"""Models that a card of any size trains in seconds, with every backend's states and activations fitting well."""
+
+from typing import Any
+
+GIB = 1 << 30
+_SIZES = ((40, 16, 2048), (16, 8, 1536), (0, 4, 768))
+"""Memory in GiB from which on, blocks, hidden size. With 16 bytes a parameter the states take a tenth of it or less."""
+
+
+def model_for(memory_bytes: float) -> dict[str, Any]:
+    """A Llama of some 30 million to a billion parameters."""
+    _, blocks, hidden = next(size for size in _SIZES if memory_bytes >= size[0] * GIB)
+    return {
+        "model_type": "llama",
+        "vocab_size": 8192,
+        "hidden_size": hidden,
+        "intermediate_size": 3 * hidden,
+        "num_hidden_layers": blocks,
+        "num_attention_heads": hidden // 64,
+        "num_key_value_heads": hidden // 128,
+        "max_position_embeddings": 2048,
+        "tie_word_embeddings": False,
+    }
+
+
+def study_for(memory_bytes: float, gpus: int) -> dict[str, Any]:
+    """The study file of the short `tune`."""
+    return {
+        "model": model_for(memory_bytes),
+        "workload": {"sequence_length": 512, "global_batch": 8 * gpus},
+        "cluster": "local",
+        "budget": {"max_trials": 6, "max_pairs": 7},
+        "space": {"knobs": {"offload_optimizer": "none", "offload_param": "none"}},
+    }

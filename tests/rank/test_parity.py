@@ -1,6 +1,10 @@
-"""Strategies change speed and memory, never the training: each against one process over the whole global batch."""
+"""Strategies change speed and memory, never the training: each against one process over the whole global batch.
+
+More steps of a deeper model with SHARDTUNE_TEST_LONG=1.
+"""
 
 import itertools
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +16,10 @@ from tests.support.plain_training import deviation, train
 from tests.support.tiny_trials import GPT2, LLAMA, MIXTRAL, tiny_task
 
 pytestmark = pytest.mark.ranks
+
+LONG = os.environ.get("SHARDTUNE_TEST_LONG") == "1"
+QUICK = {} if LONG else {"model": LLAMA | {"num_hidden_layers": 2}, "parity_steps": 4}
+"""Two blocks are a first and a last one; Adam's moments are used from the second step."""
 
 FP32 = {"loss": 1e-5, "grad_norm": 1e-4, "parameter_sum": 1e-6, "parameter_square_sum": 1e-6}
 # Measured over 16 steps: loss 1.2e-4, norm 7e-3, sums 1e-4 and 2e-5. The reference rounds its gradients to bfloat16 once
@@ -49,13 +57,13 @@ def assert_same_training(host: HostProcess, bound: dict[str, float], strategy: d
 @pytest.mark.parametrize("micro_batch", [4, 1], ids=["accumulation 1", "accumulation 4"])
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_fp32_training_is_the_same(host: HostProcess, name: str, micro_batch: int) -> None:
-    assert_same_training(host, FP32, STRATEGIES[name], micro_batch=micro_batch)
+    assert_same_training(host, FP32, STRATEGIES[name], micro_batch=micro_batch, **QUICK)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_bf16_training_stays_within_the_stated_bound(host: HostProcess, name: str) -> None:
     """Where each backend casts shows in bfloat16 alone; few steps, since most processors emulate it."""
-    assert_same_training(host, BF16, STRATEGIES[name], recipe="bf16-mixed", parity_steps=6)
+    assert_same_training(host, BF16, STRATEGIES[name], recipe="bf16-mixed", **({"parity_steps": 6} | QUICK))
 
 
 @pytest.mark.parametrize("name", ["ddp", "fsdp2"])
@@ -81,7 +89,8 @@ def test_loss_falls_by_a_fifth_over_the_compared_steps() -> None:
 )
 def test_hybrid_fsdp1_on_four_ranks_trains_the_same(host: HostProcess, recipe: str, strategy: dict[str, Any]) -> None:
     config = {"kind": "fsdp1", "dp_replicate": 2, "dp_shard": 2, **strategy}
-    assert_same_training(host, FP32 if recipe == "fp32" else BF16, config, recipe=recipe, ranks=4, parity_steps=6)
+    bound = FP32 if recipe == "fp32" else BF16
+    assert_same_training(host, bound, config, recipe=recipe, ranks=4, **({"parity_steps": 6} | QUICK))
 
 
 @pytest.mark.parametrize("grad_sync", ["every", "reduce_scatter", "last"])
@@ -89,7 +98,7 @@ def test_hsdp_on_four_ranks_trains_the_same_however_gradients_are_synchronised(
     host: HostProcess, grad_sync: str
 ) -> None:
     strategy = {"kind": "fsdp2", "dp_replicate": 2, "dp_shard": 2, "grad_sync": grad_sync}
-    assert_same_training(host, FP32, strategy, ranks=4, parity_steps=6)
+    assert_same_training(host, FP32, strategy, ranks=4, **({"parity_steps": 6} | QUICK))
 
 
 @pytest.mark.parametrize(
@@ -116,7 +125,7 @@ def test_hsdp_on_four_ranks_trains_the_same_however_gradients_are_synchronised(
     ids=lambda strategy: " ".join(f"{key}={value}" for key, value in strategy.items() if "bucket_size" not in key),
 )
 def test_no_knob_changes_the_training(host: HostProcess, strategy: dict[str, Any]) -> None:
-    assert_same_training(host, FP32, strategy, parity_steps=6)
+    assert_same_training(host, FP32, strategy, parity_steps=6 if LONG else 3)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +133,7 @@ def test_no_knob_changes_the_training(host: HostProcess, strategy: dict[str, Any
     [*itertools.product(["ddp", "zero-2", "fsdp1", "fsdp2"], ["selective", "full"]), ("zero-3", "full")],
 )
 def test_checkpointing_changes_memory_only(host: HostProcess, name: str, mode: str) -> None:
-    assert_same_training(host, FP32, STRATEGIES[name], activation_checkpointing=mode, micro_batch=4, parity_steps=4)
+    assert_same_training(host, FP32, STRATEGIES[name], activation_checkpointing=mode, micro_batch=4, parity_steps=3)
 
 
 @pytest.mark.parametrize(
@@ -136,14 +145,14 @@ def test_checkpointing_changes_memory_only(host: HostProcess, name: str, mode: s
     ],
 )
 def test_checkpointing_every_kth_block_changes_memory_only(host: HostProcess, name: str, mode: str, every: int) -> None:
-    changes = {"activation_checkpointing": mode, "checkpoint_every": every, "micro_batch": 4, "parity_steps": 4}
+    changes = {"activation_checkpointing": mode, "checkpoint_every": every, "micro_batch": 4, "parity_steps": 3}
     assert_same_training(host, FP32, STRATEGIES[name], **changes)
 
 
 @pytest.mark.parametrize("name", ["ddp", "zero-3", "fsdp1", "fsdp2"])
 @pytest.mark.parametrize("model", [GPT2, MIXTRAL], ids=["gpt2", "mixtral"])
 def test_other_architectures_train_the_same(host: HostProcess, name: str, model: dict[str, Any]) -> None:
-    assert_same_training(host, FP32, STRATEGIES[name], model=model, micro_batch=4, parity_steps=4)
+    assert_same_training(host, FP32, STRATEGIES[name], model=model, micro_batch=4, parity_steps=3)
 
 
 def test_checkpointing_takes_less_memory(run: Callable[..., RankReport]) -> None:

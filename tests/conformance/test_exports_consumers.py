@@ -1,8 +1,6 @@
 """Exports for Trainer, torchtitan and Lightning, as these read them, and what they say they cannot express."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
 from shardtune.tuner.export import export
 from shardtune.workers.rank import check_export
+from tests.support import warm_forks
 from tests.support.made_up_studies import CPU, contender_of, study_of
 
 EIGHT_GPUS = Cluster(device="cuda", gpu="NVIDIA H100 80GB HBM3", gpus_per_node=8, memory_gib=80, host_memory_gib=1000)
@@ -34,9 +33,8 @@ def exported(
 
 def apart(form: str, folder: Path) -> dict[str, Any]:
     """In a process of its own, as the command line does: DeepSpeed's integration stays in the one that has used it."""
-    command = [sys.executable, "-m", "shardtune.workers.rank.check_export", form, str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    printed = warm_forks.output_of("shardtune.workers.rank.check_export", form, str(folder), log=folder / "check.txt")
+    found: dict[str, Any] = json.loads(next(line for line in printed.splitlines() if line.startswith("{")))
     return found
 
 

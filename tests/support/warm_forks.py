@@ -61,6 +61,18 @@ def script(path: Path, *arguments: str) -> None:
     runpy.run_path(str(path), run_name="__main__")
 
 
+def output_of(module: str, *arguments: str, log: Path, environment: Mapping[str, str] | None = None) -> str:
+    """What `python -m module arguments` prints; what it says on stderr as well."""
+    process = fork(_module, module, *arguments, output=log, environment=environment)
+    assert _wait(process) == 0, log.read_text()[-4000:]
+    return log.read_text()
+
+
+def _module(name: str, *arguments: str) -> None:
+    sys.argv = [name, *arguments]
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
 def _wait(process: ForkServerProcess) -> int | None:
     process.join(_PATIENCE_S)
     code = process.exitcode

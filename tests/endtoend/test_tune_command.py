@@ -1,6 +1,7 @@
 """`shardtune tune` as its user runs it: one command, one JSON object, files that run."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,21 +13,24 @@ from tests.support.real_parts import study
 
 pytestmark = pytest.mark.ranks
 
+QUICK = {"parity_steps": 3, "max_warmup_steps": 2, "window_steps": 2, "min_windows": 3, "max_windows": 3}
+"""A user's runs are longer; there are some 20 of them."""
 CONTENDER = {"config", "tokens_per_s_per_gpu", "peak_allocated_gib", "peak_reserved_gib"}
 
 
 def shardtune(*arguments: str, folder: Path) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "shardtune", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280)
+    environment = os.environ | {"SHARDTUNE_MEASURE": json.dumps(QUICK)}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=280)
 
 
 def test_one_command_gives_one_answer_and_files_that_run(tmp_path: Path) -> None:
     (tmp_path / "study.json").write_text(json.dumps(study(space={})))
-    done = shardtune("tune", "study.json", "--max-trials", "4", "--json", folder=tmp_path)
+    done = shardtune("tune", "study.json", "--max-trials", "2", "--json", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)
     assert answer["verdict"] in ("confirmed", "no_significant_improvement")
-    assert sum(answer["trials"].values()) == 4
+    assert sum(answer["trials"].values()) == 2
     for contender in (answer["best"], answer["baseline"]):
         assert set(contender) == CONTENDER
         assert contender["tokens_per_s_per_gpu"] > 0 and contender["peak_reserved_gib"] is None

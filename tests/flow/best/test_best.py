@@ -53,15 +53,15 @@ def test_unchanged_answer_is_not_sent_again_however_old(quick_client, clock):
     assert best(quick_client)["age_s"] == 3600
 
 
-def test_faster_answer_takes_over_and_slower_one_does_not(client):
-    first, _slower = tune(client), tune(client, speed=0.5)
-    assert best(client)["study_id"] == first
-    faster = tune(client, speed=2.0)
-    found = best(client)
+def test_faster_answer_takes_over_and_slower_one_does_not(quick_client):
+    first, _slower = tune(quick_client), tune(quick_client, speed=0.5)
+    assert best(quick_client)["study_id"] == first
+    faster = tune(quick_client, speed=2.0)
+    found = best(quick_client)
     assert found["study_id"] == faster
-    history = client.get("/v1/best:history", params={"case_key": found["case_key"]}).json()["decisions"]
+    history = quick_client.get("/v1/best:history", params={"case_key": found["case_key"]}).json()["decisions"]
     assert [entry["action"] for entry in history] == ["served", "proposed", "kept", "proposed", "served", "proposed"]
-    states = [entry["state"] for entry in client.get("/v1/recommendations").json()["recommendations"]]
+    states = [entry["state"] for entry in quick_client.get("/v1/recommendations").json()["recommendations"]]
     assert sorted(states) == ["retired", "retired", "serving"]
 
 
@@ -74,9 +74,9 @@ def test_other_software_is_another_case(quick_client):
     assert best(quick_client)["fingerprint"]["torch"] == "2.14.0", "the newest, where none is asked for"
 
 
+@pytest.mark.answered
 def test_pin_holds_and_rollback_goes_back(client):
-    first = tune(client)
-    key = best(client)["case_key"]
+    first, key = best(client)["study_id"], best(client)["case_key"]
     assert decide(client, key, "pin", note="night run").json()["state"] == "serving"
     second = tune(client, speed=2.0)
     assert best(client)["study_id"] == first and best(client)["is_pinned"]
@@ -91,19 +91,19 @@ def test_pin_holds_and_rollback_goes_back(client):
     assert history[-3]["note"] == "night run" and history[-3]["by"] == "local"
 
 
-def test_project_that_demands_approval_serves_nothing_unapproved(client):
-    client.put("/v1/projects/default", json={"requires_approval": True})
-    study_id = tune(client)
-    assert client.get("/v1/best", params=ASK).json()["code"] == "unknown_best"
-    (proposal,) = client.get("/v1/recommendations?state=proposed").json()["recommendations"]
+def test_project_that_demands_approval_serves_nothing_unapproved(quick_client):
+    quick_client.put("/v1/projects/default", json={"requires_approval": True})
+    study_id = tune(quick_client)
+    assert quick_client.get("/v1/best", params=ASK).json()["code"] == "unknown_best"
+    (proposal,) = quick_client.get("/v1/recommendations?state=proposed").json()["recommendations"]
     key = proposal["case_key"]
-    assert decide(client, key, "rollback").json()["code"] == "nothing_to_decide"
-    decide(client, key, "approve").raise_for_status()
-    assert best(client)["study_id"] == study_id
-    tune(client, speed=2.0)
-    assert decide(client, key, "reject").json()["state"] == "rejected"
-    assert best(client)["study_id"] == study_id
-    assert decide(client, "0" * 32, "pin").json()["code"] == "unknown_best"
+    assert decide(quick_client, key, "rollback").json()["code"] == "nothing_to_decide"
+    decide(quick_client, key, "approve").raise_for_status()
+    assert best(quick_client)["study_id"] == study_id
+    tune(quick_client, speed=2.0)
+    assert decide(quick_client, key, "reject").json()["state"] == "rejected"
+    assert best(quick_client)["study_id"] == study_id
+    assert decide(quick_client, "0" * 32, "pin").json()["code"] == "unknown_best"
 
 
 def test_operator_demands_approval_in_every_project(open_service, sqlite_url, monkeypatch):

@@ -9,25 +9,25 @@ from tests.support.scenarios import best, run_study
 from tests.support.simulated_worker import CLUSTER, SPEC, SimulatedWorker, measurement, speed_of
 
 
-def test_a_retune_that_kept_its_incumbent_says_so_alike_on_every_page(client):
-    lab = Lab(client)
+def test_a_retune_that_kept_its_incumbent_says_so_alike_on_every_page(quick_client):
+    lab = Lab(quick_client)
     first = lab.tune()
-    before, lab.fingerprint = best(client), CHANGED
+    before, lab.fingerprint = best(quick_client), CHANGED
     spec = {"name": "upgrades", "trigger": "fingerprint"}
-    client.post("/v1/schedules", json=spec).raise_for_status()
+    quick_client.post("/v1/schedules", json=spec).raise_for_status()
     found, _ = lab.retune()
     assert found["outcome"] == "kept"
     challenge, said = found["challenge_study_id"], found["reason"].removeprefix("kept: ")
     speedup = f"{before['speedup']['value']:.2f}×"
-    home = page(client, "/")
+    home = page(quick_client, "/")
     assert speedup in home and "re-measured and kept" in home and ">confirmed</a>" in home
-    shown = page(client, f"/studies/{challenge}")
+    shown = page(quick_client, f"/studies/{challenge}")
     assert f"Kept: {said}." in shown and ">challenge</span>" in shown and first in shown
     assert "hardware or software changed: kernel (schedule upgrades)" in shown
-    assert f"Kept: {said}." in page(client, "/studies")
-    schedules = page(client, "/schedules")
+    assert f"Kept: {said}." in page(quick_client, "/studies")
+    schedules = page(quick_client, "/schedules")
     assert said in schedules and schedules.count("hardware or software changed: kernel") >= 2
-    old = page(client, f"/studies/{first}")
+    old = page(quick_client, f"/studies/{first}")
     assert "Measured again and kept" in old and f"/studies/{challenge}" in old and "measured again since</span>" in old
 
 

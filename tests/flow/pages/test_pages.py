@@ -36,16 +36,16 @@ def test_every_page_answers_before_there_is_anything(quick_client):
     assert quick_client.get("/nothing").headers["content-type"] == "application/problem+json"
 
 
-def test_home_says_which_is_best_and_by_how_much(client):
-    SimulatedWorker(client, behave=behave).register()
+def test_home_says_which_is_best_and_by_how_much(quick_client):
+    SimulatedWorker(quick_client, behave=behave).register()
     for batch in (8, 16):
         spec = SPEC | {"workload": {"sequence_length": 64, "global_batch": batch}}
-        client.post("/v1/studies", json=spec).raise_for_status()
-        SimulatedWorker(client, behave=behave).register().work()
-    text = page(client, "/")
+        quick_client.post("/v1/studies", json=spec).raise_for_status()
+        SimulatedWorker(quick_client, behave=behave).register().work()
+    text = page(quick_client, "/")
     assert text.count("confirmed</span>") == 2 and "fresh</span>" in text and "FSDP2" in text
-    assert "batch 16" in page(client, "/?q=llama+cpu&sort=speed&order=asc&device=cpu")
-    assert "No answered study matches" in page(client, "/?q=llama+nothing")
+    assert "batch 16" in page(quick_client, "/?q=llama+cpu&sort=speed&order=asc&device=cpu")
+    assert "No answered study matches" in page(quick_client, "/?q=llama+nothing")
 
 
 def retuned(client: TestClient, study_id: str, speed: float) -> str:

@@ -75,23 +75,23 @@ def test_a_moved_ranking_is_searched_wide_and_the_faster_one_takes_over(client):
 
 
 @pytest.mark.parametrize("consent", ["pinned", "approval"])
-def test_without_consent_the_faster_one_waits_and_the_incumbent_is_fresh(client, consent):
-    lab = Lab(client)
+def test_without_consent_the_faster_one_waits_and_the_incumbent_is_fresh(quick_client, consent):
+    lab = Lab(quick_client)
     lab.tune(**TWO_BACKENDS)
-    before, lab.fingerprint = best(client), CHANGED
+    before, lab.fingerprint = best(quick_client), CHANGED
     if consent == "pinned":
-        decide(client, before["case_key"], "pin").raise_for_status()
+        decide(quick_client, before["case_key"], "pin").raise_for_status()
     else:
-        client.put("/v1/projects/default", json={"requires_approval": True})
+        quick_client.put("/v1/projects/default", json={"requires_approval": True})
     lab.speed = ddp_is_fastest
     found, _ = lab.retune()
     assert found["outcome"] == "replaced" and found["reason"].endswith("waits for approval")
-    held = best(client)
+    held = best(quick_client)
     assert held["best"]["config"] == before["best"]["config"] and held["freshness"] == "fresh"
     assert held["fingerprint"]["kernel"] == "6.2" and held["is_pinned"] == (consent == "pinned")
     assert lab.events(found["search_study_id"]) == ["best.proposed"]
-    decide(client, held["case_key"], "approve").raise_for_status()
-    assert best(client)["best"]["config"]["strategy"]["kind"] == "ddp"
+    decide(quick_client, held["case_key"], "approve").raise_for_status()
+    assert best(quick_client)["best"]["config"]["strategy"]["kind"] == "ddp"
 
 
 @pytest.mark.answered

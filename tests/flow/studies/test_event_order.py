@@ -30,7 +30,7 @@ def read_all(client, study_id, over):
 def test_concurrent_writers_leave_no_gap_that_a_reader_could_see(database_url, tmp_path):
     with replicas_of(2, database_url, tmp_path, **SETTINGS) as replicas:
         workers = [SimulatedWorker(replicas.clients[n % 2], name=f"w-{n}").register() for n in range(6)]
-        spec = SPEC | {"budget": {"max_trials": 24}}
+        spec = SPEC | {"budget": {"max_trials": 12}}
         study_id = replicas.clients[0].post("/v1/studies", json=spec).json()["study_id"]
         over, told = threading.Event(), {}
 

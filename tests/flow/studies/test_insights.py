@@ -20,19 +20,19 @@ def tuned(client, trials):
     return study_id
 
 
-def test_front_and_importance_of_a_finished_study(client):
-    study_id = tuned(client, 24)
-    front = client.get(f"/v1/studies/{study_id}/pareto").json()
+def test_front_and_importance_of_a_finished_study(quick_client):
+    study_id = tuned(quick_client, 24)
+    front = quick_client.get(f"/v1/studies/{study_id}/pareto").json()
     assert front["memory"] == "allocated" and front["trials"] == 24 and front["limit_gib"] == 4 * 0.95
     batches = [point["config"]["micro_batch"] for point in front["points"]]
     assert batches == sorted(set(batches)) and len(batches) > 1
     assert [point["peak_memory_gib"] for point in front["points"]] == [0.2 * batch for batch in batches]
     assert all(point["config"]["strategy"]["kind"] == "fsdp2" for point in front["points"][-1:])
-    found = client.get(f"/v1/studies/{study_id}/importance").json()
+    found = quick_client.get(f"/v1/studies/{study_id}/importance").json()
     assert found["trials"] == 24 and found["reason"] is None
     first = found["knobs"][0]
     assert first["knob"] == "micro_batch" and first["is_above_chance"]
-    text = page(client, f"/studies/{study_id}")
+    text = page(quick_client, f"/studies/{study_id}")
     assert 'id="importance"' in text and "micro batch" in text and "The Pareto front as a table" in text
 
 

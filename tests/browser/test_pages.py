@@ -1,6 +1,7 @@
 """The pages as a person uses them: one real study is created, watched and read; others are cancelled and retuned."""
 
 import json
+import os
 import re
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -12,6 +13,11 @@ from tests.support.browser_steps import press
 from tests.support.real_parts import TINY, study
 
 pytestmark = pytest.mark.ranks
+
+FORMS = [("light", 1600), ("dark", 390)]
+"""Each scheme and each width; with SHARDTUNE_TEST_LONG=1 also the other way round."""
+if os.environ.get("SHARDTUNE_TEST_LONG") == "1":
+    FORMS += [("light", 390), ("dark", 1600)]
 
 
 def fill_in(page: Page, batch: str = "8") -> None:
@@ -54,8 +60,7 @@ def running(site) -> str:
     site.stack.http.post(f"/v1/studies/{study_id}:cancel")
 
 
-@pytest.mark.parametrize("width", [1600, 390])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("scheme", "width"), FORMS)
 def test_every_page_is_accessible_and_fits(site, finished, running, scheme, width):
     watched = site.open(viewport={"width": width, "height": 900}, color_scheme=scheme)
     paths = [

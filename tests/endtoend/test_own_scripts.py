@@ -1,6 +1,10 @@
-"""The adapter's examples, each tuned on 2 CPU ranks by the real service and worker; and a script that will not die."""
+"""The adapter's examples, each tuned on 2 CPU ranks by the real service and worker; and a script that will not die.
+
+With SHARDTUNE_TEST_LONG=1 one of them goes through a whole study.
+"""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -25,8 +29,8 @@ QUICK = {
     "min_measure_s": 0,
 }
 NAMES = ("plain_loop", "accelerate_loop", "trainer", "trainer_lora")
-COMPARED = "plain_loop"
-"""The one that goes through a whole study: what follows the trials knows nothing of the script."""
+COMPARED = "plain_loop" if os.environ.get("SHARDTUNE_TEST_LONG") == "1" else None
+"""The one that is compared with another in pairs: what follows the trials knows nothing of the script."""
 
 
 @pytest.fixture(scope="module")

@@ -89,6 +89,14 @@ def spare_apps() -> list[FastAPI]:
 
 
 @pytest.fixture
+def spare_app(spare_apps: list[FastAPI]) -> Iterator[FastAPI]:
+    """One of them, to give a context of the test's own."""
+    app = spare_apps.pop() if spare_apps else create_app(Settings(), migrate=False)
+    yield app
+    spare_apps.append(app)
+
+
+@pytest.fixture
 def open_service(clock: Clock, spare_apps: list[FastAPI]) -> Iterator[Callable[[str], TestClient]]:
     """Start a service on a database; the test sweeps expired leases and looks at fingerprints itself."""
     clients: list[TestClient] = []
@@ -125,9 +133,10 @@ def context(quick_client: TestClient) -> Context:
 
 
 @pytest.fixture
-def http(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[httpx.Client]:
+def http(sqlite_url: str, spare_app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> Iterator[httpx.Client]:
     """A client of the service that the commands find in the environment."""
-    server = uvicorn.Server(uvicorn.Config(create_app(Settings(database_url=sqlite_url)), log_config=None))
+    spare_app.state.context = Context.opened(Settings(database_url=sqlite_url))
+    server = uvicorn.Server(uvicorn.Config(spare_app, log_config=None))
     listener = listening_socket()
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})

@@ -27,6 +27,7 @@ from shardtune.service.process.context import Context
 from shardtune.service.retuning import challenge_steps, driver, queue
 from shardtune.service.settings import Settings
 from shardtune.service.webhooks import deliveries
+from tests.support import described
 from tests.support.local_client import local_client
 
 _FORK = multiprocessing.get_context("fork")
@@ -49,7 +50,6 @@ class MortalService:
 
     def __init__(self, url: str, **settings: Any) -> None:
         self._settings = Settings(database_url=url, **settings)
-        # Before the fork: FastAPI works out its routes once for all lives.
         self._app = _application()
         self.later_s = 0.0
         """How far the service's clock is ahead."""
@@ -90,7 +90,11 @@ class MortalService:
 
 @functools.cache
 def _application() -> FastAPI:
-    return create_app(Settings(database_url="sqlite:///not-opened.sqlite3"), migrate=False)
+    """Made before the fork, with all that a first request works out: once for all lives."""
+    app = create_app(Settings(database_url="sqlite:///not-opened.sqlite3"), migrate=False)
+    local_client(app).get("/healthz").raise_for_status()
+    described.prepare()
+    return app
 
 
 def _serve(pipe: Any, settings: Settings, app: FastAPI) -> None:

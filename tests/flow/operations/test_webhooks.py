@@ -36,13 +36,13 @@ def receiver():
 
 
 @pytest.fixture
-def service(database_url, clock):
+def service(database_url, spare_app, clock):
     """A service whose operator allows private addresses; the test delivers itself."""
     settings = Settings(
         database_url=database_url, sweep_s=3600, poll_s=3600, webhook_allow_private=True, secret_key="k" * 32
     )
-    context = Context(Database(database_url), settings, clock)
-    with TestClient(create_app(context=context), base_url="http://127.0.0.1", client=("127.0.0.1", 1)) as client:
+    spare_app.state.context = context = Context(Database(database_url), settings, clock)
+    with TestClient(spare_app, base_url="http://127.0.0.1", client=("127.0.0.1", 1)) as client:
         yield client, context
 
 

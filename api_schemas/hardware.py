@@ -183,8 +183,6 @@ class Inventory(Schema):
     """Names of the entry-point group `shardtune.models` that the worker's owner allows."""
     own_scripts: tuple[OwnName, ...] = Field(default=(), max_length=1000)
     """Names of training scripts that the worker's owner allows."""
-    nvme_path: str | None = Field(default=None, max_length=1000)
-    """Folder for NVMe offload, only where a probe wrote and read through DeepSpeed's asynchronous I/O."""
     peak_flops: float | None = None
     """Dense FLOP/s of one GPU in bf16 where its model is known, for MFU."""
     matmul_flops: dict[Dtype, float] = {}

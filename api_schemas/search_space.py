@@ -33,5 +33,3 @@ class SpaceLimits(Schema):
     """By knob name (see docs/search-space.md): one value pins it, a list restricts it, `{min, max}` bounds it."""
     allow_compile: bool = False
     """Also search `torch.compile`, which costs a minute or more per trial."""
-    allow_nvme: bool = False
-    """Also search NVMe offload on workers whose probe found it working."""

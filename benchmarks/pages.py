@@ -124,7 +124,7 @@ def _study(
     speedup = Speedup(value=1.4, ci95=(1.2, 1.6), pairs=5)
     return {
         "id": identity, "version": 1, "state": StudyState.COMPLETE, "phase": StudyPhase.DONE,
-        "spec": StudySpec(model=model, workload=workload), "cluster": CLUSTER, "baseline": None, "notes": [], "has_nvme": False,
+        "spec": StudySpec(model=model, workload=workload), "cluster": CLUSTER, "baseline": None, "notes": [],
         "profile": None, "fingerprint_key": key, "gpu_seconds": 1000.0, "promotion_round": 1, "match": None, "best_so_far": best,
         "result": StudyResult(best=best, baseline=base, speedup=speedup, verdict=Verdict.CONFIRMED), "reason": None,
         "created_at": moment, "finished_at": moment + timedelta(minutes=9),

@@ -8,19 +8,17 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from shardtune.api_schemas.base import Schema
-from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.strategies.base import Checkpointing, GradSync, StrategySchema, TrainerStep
-from shardtune.api_schemas.workload import Recipe, Workload
+from shardtune.api_schemas.workload import Workload
 
-NVME_PLACEHOLDER = "/path/on/nvme"
-"""Where offloaded state goes is the user's to choose; the worker's own folder means nothing elsewhere."""
 _DTYPE = {"float32": "fp32", "bfloat16": "bf16"}
 
 
 class Offload(Schema):
     """Where a kind of state lives instead of the GPU."""
 
-    device: Literal["cpu", "nvme"] = "cpu"
+    device: Literal["cpu"] = "cpu"
+    """The host. NVMe is left out: deepspeed 0.19.8 has no tensors to look at once they are swapped out."""
     pin_memory: bool = True
     """Faster copies for page-locked host memory."""
     ratio: float = Field(default=1.0, gt=0, le=1)
@@ -92,21 +90,12 @@ class ZeroConfig(StrategySchema):
                 "use 1 or a divisor"
             )
 
-    def check_cluster(self, cluster: Cluster, recipe: Recipe, accumulation: int) -> None:
-        """See `StrategySchema`."""
-        super().check_cluster(cluster, recipe, accumulation)
-        offloads = [offload for offload in (self.offload_optimizer, self.offload_param) if offload]
-        if cluster.device == "cpu" and any(offload.device == "nvme" for offload in offloads):
-            raise ValueError("offload device ('nvme') does not work on CPU ranks; use 'cpu' or drop it")
-
     def to_training_arguments(self, step: TrainerStep) -> dict[str, Any]:
         """See `StrategySchema`."""
-        document = self.to_deepspeed(step.workload, step.micro_batch, step.accumulation, NVME_PLACEHOLDER)
+        document = self.to_deepspeed(step.workload, step.micro_batch, step.accumulation)
         return {"deepspeed": document, **step.checkpointing()}
 
-    def to_deepspeed(
-        self, workload: Workload, micro_batch: int, accumulation: int, nvme_path: str | None = None
-    ) -> dict[str, Any]:
+    def to_deepspeed(self, workload: Workload, micro_batch: int, accumulation: int) -> dict[str, Any]:
         """The whole DeepSpeed JSON: what the trial passes to `deepspeed.initialize` and what is exported.
 
         The optimizer is built by the caller (torch AdamW, or DeepSpeedCPUAdam with an offloaded optimizer), so
@@ -124,10 +113,10 @@ class ZeroConfig(StrategySchema):
             "zero_allow_untested_optimizer": True,
             # DeepSpeed's own timer waits for the device twice in each micro batch (0.19.8, ThroughputTimer).
             "timers": {"throughput": {"enabled": False}},
-            "zero_optimization": self._zero_section(nvme_path),
+            "zero_optimization": self._zero_section(),
         }
 
-    def _zero_section(self, nvme_path: str | None) -> dict[str, Any]:
+    def _zero_section(self) -> dict[str, Any]:
         section: dict[str, Any] = {
             "stage": self.stage,
             "reduce_bucket_size": self.reduce_bucket_size,
@@ -152,8 +141,6 @@ class ZeroConfig(StrategySchema):
                 section[key] = {"device": offload.device, "pin_memory": offload.pin_memory}
                 if key == "offload_optimizer" and self.stage == 3:
                     section[key]["ratio"] = offload.ratio
-                if offload.device == "nvme":
-                    section[key]["nvme_path"] = nvme_path
         return section
 
     def describe(self) -> str:

@@ -131,7 +131,7 @@ def read(folder: Path) -> Table:
             f"{folder / 'study.json'}: model ({spec.model.name}) is the user's own code, which nothing predicts"
         )
     try:
-        space = build(spec.workload, cluster, profile, spec.space, nvme=spec.space.allow_nvme)
+        space = build(spec.workload, cluster, profile, spec.space)
         measured = _runs(folder / "runs.csv")
         keyed = {space.canonical(config): runs for config, runs in measured.items()}
         given = [spec.baseline, *(config for config, _ in seed_configs(space, cluster, None))]

@@ -101,8 +101,6 @@ class StudyRow(Row):
     """`spec.baseline` as a configuration of ours."""
     notes: Mapped[tuple[str, ...]] = mapped_column(Stored(tuple[str, ...]))
     """What the reader of the result should know from the creation on."""
-    has_nvme: Mapped[bool]
-    """The worker it was created for has working NVMe offload."""
     profile: Mapped[ModelProfile | None] = mapped_column(Stored(ModelProfile))
     fingerprint_key: Mapped[str | None] = mapped_column(ForeignKey("fingerprints.key"))
     """Of the worker that took the first lease; only equal ones measure for this study."""

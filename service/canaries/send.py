@@ -157,7 +157,6 @@ def _add(
         f"study-{name}",
         system_studies.origin(session, row.serving),
         worker.fingerprint_key,
-        worker.inventory.nvme_path is not None,
         row.serving.answer.result.best.config,
         system_study,
         Budget(max_trials=1),

@@ -129,7 +129,7 @@ def _ask(seen: StudySnapshot, profile: ModelProfile, planner_cache: PlannerCache
     try:
         built = planner_cache.space(
             seen.study_id,
-            lambda: space.build(spec.workload, seen.cluster, profile, spec.space, seen.has_nvme, seen.cores),
+            lambda: space.build(spec.workload, seen.cluster, profile, spec.space, seen.cores),
         )
     except ValueError as error:
         return Fail(str(error))

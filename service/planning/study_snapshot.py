@@ -34,7 +34,6 @@ class StudySnapshot:
     cluster: Cluster
     baseline: TrialConfig | None
     profile: ModelProfile | None
-    has_nvme: bool
     cores: int | None
     """Of the machine that the first run went to."""
     notes: tuple[str, ...]
@@ -100,7 +99,6 @@ def view(
         cluster=study.cluster,
         baseline=study.baseline,
         profile=study.profile,
-        has_nvme=study.has_nvme,
         cores=study.fingerprint.value.cpu_count if study.fingerprint else None,
         notes=tuple(study.notes),
         gpu_seconds=study.gpu_seconds,

@@ -58,12 +58,10 @@ def start(context: Context, retune: RetuneRow) -> str:
     budget = Budget(max_trials=1 + len(chosen), max_pairs=challenge.PAIRS)
     try:
         with context.db.write() as session:
-            earlier, has_nvme = studies.get(session, origin.id), worker.inventory.nvme_path is not None
+            earlier = studies.get(session, origin.id)
             assert earlier is not None
             key = worker.fingerprint_key
-            system_studies.add(
-                session, study_id, earlier, key, has_nvme, incumbent, system_study, budget, notes, context.now()
-            )
+            system_studies.add(session, study_id, earlier, key, incumbent, system_study, budget, notes, context.now())
     except IntegrityError:
         log.info("another replica began the challenge", extra={"retune": retune.id, "study": study_id})
     return study_id
@@ -194,7 +192,6 @@ class _Step:
             _study_id(self.retune, "search"),
             origin,
             self.study.fingerprint_key,
-            self.study.has_nvme,
             self.study.baseline if with_incumbent else None,
             system_study,
             origin.spec.budget,

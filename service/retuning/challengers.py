@@ -87,7 +87,7 @@ def _favourites(
         return ()
     spec = origin.spec
     cores = origin.fingerprint.value.cpu_count if origin.fingerprint else None
-    built = space.build(spec.workload, origin.cluster, profile, spec.space, origin.has_nvme, cores)
+    built = space.build(spec.workload, origin.cluster, profile, spec.space, cores)
     past = calibrations.of(planner_cache, session, origin.fingerprint_key, origin.project_id)
     present = calibrations.of(planner_cache, session, fingerprint_key, origin.project_id)
     # Before anything ran there, what its software and hardware teach is what the old ones taught.

@@ -26,7 +26,6 @@ def add(
     study_id: str,
     earlier: StudyRow,
     fingerprint_key: str,
-    has_nvme: bool,
     incumbent: TrialConfig | None,
     system_study: SystemStudy,
     budget: Budget,
@@ -53,7 +52,6 @@ def add(
         profile=profile,
         fingerprint_key=fingerprint_key,
         notes=tuple(notes),
-        has_nvme=has_nvme,
         system_study=system_study,
         created_at=now,
     )

@@ -53,10 +53,9 @@ def create(
         live = registry.live(context, session, project_id)
         cluster, worker = compatibility.resolve_cluster(request, live)
         compatibility.check_model(request.model, worker)
-        has_nvme = worker.inventory.nvme_path is not None
         recipe, recipe_note = decide(request.workload.recipe, compatibility.dtypes_of(cluster, live))
         spec = request.with_recipe(recipe)
-        baseline = validation.check(spec, cluster, has_nvme)
+        baseline = validation.check(spec, cluster)
     with once.write(context) as session:
         now = context.now()
         quotas.admit_study(session, project_id, now)
@@ -70,7 +69,6 @@ def create(
             cluster=cluster,
             baseline=baseline.config,
             notes=(*filter(None, [recipe_note]), *baseline.notes),
-            has_nvme=has_nvme,
             created_at=now,
         )
         session.add(study)

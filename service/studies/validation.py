@@ -18,7 +18,7 @@ _MOST_BLOCKS = 64
 """Of the stand-in: the space asks whether there are 1, 2, 4 or 8 blocks to a unit, never for the hundredth."""
 
 
-def check(spec: StudySpec, cluster: Cluster, has_nvme: bool) -> ResolvedBaseline:
+def check(spec: StudySpec, cluster: Cluster) -> ResolvedBaseline:
     """The baseline as a configuration of ours, with notes on the way there.
 
     Raises:
@@ -31,7 +31,7 @@ def check(spec: StudySpec, cluster: Cluster, has_nvme: bool) -> ResolvedBaseline
     except ValueError as error:
         raise from_value_error("" if str(error).startswith("baseline.") else "baseline", error) from error
     try:
-        space.build(spec.workload, cluster, _stand_in(spec.model), spec.space, nvme=has_nvme)
+        space.build(spec.workload, cluster, _stand_in(spec.model), spec.space)
     except ValueError as error:
         field = "workload" if str(error).startswith("global_batch") else ""
         raise from_value_error(field, error) from error

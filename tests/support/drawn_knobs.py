@@ -40,7 +40,7 @@ def drawn(kind: str, backend: SearchedBackend[Any], varied: str | None) -> Itera
         for number in range(DRAWS):
             recipe = RECIPES["fp32" if number % 2 else "bf16-mixed"]
             workload = Workload(sequence_length=64, global_batch=8 * cluster.world_size, recipe=recipe)
-            yield _Draw(kind, backend, Domains(workload, cluster, llama("llama-tiny"), nvme=True), rng).one(varied)
+            yield _Draw(kind, backend, Domains(workload, cluster, llama("llama-tiny")), rng).one(varied)
 
 
 class _Draw:

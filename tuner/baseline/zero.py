@@ -70,11 +70,12 @@ def _offload(section: Section, key: str, old_key: str, notes: list[str]) -> Offl
     device = offload.text("device")
     if device in (None, "none"):
         return None
-    if device not in ("cpu", "nvme"):
-        raise ValueError(f"{offload.name('device')} ({device!r}) must be none, cpu or nvme; use one of them")
+    if device != "cpu":
+        raise ValueError(
+            f"{offload.name('device')} ({device!r}) must be none or cpu: no other is tried here; use one of them"
+        )
     # DeepSpeed pins nothing unless it is told to.
     values = {"device": device, "pin_memory": bool(offload.flag("pin_memory"))}
     ratio = offload.number("ratio")
-    offload.get("nvme_path")
     notes += [f"{name} is not applied" for name in offload.unread()]
     return Offload.model_validate(values if ratio is None else {**values, "ratio": ratio})

@@ -113,9 +113,6 @@ class Candidates:
     offload_optimizer: Array
     """Share of optimizer state (and masters) off the device."""
     offload_parameters: Array
-    nvme_optimizer: Array
-    """1 where what is offloaded goes on to NVMe and takes no host memory."""
-    nvme_parameters: Array
     ddp_bucket: Array
     """Bytes."""
     bucket_view: Array
@@ -169,7 +166,6 @@ _DEFAULTS: dict[str, float] = {
     "backend": SINGLE, "stage": 0, "shard": 1, "replicate": 1, "sequence": 1, "micro_batch": 1, "accumulation": 1,
     "checkpointing": NONE, "checkpoint_every": 1, "compiled": 0, "regather": 1, "backward_prefetch": 1,
     "blocks_per_unit": 1, "sync_last": 0, "sync_shard_only": 0, "offload_optimizer": 0, "offload_parameters": 0,
-    "nvme_optimizer": 0, "nvme_parameters": 0,
     "ddp_bucket": 25 * MIB, "bucket_view": 0, "reduce_bucket": 5e8, "gather_bucket": 5e8, "double_buffer": 1,
     "contiguous": 1, "prefetch_bucket": 5e7, "persistence": 1e5, "reuse": 1e9, "max_live": 1e9, "secondary": 1,
 }  # fmt: skip

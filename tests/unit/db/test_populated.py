@@ -14,6 +14,7 @@ from shardtune.db.queries import studies, trials
 from shardtune.db.session import Database, make_engine, migration_config, upgrade
 from shardtune.db.tables.fingerprints import FingerprintPeriodRow
 from shardtune.db.tables.retunes import ScheduleRow
+from shardtune.db.tables.studies import WorkerRow
 from tests.support.simulated_worker import CLUSTER, FINGERPRINT, SPEC
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -82,6 +83,8 @@ FIRST = {
     },
 }
 """A row of each table of revision 0001, written without the classes of today."""
+GONE = {"has_nvme"}
+"""Columns of theirs that there are no more."""
 RENAMED = {"match_round": "promotion_round"}
 """Columns of theirs that have another name today."""
 
@@ -109,7 +112,7 @@ def stored(url):
     with engine.connect() as connection:
         tables = {name: Table(name, MetaData(), autoload_with=connection) for name in FIRST}
         found = {
-            name: connection.execute(select(*(_column(table, c) for c in FIRST[name]))).all()
+            name: connection.execute(select(*(_column(table, c) for c in FIRST[name] if c not in GONE))).all()
             for name, table in tables.items()
         }
     engine.dispose()
@@ -150,6 +153,24 @@ def test_what_got_another_name_keeps_what_it_held(populated):
     with migration_config(populated) as config:
         command.upgrade(config, "head")
         command.check(config)
+
+
+def test_what_told_of_nvme_is_forgotten_and_the_rest_is_read(populated):
+    engine = make_engine(populated)
+    with engine.begin() as connection:
+        for name, column, path in (("studies", "spec", ["space"]), ("workers", "inventory", [])):
+            table = Table(name, MetaData(), autoload_with=connection)
+            value = json.loads(FIRST[name][column].model_dump_json())
+            inner = value[path[0]] if path else value
+            inner |= {"allow_nvme": False} if path else {"nvme_path": None}
+            connection.execute(table.update().values({column: value}))
+    engine.dispose()
+    upgrade(populated)
+    database = Database(populated)
+    with database.read() as session:
+        assert studies.get(session, "study-1").spec == StudySpec.model_validate(SPEC)
+        assert session.scalars(select(WorkerRow)).one().inventory == FIRST["workers"]["inventory"]
+    database.close()
 
 
 def test_data_of_the_first_revision_survives_every_migration(populated):

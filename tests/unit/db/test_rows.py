@@ -27,7 +27,6 @@ def add_study(session, study_id="study-1"):
         spec=StudySpec.model_validate(SPEC),
         cluster=CLUSTER,
         notes=("seen",),
-        has_nvme=False,
         created_at=NOON,
     )
     session.add(study)

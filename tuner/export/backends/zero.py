@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 from shardtune.api_schemas.strategies import ZeroConfig
-from shardtune.api_schemas.strategies.zero import NVME_PLACEHOLDER
 from shardtune.tuner.export import environment
 from shardtune.tuner.export.backends import shared
 from shardtune.tuner.export.backends.record import AccelerateParts, ConsumerParts, ExportedBackend, SnippetParts
@@ -15,7 +14,7 @@ from shardtune.tuner.export.templates import fill, indent
 
 
 def _document(source: ExportSource, strategy: ZeroConfig) -> dict[str, Any]:
-    return strategy.to_deepspeed(source.workload, source.config.micro_batch, source.accumulation, NVME_PLACEHOLDER)
+    return strategy.to_deepspeed(source.workload, source.config.micro_batch, source.accumulation)
 
 
 def _files(source: ExportSource, strategy: ZeroConfig) -> dict[str, str]:

@@ -39,8 +39,6 @@ def _row(strategy: ZeroConfig, world_size: int) -> Row:
         "secondary": strategy.zero_hpz_partition_size,
         "offload_optimizer": share,
         "offload_parameters": strategy.offload_param is not None,
-        "nvme_optimizer": optimizer is not None and optimizer.device == "nvme",
-        "nvme_parameters": strategy.offload_param is not None and strategy.offload_param.device == "nvme",
     }
 
 
@@ -62,7 +60,7 @@ def _host(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, _gl
     staged = d.compute * (float(shape.largest_parameter) + trained / c.shard * (1.0 + adds_up))
     optimizer = optimizer + np.where((c.stage < 3) & (c.offload_optimizer > 0), staged, 0.0)
     parameters = d.compute * shape.parameters / c.shard * c.offload_parameters
-    total: Array = optimizer * (1.0 - c.nvme_optimizer) + parameters * (1.0 - c.nvme_parameters)
+    total: Array = optimizer + parameters
     return total
 
 

@@ -25,8 +25,6 @@ class Domains:
     workload: Workload
     cluster: Cluster
     profile: ModelProfile
-    nvme: bool
-    """A probe found NVMe offload working and the user allows it."""
     cores: int | None = None
     """Of each node, where a worker has said."""
 

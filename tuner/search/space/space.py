@@ -221,16 +221,15 @@ def build(
     cluster: Cluster,
     profile: ModelProfile,
     limits: SpaceLimits,
-    nvme: bool = False,
     cores: int | None = None,
 ) -> Space:
-    """Make the space of a study. `nvme`: the worker's probe found NVMe offload working. `cores`: of a node, where known.
+    """Make the space of a study. `cores`: of a node, where known.
 
     Raises:
         ValueError: no micro batch divides the global batch, an unknown knob, or limits that leave nothing.
     """
     checked = KnobLimits(limits, KNOBS)
-    domains = Domains(workload, cluster, profile, nvme=nvme and limits.allow_nvme, cores=cores)
+    domains = Domains(workload, cluster, profile, cores=cores)
     space = Space(domains, checked)
     space.check_limits()
     return space

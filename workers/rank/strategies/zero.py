@@ -1,6 +1,5 @@
 """DeepSpeed ZeRO stages 1-3, configured by the same renderer that exports them."""
 
-import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,6 @@ from shardtune.workers.rank.model import build as models
 from shardtune.workers.rank.model import moe, weights
 from shardtune.workers.rank.strategies import base
 
-NVME_VARIABLE = "SHARDTUNE_NVME_PATH"
-"""Folder on a local NVMe disk, where the worker's probe found that DeepSpeed's asynchronous I/O works."""
 _TAG = "engine"
 """DeepSpeed's name for one of several checkpoints in a folder; there is one."""
 
@@ -29,9 +26,7 @@ class ZeroTrainer:
     def __init__(self, model: nn.Module, setting: base.Setting, config: ZeroConfig) -> None:
         _quieten()
         workload, place = setting.task.workload, setting.place
-        document = config.to_deepspeed(
-            workload, setting.task.config.micro_batch, setting.accumulation, nvme_path=_nvme_path(config)
-        )
+        document = config.to_deepspeed(workload, setting.task.config.micro_batch, setting.accumulation)
         if config.stage == 3:
             _partition(model, setting, document)
             classes = moe.classes_in(model)
@@ -85,16 +80,6 @@ class ZeroTrainer:
     def close(self) -> None:
         """See `Trainer`."""
         self._engine.destroy()
-
-
-def _nvme_path(config: ZeroConfig) -> str | None:
-    """The folder for NVMe offload, for a configuration that asks for one."""
-    if not any(o is not None and o.device == "nvme" for o in (config.offload_optimizer, config.offload_param)):
-        return None
-    path = os.environ.get(NVME_VARIABLE)
-    if not path:
-        raise ValueError(f"offload to nvme needs a folder; set {NVME_VARIABLE} in the worker's environment")
-    return path
 
 
 def _masters(optimizer: Any) -> list[torch.Tensor]:

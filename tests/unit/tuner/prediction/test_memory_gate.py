@@ -7,9 +7,6 @@ from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, Offload, Tr
 from shardtune.api_schemas.studies import Objective
 from shardtune.api_schemas.workload import Workload
 from shardtune.tuner.prediction.calibration import ESTIMATED, NOTHING_LEARNT, MemoryCalibration, fit_memory
-from shardtune.tuner.prediction.candidates import Dtypes, Implementation
-from shardtune.tuner.prediction.configs import from_configs
-from shardtune.tuner.prediction.footprint import peak_memory
 from shardtune.tuner.prediction.learning import memory_of, predict_trial
 from shardtune.tuner.prediction.memory_gate import gate, near_the_edge
 from shardtune.tuner.prediction.traced_shape import of_study
@@ -46,16 +43,6 @@ def test_70b_on_8_gpus_needs_offload_and_a_host_that_holds_it():
     assert verdict(offloaded, gpus()) is None and verdict(zero, gpus()) is None
     refused = verdict(offloaded, gpus(host_memory_gib=512))
     assert refused is not None and "host memory" in refused.reason
-
-
-def test_nvme_takes_host_memory_out_of_the_account():
-    def on_host(offload):
-        config = TrialConfig(strategy=ZeroConfig(stage=3, offload_optimizer=offload, offload_param=offload))
-        candidates = from_configs([config], 128, 8)
-        table = peak_memory(shape("llama-2-7b"), candidates, Dtypes.of(SHORT.recipe), Implementation.of(SHORT))
-        return float(table.host[0])
-
-    assert on_host(Offload(device="nvme")) == 0 < on_host(ON_CPU)
 
 
 def test_the_margin_is_the_predictors_own_error():

@@ -10,6 +10,7 @@ from shardtune.tuner.search.space.define_by_run import DefineByRun
 from shardtune.tuner.search.space.domains import Domains, divisors
 from shardtune.tuner.search.space.legal_values import Flat, Knob
 
+_DEVICES = ("none", "cpu")
 _DEFAULT = ZeroConfig(stage=3)
 
 
@@ -83,7 +84,7 @@ class ZeroSizes:
 def _draw(drawing: DefineByRun, accumulates: bool) -> None:
     stage = int(drawing.pick("stage", (1, 2, 3)))
     domains, sizes = drawing.domains, drawing.domains.sizes(ZeroSizes)
-    device = str(drawing.pick("offload_optimizer", _offload_devices(drawing, stage)))
+    device = str(drawing.pick("offload_optimizer", _DEVICES))
     drawing.pick("reduce_bucket_size", sizes.reduce_bucket_size)
     # Its documented default is true at stage 3 alone. gloo reduces on the calling thread: nothing overlaps.
     drawing.pick_if("overlap_comm", domains.on_gpu and domains.world > 1, (False, True), stage == 3)
@@ -100,10 +101,6 @@ def _draw(drawing: DefineByRun, accumulates: bool) -> None:
     if device != "none":
         drawing.pick_if("offload_optimizer_pin_memory", domains.on_gpu, (True, False), True)
         _offload_ratio(drawing, stage)
-
-
-def _offload_devices(drawing: DefineByRun, stage: int) -> tuple[str, ...]:
-    return ("none", "cpu", "nvme") if stage == 3 and drawing.domains.nvme else ("none", "cpu")
 
 
 def _stage_3(drawing: DefineByRun) -> None:
@@ -126,7 +123,7 @@ def _parameter_devices(drawing: DefineByRun) -> tuple[str, ...]:
     if not drawing.domains.on_gpu and "offload_param" not in drawing.limits:
         # On CPU ranks the parameters are in host memory already; only a user who asks for it gets the code path.
         return ("none",)
-    return ("none", "cpu", "nvme") if drawing.domains.nvme else ("none", "cpu")
+    return _DEVICES
 
 
 def _offload_ratio(drawing: DefineByRun, stage: int) -> None:
@@ -161,8 +158,6 @@ def _to_fields(own: Flat) -> dict[str, Any]:
         fields[name] = None if device == "none" else Offload(device=device, pin_memory=pin, ratio=ratio)
     return fields
 
-
-_DEVICES = ("none", "cpu", "nvme")
 
 BACKEND = SearchedBackend(
     config=ZeroConfig,

@@ -3,6 +3,7 @@
 Not for the session: playwright keeps an event loop running in the main thread, and later tests start their own.
 """
 
+import json
 import shutil
 from collections.abc import Iterator
 
@@ -14,6 +15,8 @@ from tests.support.needs import missing
 from tests.support.real_parts import Stack
 
 CHROMIUM = "/usr/bin/chromium"
+QUICK = {"max_warmup_steps": 3, "window_steps": 2, "min_windows": 3, "max_windows": 3}
+"""What pages show of a run is there after a few steps."""
 expect.set_options(timeout=60_000)
 
 
@@ -31,7 +34,7 @@ def chromium() -> Iterator[Browser]:
 def site(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     stack = Stack(tmp_path_factory.mktemp("site"))
     try:
-        stack.start_service()
+        stack.start_service(MEASURE=json.dumps(QUICK))
         stack.start_worker()
         yield Site(stack, chromium)
     finally:

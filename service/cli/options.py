@@ -23,3 +23,16 @@ KeyFile = Annotated[
     typer.Option(help="File with the API key; SHARDTUNE_API_KEY or SHARDTUNE_API_KEY_FILE without it."),
 ]
 StudyId = Annotated[str, typer.Argument(help="A study's id, or `last` for the newest.")]
+AllowModel = Annotated[
+    list[str] | None, typer.Option("--allow-model", metavar="NAME", help="An installed model that a study may name.")
+]
+AllowScript = Annotated[
+    list[str] | None,
+    typer.Option("--allow-script", metavar="NAME=COMMAND", help="A training script that a study may name."),
+]
+
+
+def worker_options(models: list[str] | None, scripts: list[str] | None) -> tuple[str, ...]:
+    """As the worker's command line has them."""
+    named = [("--allow-model", name) for name in models or ()] + [("--allow-script", text) for text in scripts or ()]
+    return tuple(part for pair in named for part in pair)

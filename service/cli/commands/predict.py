@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
@@ -13,8 +14,11 @@ from shardtune.api_schemas.models import ModelSpec, preset_names
 from shardtune.api_schemas.predictions import Prediction, PredictionRequest, PredictionTable
 from shardtune.service.cli import study_file
 from shardtune.service.cli.errors import InputError
+from shardtune.service.cli.options import AsJson, StateDir
 from shardtune.service.wording import study_words
 from shardtune.tuner.prediction.predict import predictions
+
+app = typer.Typer()
 
 _WIDTH = 150
 """Of a table that is not on a terminal."""
@@ -164,3 +168,30 @@ def _model(name: str) -> Any:
         return ModelSpec.model_validate(study_file.read_json_object(path)).model_dump()
     except ValidationError as error:
         raise InputError(*(entry["msg"].removeprefix("Value error, ") for entry in error.errors())) from None
+
+
+@app.command("predict")
+def command(
+    model: Annotated[str, typer.Argument(help="A preset such as llama-2-70b, or the path of a config.json.")],
+    cluster: Annotated[
+        str,
+        typer.Option(help="Nodes × GPUs per node × model, such as 8xh100 or 4x8xa100-80gb; `local`: measured here."),
+    ] = "local",
+    seq_len: Annotated[int | None, typer.Option(min=8, help="Tokens per sample; the model's own up to 4096.")] = None,
+    micro_batch: Annotated[int, typer.Option(min=1, help="Samples per forward pass and GPU.")] = 1,
+    gradient_accumulation: Annotated[int, typer.Option(min=1, help="Micro batches per step.")] = 1,
+    recipe: Annotated[str, typer.Option(help="Dtypes: bf16-mixed, fp32, or auto: by the device.")] = "auto",
+    hardware: Annotated[
+        Path | None, typer.Option(help="What `measure-hardware --json` printed, here or elsewhere; for `local`.")
+    ] = None,
+    state_dir: StateDir = Path(".shardtune"),
+    as_json: AsJson = False,
+) -> None:
+    """Predict memory and speed of one configuration of each strategy, without running anything."""
+    report = hardware_report(cluster, hardware, state_dir)
+    options = PredictOptions(model, cluster, seq_len, micro_batch, gradient_accumulation, recipe, report)
+    table = predict(options)
+    if as_json:
+        print(table.model_dump_json())
+    else:
+        show(table)

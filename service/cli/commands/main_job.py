@@ -1,0 +1,35 @@
+"""`shardtune tune`, with its options."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shardtune.service.cli.commands.tune import TuneOptions
+from shardtune.service.cli.commands.tune import tune as run_tune
+from shardtune.service.cli.errors import InputError
+from shardtune.service.cli.options import AllowModel, AllowScript, AsJson, StateDir, worker_options
+
+app = typer.Typer()
+
+
+@app.command()
+def tune(
+    study: Annotated[Path | None, typer.Argument(help="A study file, or a model's config.json.")] = None,
+    ranks: Annotated[
+        int | None, typer.Option(min=1, help="Ranks of a trial; all GPUs, or 2 CPU ranks without it.")
+    ] = None,
+    max_trials: Annotated[int | None, typer.Option(min=1, help="Run exactly this many trials.")] = None,
+    memory_gib: Annotated[float | None, typer.Option(help="Memory of one CPU rank.")] = None,
+    as_json: AsJson = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the last unfinished study.")] = False,
+    state_dir: StateDir = Path(".shardtune"),
+    out: Annotated[Path, typer.Option(help="Where the files of the winner are written.")] = Path("best"),
+    allow_model: AllowModel = None,
+    allow_script: AllowScript = None,
+) -> None:
+    """Find the fastest configuration on this machine, and write it as ready-to-use files."""
+    if memory_gib is not None and memory_gib <= 0:
+        raise InputError(f"--memory-gib ({memory_gib}) must be above 0; give the GiB that one rank may take")
+    allowed = worker_options(allow_model, allow_script)
+    run_tune(TuneOptions(study, ranks, max_trials, memory_gib, resume, state_dir, out, as_json, allowed))

@@ -1,0 +1,37 @@
+"""`shardtune serve`: the service itself."""
+
+import socket
+from typing import Annotated
+
+import typer
+
+from shardtune.service.app import create_app
+from shardtune.service.cli.commands import keys
+from shardtune.service.cli.environment import read_settings
+from shardtune.service.cli.processes import listening_socket
+from shardtune.service.cli.stack import prepare
+from shardtune.service.observability import logs
+from shardtune.service.process.context import Context
+from shardtune.service.server import Server, ServerConfig, allow_files
+
+app = typer.Typer()
+
+
+@app.command()
+def serve(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8470,
+    fd: Annotated[int | None, typer.Option(hidden=True, help="A listening socket to take over instead.")] = None,
+) -> None:
+    """Run the service; SQLite is migrated first, another database must be (`shardtune db upgrade`)."""
+    settings = read_settings()
+    logs.configure(settings.log_level)
+    prepare(settings.database_url)
+    allow_files(settings.max_connections)
+    context = Context.opened(settings)
+    config = ServerConfig(create_app(settings, context), settings, host=host, port=port)
+    with socket.socket(fileno=fd) if fd is not None else listening_socket(host, port) as listener:
+        keys.check_reach(settings.database_url, listener.getsockname()[0])
+        address = "http://{}:{}".format(*listener.getsockname()[:2])
+        typer.echo(f"listening on {address}; the API is described at {address}/openapi.json", err=True)
+        Server(config, context).run(sockets=[listener])

@@ -1,0 +1,52 @@
+"""What `shardtune` does on this machine: a worker, one trial, the machine's rates."""
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shardtune.service.cli import study_file
+from shardtune.service.cli.errors import PLATFORM_FAILURE
+from shardtune.service.cli.options import AllowModel, AllowScript, AsJson, StateDir, worker_options
+from shardtune.service.cli.processes import MODULE
+
+app = typer.Typer()
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+def worker(context: typer.Context) -> None:
+    """Run a worker; the options are those of `python -m shardtune.workers` (see `shardtune worker --help`)."""
+    os.execv(MODULE[0], [*MODULE, "shardtune.workers", *context.args])
+
+
+@app.command("run-trial")
+def run_trial(
+    file: Annotated[Path, typer.Argument(help="A trial as JSON, such as best/config.json.")],
+    state_dir: StateDir = Path(".shardtune"),
+    as_json: AsJson = False,
+    allow_model: AllowModel = None,
+    allow_script: AllowScript = None,
+) -> None:
+    """Run one trial on this machine, without a service, and print its measurement."""
+    study_file.read_json_object(file)
+    command = [*MODULE, "shardtune.workers", "run-trial", str(file), "--work-dir", str(state_dir / "worker")]
+    command += [*worker_options(allow_model, allow_script), *(["--json"] if as_json else [])]
+    code = subprocess.run(command, check=False).returncode
+    # The worker's 1 means that it could not work at all.
+    raise typer.Exit(PLATFORM_FAILURE if code == 1 else code)
+
+
+@app.command("measure-hardware")
+def measure_hardware(
+    ranks: Annotated[int | None, typer.Option(min=1, help="Ranks; all GPUs, or 2 CPU ranks without it.")] = None,
+    state_dir: StateDir = Path(".shardtune"),
+    as_json: AsJson = False,
+) -> None:
+    """Measure what predictions for this machine need (a minute); `predict --cluster local` and workers use it."""
+    command = [*MODULE, "shardtune.workers", "measure-hardware", "--work-dir", str(state_dir / "worker")]
+    command += ["--ranks", str(ranks)] if ranks else []
+    command += ["--json"] if as_json else []
+    code = subprocess.run(command, check=False).returncode
+    raise typer.Exit(PLATFORM_FAILURE if code == 1 else code)

@@ -31,7 +31,7 @@ test: setup
 # One verdict on a GPU host, in ten minutes at most: gpu-report/report.md. Ends with 2, at once, where there is no CUDA device.
 test-gpu: export TORCH_EXTENSIONS_DIR = $(CURDIR)/.venv/torch-extensions
 test-gpu: setup
-	$(BIN)/python -m tests.gpu.report
+	$(BIN)/python -m benchmarks.gpu_report
 
 # The tests once more, for docs/measurements/test-run.md and the order of the next run.
 durations:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu import report
-from tests.gpu.steps import Done, Step, run, steps
-from tests.gpu.verdict import CLAIMS, markdown, read_junit, verdict
+from benchmarks.gpu_report import __main__ as report
+from benchmarks.gpu_report.steps import Done, Step, run, steps
+from benchmarks.gpu_report.verdict import CLAIMS, markdown, read_junit, verdict
 
 ROOT = Path(__file__).parents[2]
 _TESTS = """

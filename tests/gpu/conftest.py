@@ -2,79 +2,19 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from shardtune.api_schemas.failures import Failure
-from shardtune.api_schemas.hardware import Fingerprint
-from shardtune.api_schemas.leases import RestartTask, TrialTask
-from shardtune.api_schemas.measurements import Measurement
-from shardtune.api_schemas.models import ModelProfile
-from shardtune.api_schemas.restart import RestartMeasurement
-from shardtune.workers.agent.attempt import Workplace, attempt
-from shardtune.workers.agent.supervise import RunLimits
+from shardtune.workers.agent.attempt import Workplace
 from shardtune.workers.config.settings import WorkerSettings
 from shardtune.workers.interrupt import Interrupt
 from shardtune.workers.machine import device_hold
 from shardtune.workers.machine.inventory import Libraries, find_gpus, inventory
-from shardtune.workers.trial_dir import TrialDir
-from tests.support.gpu_sizes import GIB, model_for
+from tests.support.gpu_machine import GpuMachine
 
 TRY_ON_CPU = "SHARDTUNE_TRY_GPU_TESTS_ON_CPU"
 """Set: the trials of these tests run on CPU ranks, to see that the tests themselves are whole. It proves nothing of a GPU."""
-
-Result = Measurement | ModelProfile | RestartMeasurement | Failure
-
-
-@dataclass(frozen=True)
-class GpuMachine:
-    """Runs tasks on all of its GPUs."""
-
-    place: Workplace
-    cluster: dict[str, Any]
-    fingerprint: Fingerprint
-
-    def task(self, strategy: dict[str, Any], **config: Any) -> TrialTask:
-        """A trial of a model of this card's size; `global_batch`, `recipe` and `model` beside knobs."""
-        if strategy["kind"] == "zero" and self.fingerprint.deepspeed is None:
-            pytest.skip("deepspeed is not installed here")
-        world = self.cluster["gpus_per_node"]
-        mesh = {"dp_shard": world} if strategy["kind"] in ("fsdp1", "fsdp2") else {}
-        workload = {
-            "sequence_length": 512,
-            "global_batch": config.pop("global_batch", 2 * world),
-            "recipe": config.pop("recipe", "bf16-mixed"),
-        }
-        return TrialTask.model_validate(
-            {
-                "model": config.pop("model", model_for(self.cluster["memory_gib"] * GIB)),
-                "workload": workload,
-                "cluster": self.cluster,
-                "config": {"strategy": mesh | strategy, **config},
-                "plan": {"parity_steps": 3, "max_warmup_steps": 3, "min_windows": 2, "max_windows": 3},
-            }
-        )
-
-    def run(self, task: TrialTask | RestartTask) -> Result:
-        """What the task came to."""
-        done = attempt(
-            self.place,
-            task,
-            lambda: TrialDir.create(self.place.work_dir, "gpu", task, self.fingerprint, 0.1),
-            RunLimits(120, 60),
-            lambda: None,
-        )
-        assert done is not None
-        return done.result
-
-    def measured(self, task: TrialTask) -> Measurement:
-        """What the trial measured; it must have."""
-        result = self.run(task)
-        assert isinstance(result, Measurement), result
-        return result
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from shardtune.tuner.prediction import memory_gate
 from shardtune.tuner.prediction.calibration import MemoryCalibration
 from shardtune.tuner.prediction.traced_shape import of_study
 from shardtune.tuner.verdict import parity
-from tests.gpu.conftest import GpuMachine
+from tests.support.gpu_machine import GpuMachine
 
 pytestmark = pytest.mark.gpu
 

@@ -10,10 +10,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.gpu_report import steps
+from benchmarks.gpu_report.verdict import markdown, verdict
 from shardtune.workers.launchers.processes import rank_environment
 from shardtune.workers.machine.inventory import DetectionFailed, find_gpus
-from tests.gpu import steps
-from tests.gpu.verdict import markdown, verdict
 from tests.support.gpu_sizes import study_for
 
 TOTAL_S = 600.0

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.gpu.steps import Done
+from benchmarks.gpu_report.steps import Done
 
 
 class Claim(NamedTuple):

@@ -20,13 +20,13 @@ tune: setup
 	$(BIN)/shardtune tune examples/llama-tiny.json
 
 # DeepSpeed's operator is built for this checkout's libraries, before the tests, which have limits: minutes of C++.
-# Two modules at a time, the slowest and the quickest first (tests/support/module_order.py); torch in the tests' own
+# Three modules at a time, the slowest and the quickest first (tests/support/module_order.py); torch in the tests' own
 # processes leaves the cores to the ranks.
 test: export TORCH_EXTENSIONS_DIR = $(CURDIR)/.venv/torch-extensions
 test: setup
 	./tests/setup-machine.sh
 	$(BIN)/python -m shardtune.workers.rank.process.cpu_adam
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 $(PYTEST_ARGS)
 
 # One verdict on a GPU host, in ten minutes at most: gpu-report/report.md. Ends with 2, at once, where there is no CUDA device.
 test-gpu: export TORCH_EXTENSIONS_DIR = $(CURDIR)/.venv/torch-extensions

@@ -7,6 +7,7 @@ import time
 import torch
 
 from shardtune.api_schemas.base import Dtype
+from shardtune.api_schemas.rank_environment import threads_of
 from shardtune.api_schemas.workload import RECIPES
 from shardtune.workers.rank.place import device_kind
 
@@ -38,7 +39,7 @@ def native_on_cpu() -> str:
 def matmul_flops(ranks: int) -> dict[Dtype, float]:
     """FLOP/s of one of `ranks` ranks in each dtype that a recipe computes in; the caller holds the devices."""
     kind = device_kind()
-    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks))
+    torch.set_num_threads(threads_of(os.environ, len(os.sched_getaffinity(0)), ranks))
     dtypes = sorted({recipe.compute_dtype for recipe in RECIPES.values()})
     return {dtype: 2.0 * _SIZE[kind] ** 3 / _best_s(torch.device(kind), getattr(torch, dtype)) for dtype in dtypes}
 

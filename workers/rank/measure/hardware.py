@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import nn
 
 from shardtune.api_schemas.hardware import CollectiveTime, MeasuredHardware
+from shardtune.api_schemas.rank_environment import threads_of
 from shardtune.workers.rank import mesh
 from shardtune.workers.rank.measure import throughput
 from shardtune.workers.rank.measure.dtypes import native_on_cpu
@@ -139,8 +140,8 @@ def main() -> int:
     place = Place.from_environment(device_kind())
     if place.is_cuda:
         torch.cuda.set_device(place.device)
-    else:
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // place.local_world_size))
+    # As a trial's ranks whose configuration names no threads.
+    torch.set_num_threads(threads_of(os.environ, len(os.sched_getaffinity(0)), place.local_world_size))
     mesh.join(place, folder)
     begin = time.monotonic()
     measured = measure(place)

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from shardtune.api_schemas.leases import Lease
 from shardtune.api_schemas.studies import StudyPhase, StudyState
 from shardtune.api_schemas.trials import RunPurpose, TrialState
-from shardtune.db.queries import leases, studies
+from shardtune.db.queries import fingerprints, leases, studies
 from shardtune.db.queries.studies import OpenStudy
 from shardtune.db.tables.studies import RunRow, StudyRow, WorkerRow
 from shardtune.service.access import retune_budget
@@ -152,7 +152,16 @@ def _look(context: Context, found: OpenStudy, is_first: bool) -> StudySnapshot |
             return seen
         # Only a search asks the predictor.
         learnt = calibrations.of(context.planner_cache, session, study.fingerprint_key, study.project_id)
-        return replace(seen, calibrations=learnt.calibrations, hardware=learnt.hardware)
+        return replace(
+            seen, calibrations=learnt.calibrations, hardware=learnt.hardware, cores=_cores(context, session, study)
+        )
+
+
+def _cores(context: Context, session: Session, study: StudyRow) -> int | None:
+    key = study.fingerprint_key
+    if key is None:
+        return None
+    return context.planner_cache.cores(key, lambda: fingerprints.values(session, [key])[key].cpu_count)
 
 
 def _plan(context: Context, seen: StudySnapshot) -> Step:

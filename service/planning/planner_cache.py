@@ -53,6 +53,7 @@ class PlannerCache:
         self._pools: dict[str, tuple[str, Pool]] = {}
         self._specs: dict[str, StudySpec] = {}
         self._idle: dict[str, tuple[int, float]] = {}
+        self._cores: dict[str, int] = {}
         self._learnt: dict[str, _Learnt] = {}
         self._snapshots: dict[str, StudySnapshot] = {}
 
@@ -81,6 +82,13 @@ class PlannerCache:
         """Whether looking again would find nothing: 200 workers cost one look at a study, not 200."""
         known, at_s = self._idle.get(study_id, (-1, 0.0))
         return known == version and time.monotonic() - at_s < _IDLE_S
+
+    def cores(self, fingerprint_key: str, read: Callable[[], int]) -> int:
+        """Of the machine under a fingerprint, which is named by its content and so never another."""
+        known = self._cores.get(fingerprint_key)
+        if known is None:
+            known = self._cores[fingerprint_key] = read()
+        return known
 
     def space(self, study_id: str, build: Callable[[], Space]) -> Space:
         """The study's space, built on first use."""

@@ -34,8 +34,6 @@ class StudySnapshot:
     cluster: Cluster
     baseline: TrialConfig | None
     profile: ModelProfile | None
-    cores: int | None
-    """Of the machine that the first run went to."""
     notes: tuple[str, ...]
     gpu_seconds: float
     created_at: datetime
@@ -52,6 +50,8 @@ class StudySnapshot:
     """What its fingerprint's runs have taught; the priors where nothing is asked."""
     hardware: MeasuredHardware | None = None
     """What a worker of that fingerprint has measured."""
+    cores: int | None = None
+    """Of the machine under that fingerprint; None where nothing is asked."""
     system_study: SystemStudy | None = None
     warm: WarmStart | None = None
     restarts: tuple[RestartRun, ...] = ()
@@ -99,7 +99,6 @@ def view(
         cluster=study.cluster,
         baseline=study.baseline,
         profile=study.profile,
-        cores=study.fingerprint.value.cpu_count if study.fingerprint else None,
         notes=tuple(study.notes),
         gpu_seconds=study.gpu_seconds,
         created_at=study.created_at,

@@ -48,7 +48,7 @@ def of_study(session: Session, study_id: str, with_attempts: bool = False) -> Se
         query = query.options(load.selectinload(RunRow.attempts).joinedload(AttemptRow.worker))
     else:
         few = load.options(defer(RunRow.progress), defer(RunRow.log_tail))
-        query = query.options(few, defer(TrialRow.prediction), defer(TrialRow.reason))
+        query = query.options(few, defer(TrialRow.prediction))
     query = query.order_by(TrialRow.number)
     return session.scalars(query.execution_options(populate_existing=True)).all()
 

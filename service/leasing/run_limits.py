@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from shardtune.api_schemas.leases import ProfileTask, Task, TrialTask
+from shardtune.api_schemas.leases import ProfileTask, RestartTask, Task, TrialTask
 from shardtune.api_schemas.trials import RunPurpose
 from shardtune.db.tables.studies import RunRow, TrialRow
 from shardtune.service.settings import Settings
@@ -26,15 +26,19 @@ def of(settings: Settings, run: RunRow, task: Task) -> LeaseLimits:
         steps = task.plan.parity_steps + task.plan.max_warmup_steps + task.plan.min_windows
     else:
         steps = task.plan.fewest_steps + 2 * task.plan.steps_after
-    slow_s = _SLOWER * (_step_s(run.trial, task) or 0.0)
+    # The prediction comes with the trial; what its search run measured is a statement more.
+    slow_s = _SLOWER * (_predicted_s(run.trial, task) or _measured_s(run.trial) or 0.0)
     return LeaseLimits(settings.run_deadline_s + steps * slow_s, settings.no_progress_s + slow_s)
 
 
-def _step_s(trial: TrialRow, task: Task) -> float | None:
-    """As the trial's search run measured it, else as it was predicted; None where nobody knows."""
+def _measured_s(trial: TrialRow) -> float | None:
+    """A step of the trial's search run."""
     measured = next((run.measurement for run in trial.runs if run.purpose == RunPurpose.SEARCH), None)
-    if measured is not None:
-        return measured.step_time_s
-    if trial.prediction is None or trial.prediction.tokens_per_s_per_gpu is None or isinstance(task, ProfileTask):
+    return None if measured is None else measured.step_time_s
+
+
+def _predicted_s(trial: TrialRow, task: TrialTask | RestartTask) -> float | None:
+    """A step as it was predicted; None where nobody knows."""
+    if trial.prediction is None or trial.prediction.tokens_per_s_per_gpu is None:
         return None
     return task.workload.tokens_per_step / trial.prediction.tokens_per_s_per_gpu / task.cluster.world_size

@@ -50,8 +50,9 @@ def test_steps_of_45_seconds_get_the_time_they_need() -> None:
     assert limits == pytest.approx((300 + 3 * 45 * steps, 60 + 3 * 45))
 
 
-def test_what_was_measured_counts_more_than_what_was_predicted() -> None:
-    assert run_limits.of(SETTINGS, a_run(45.0, measured_s=2.0), TASK).no_progress_s == pytest.approx(66)
+def test_what_was_measured_counts_where_nothing_was_predicted() -> None:
+    assert run_limits.of(SETTINGS, a_run(45.0, measured_s=2.0), TASK).no_progress_s == pytest.approx(60 + 3 * 45)
+    assert run_limits.of(SETTINGS, a_run(None, measured_s=2.0), TASK).no_progress_s == pytest.approx(66)
     restart = run_limits.of(SETTINGS, a_run(None, measured_s=2.0), RestartTask(trial=TASK))
     assert restart == pytest.approx((300 + 3 * 2 * (8 + 2 * 5), 66))
 

@@ -8,10 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardtune.api_schemas.search_space import KnobValue
+from shardtune.tuner.search.space.backends.registry import KNOBS
 from shardtune.tuner.search.space.legal_values import COMMON, Flat
 
 Array = NDArray[np.float64]
 Rows = NDArray[np.intp]
+_FINE = 0.25
+"""Weight of a difference in what tunes one backend and places no state, such as a bucket's size: it makes percents, and
+a trial that differs in nothing else tells little that is new."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,13 @@ class KnobEncoder:
         return self._rows(tables, shared), self._rows(tables, list(self._knobs))
 
     def _rows(self, tables: Sequence[Flat], knobs: Sequence[str]) -> Array:
-        rows = [[x for knob in knobs for x in self._knobs[knob].columns(table.get(knob))] for table in tables]
+        weights = {
+            knob: _FINE if knob in KNOBS and knob not in COMMON and not KNOBS[knob].places else 1.0 for knob in knobs
+        }
+        rows = [
+            [weights[knob] * x for knob in knobs for x in self._knobs[knob].columns(table.get(knob))]
+            for table in tables
+        ]
         width = sum(len(self._knobs[knob].columns(None)) for knob in knobs)
         return np.array(rows, dtype=float).reshape(len(tables), width)
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import set_committed_value
@@ -22,6 +23,8 @@ from shardtune.tuner.prediction.calibration import Calibrations
 from shardtune.tuner.prediction.learning import ComparedRun, learn
 from shardtune.tuner.search.guided.pool import Pool
 from shardtune.tuner.search.space import Space
+
+Kept = TypeVar("Kept")
 
 _IDLE_S = 5.0
 """A plan to wait is believed for this long: a budget in seconds may run out without a change of the study."""
@@ -87,7 +90,8 @@ class PlannerCache:
         """Of the machine under a fingerprint, which is named by its content and so never another."""
         known = self._cores.get(fingerprint_key)
         if known is None:
-            known = self._cores[fingerprint_key] = read()
+            known = read()
+            self._keep(self._cores, fingerprint_key, known, _MOST_IDLE)
         return known
 
     def space(self, study_id: str, build: Callable[[], Space]) -> Space:
@@ -95,10 +99,7 @@ class PlannerCache:
         space = self._spaces.get(study_id)
         if space is None:
             space = build()
-            with self._guard:
-                while len(self._spaces) >= _MOST_SPACES:
-                    self._spaces.pop(next(iter(self._spaces)))
-                self._spaces[study_id] = space
+            self._keep(self._spaces, study_id, space, _MOST_SPACES)
         return space
 
     def pool(self, study_id: str, state: str, build: Callable[[], Pool]) -> Pool:
@@ -106,10 +107,7 @@ class PlannerCache:
         known = self._pools.get(study_id)
         if known is None or known[0] != state:
             known = (state, build())
-            with self._guard:
-                while len(self._pools) >= _MOST_POOLS:
-                    self._pools.pop(next(iter(self._pools)))
-                self._pools[study_id] = known
+            self._keep(self._pools, study_id, known, _MOST_POOLS)
         return known[1]
 
     def give_specs(self, session: Session, rows: Sequence[StudyRow]) -> None:
@@ -144,11 +142,16 @@ class PlannerCache:
         known = self._learnt.get(name)
         if known is None or known.run_ids != run_ids:
             before = known.runs if known is not None else {}
-            new = compare([run_id for run_id in run_ids if run_id not in before])
+            unknown = [run_id for run_id in run_ids if run_id not in before]
+            new = compare(unknown) if unknown else {}
             runs = {run_id: before[run_id] if run_id in before else new.get(run_id) for run_id in run_ids}
             known = _Learnt(run_ids, runs, learn(run for run in runs.values() if run is not None))
-            with self._guard:
-                while len(self._learnt) >= _MOST_SPACES:
-                    self._learnt.pop(next(iter(self._learnt)))
-                self._learnt[name] = known
+            self._keep(self._learnt, name, known, _MOST_SPACES)
         return known.calibrations
+
+    def _keep(self, kept: dict[str, Kept], name: str, value: Kept, most: int) -> None:
+        """In the place of the oldest, where there are as many as may be."""
+        with self._guard:
+            while len(kept) >= most:
+                kept.pop(next(iter(kept)))
+            kept[name] = value

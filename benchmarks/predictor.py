@@ -14,7 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.predictor_figures import Scored, calibrate, leave_one_source_out, mark_contradictions, summary
+from benchmarks.columns import Misread
+from benchmarks.predictor_figures import (
+    Scored,
+    calibrate,
+    leave_one_source_out,
+    limits,
+    mark_contradictions,
+    ratios,
+    slower_with_larger_batches,
+    summary,
+)
 from benchmarks.rows import Case, Skipped, hardware_aliases, read
 from shardtune.api_schemas.base import GIB
 from shardtune.tuner.prediction.calibration import PARTS
@@ -32,9 +42,10 @@ def predict(case: Case) -> Scored:
     candidates = from_rows([case.candidate])
     memory = peak_memory(case.shape, candidates, case.dtypes, case.implementation)
     step = step_times(case.shape, candidates, case.dtypes, case.implementation, case.rates, case.network)
+    most = case.gpu.memory_gib
     allocated, reserved = float(memory.allocated[0]) / GIB, float(memory.reserved[0]) / GIB
-    if case.gpu.memory_gib:
-        reserved = max(allocated, min(reserved, case.gpu.memory_gib - USABLE_RESERVE_GIB))
+    if most:
+        reserved = max(allocated, min(reserved, most - USABLE_RESERVE_GIB))
     outside = float(memory.context[0] + memory.communication[0]) / GIB
     kinds = {"allocated": allocated, "active": allocated, "reserved": reserved, "device": reserved + outside}
     tokens = float(candidates.tokens[0] * candidates.accumulation[0])
@@ -44,6 +55,7 @@ def predict(case: Case) -> Scored:
         predicted_s=float(step.total[0]),
         tokens_per_step=tokens,
         predicted_gib=kinds.get(case.row["mem_kind"]),
+        fits=None if most is None else allocated + outside <= most,
     )
 
 
@@ -68,14 +80,18 @@ def _worst(rows: Sequence[Scored], count: int = 10) -> list[dict[str, Any]]:
 def score(path: Path, hardware: Path = DATA / "hardware.csv") -> dict[str, Any]:
     """Everything `--json` prints."""
     aliases, rows, skipped = hardware_aliases(hardware), list[Scored](), Counter[str]()
+    crashed = list[Scored]()
     with path.open(newline="") as lines:
         for line in DictReader(lines):
             try:
-                rows.append(predict(read(line, aliases)))
+                case = read(line, aliases)
+                (crashed if case.crashed else rows).append(predict(case))
+                skipped.update([f"status {case.crashed}"] if case.crashed else [])
             except Skipped as reason:
                 skipped[str(reason)] += 1
     unstated = sum(row.measured_gib is not None and row.predicted_gib is None for row in rows)
     pairs = mark_contradictions(rows)
+    slow = slower_with_larger_batches(rows)
     calibrate(rows)
     overall = summary(rows)
     return {
@@ -83,14 +99,17 @@ def score(path: Path, hardware: Path = DATA / "hardware.csv") -> dict[str, Any]:
             **{name: overall[name] for name in ("rows", "memory_rows", "throughput_rows")},
             "skipped": dict(skipped) | ({"memory kind unstated (memory only)": unstated} if unstated else {}),
             **{name: value for name, value in overall.items() if not name.endswith("rows")},
+            **ratios(rows, {large for large, _ in slow}),
         },
         "by_backend": {
             backend: summary([row for row in rows if row.case.row["backend"] == backend])
             for backend in sorted({row.case.row["backend"] for row in rows})
         },
+        "limit": limits(rows, crashed),
         "worst": _worst(rows),
         "leave_one_source_out": leave_one_source_out(rows),
         "contradictory": pairs,
+        "contradictory_speed": slow,
         "memory_by_source": {
             source: summary([row for row in rows if row.case.row["source"] == source])
             for source in sorted({row.case.row["source"] for row in rows if row.memory_error is not None})
@@ -113,6 +132,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 2
     try:
         result = score(options.data, options.hardware)
+    except Misread as error:
+        print(f"{options.data}: {error}", file=sys.stderr)
+        return 2
     except (KeyError, UnicodeDecodeError) as error:
         print(f"{options.data} is not in the format of published.csv: {error}; keep its header line", file=sys.stderr)
         return 2

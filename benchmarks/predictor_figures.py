@@ -2,7 +2,7 @@
 
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from shardtune.tuner.prediction.calibration import fit_speed
 from shardtune.tuner.prediction.candidates import ZERO
 
 CALIBRATION_SHARE, SEED, MINIMUM_GROUP = 0.2, 20, 5
+WORST_RATIO = 1.4
 
 
 @dataclass
@@ -26,6 +27,8 @@ class Scored:
     predicted_s: float
     tokens_per_step: float
     predicted_gib: float | None
+    fits: bool | None = None
+    """What is certain to be held is below the GPU's memory; None where that is unknown."""
     calibrated_s: float | None = None
     contradicts: str | None = None
 
@@ -103,6 +106,50 @@ def mark_contradictions(rows: Sequence[Scored]) -> list[list[str]]:
             row.contradicts = f"arithmetic: sharded states alone take {shards:.1f} GiB"
             pairs.append([row.id, "arithmetic"])
     return pairs
+
+
+def slower_with_larger_batches(rows: Sequence[Scored]) -> list[list[str]]:
+    """Pairs of one job in which the larger micro batch, with as many fewer passes, is more than 1.4 times slower.
+
+    The arithmetic is the same, and each pass launches and sends the same: something else slowed the second. No model of
+    the columns can be near both.
+    """
+    jobs: dict[tuple[str, ...], list[Scored]] = defaultdict(list)
+    for row in rows:
+        if row.measured_s is not None and row.tokens_per_step:
+            same = (*(row.case.row[name] for name in _SAME if name != "micro_batch"), str(row.tokens_per_step))
+            jobs[(*row.group, row.case.row["model_name"], *same, str(row.case.implementation))].append(row)
+    return [
+        [large.id, small.id]
+        for job in jobs.values()
+        for small in job
+        for large in job
+        if large.case.candidate["micro_batch"] > small.case.candidate["micro_batch"]
+        and (large.measured_s or 0.0) > WORST_RATIO * (small.measured_s or 0.0)
+    ]
+
+
+def ratios(rows: Sequence[Scored], slowed: Collection[str]) -> dict[str, float | None]:
+    """How far the worst prediction of speed is off either way, also without rows that contradict another, and the rank
+    correlation over all rows at once."""
+    off = {row.id: abs(np.log1p(row.speed_error)) for row in rows if row.speed_error is not None}
+    kept = [error for name, error in off.items() if name not in slowed]
+    return {
+        "throughput_worst_ratio": _round(float(np.exp(max(off.values())))) if off else None,
+        "throughput_worst_ratio_uncontradicted": _round(float(np.exp(max(kept)))) if kept else None,
+        "throughput_spearman": _round(_spearman([row for row in rows if row.measured_s is not None])) if off else None,
+    }
+
+
+def limits(ran: Sequence[Scored], crashed: Sequence[Scored]) -> dict[str, int]:
+    """How many jobs that did not run are predicted above their GPU's memory, and how many that ran below it."""
+    known, fallen = ([row for row in rows if row.fits is not None] for rows in (ran, crashed))
+    return {
+        "crashed": len(fallen),
+        "crashed_above": sum(not row.fits for row in fallen),
+        "ran": len(known),
+        "ran_below": sum(bool(row.fits) for row in known),
+    }
 
 
 def calibrate(rows: Sequence[Scored]) -> None:

@@ -15,6 +15,7 @@ def implementation(row: Row) -> Implementation:
     eager = row["gpu"].startswith("V100")
     megatron = bool(re.search("megatron", name, re.IGNORECASE))
     titan_pr165 = "torchtrain" in notes
+    nanotron = "nanotron" in row["source"]
     selective = "second_matmuls"
     if re.search(r"every-?(2nd|second)", notes):
         selective = "alternate_blocks"
@@ -43,6 +44,10 @@ def implementation(row: Row) -> Implementation:
         language_head=not re.search(r"bert", name, re.IGNORECASE),
         # MPT's attention was a Triton kernel of the first FlashAttention, about half of FlashAttention-2's rate.
         attention_rate=0.5 if name.startswith("MPT") else 1.0,
+        main_gradients=nanotron,
+        # Its step ends with a barrier and a synchronisation (`train_step_logs`), after loops over the parameters: nothing
+        # of that hides. The figure was chosen by looking at 19 rows of it (docs/measurements/predictor.md).
+        step_host_s=0.025 if nanotron else 0.0,
         dropout=0.1 if re.search(r"gpt2|bert|megatron", name, re.IGNORECASE) and eager else 0.0,
     )
 
@@ -53,7 +58,7 @@ def _autocast(row: Row) -> bool:
         return False
     if "mp_mode=DEFAULT" in row["notes"]:
         return True
-    return row["backend"] in ("ddp", "none") and "fwd+bwd" not in row["notes"]
+    return row["backend"] in ("ddp", "none") and "nanotron" not in row["source"] and "fwd+bwd" not in row["notes"]
 
 
 _LADDER = (

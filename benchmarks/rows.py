@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from benchmarks import columns
 from benchmarks.programs import Row, implementation
 from shardtune.api_schemas.gpus import GpuModel
 from shardtune.tuner.prediction import catalogue
@@ -65,6 +66,8 @@ class Case:
     gpu: GpuModel
     rates: Rates
     network: Network
+    crashed: str = ""
+    """The source's word for it, where the job did not run."""
 
 
 def hardware_aliases(path: Path) -> dict[str, str]:
@@ -83,8 +86,11 @@ def read(row: Row, aliases: dict[str, str]) -> Case:
 
     Raises:
         Skipped: not a data-parallel row, or a field the prediction needs is blank or unknown.
+        Misread: an optional column holds what nobody knows.
     """
-    _check(row, aliases)
+    status = re.search(r"status=([\w-]+)", row["notes"])
+    crashed = status[1] if status and status[1] not in ("ok", "max_batch") else ""
+    _check(row, aliases, crashed)
     try:
         shape, candidate = _shape(row), _candidate(row)
     except (ValueError, ZeroDivisionError) as error:
@@ -92,12 +98,12 @@ def read(row: Row, aliases: dict[str, str]) -> Case:
     stated = float(row["n_params_b"] or 0) * 1e9
     if stated and not 0.7 < shape.parameters / stated < 1.4:
         raise Skipped("dimensions do not give the stated parameter count")
-    program = implementation(row)
+    program = columns.program_of(row, implementation(row), shape)
     if re.search(r"\bQLoRA\b|8-bit Adam", row["notes"]):
         raise Skipped("quantised weights or optimizer")
     gpu = catalogue.find(aliases[row["gpu"]])
     gpu = _with_stated_network(gpu, row)
-    dtypes = _dtypes(row)
+    dtypes = columns.dtypes_of(row, _dtypes(row))
     try:
         rates = rates_of(gpu)
     except ValueError as error:
@@ -111,10 +117,11 @@ def read(row: Row, aliases: dict[str, str]) -> Case:
         gpu=gpu,
         rates=_for_precision(rates, gpu, row),
         network=network_of(gpu, int(row["gpus_per_node"] or min(8, int(row["n_gpus"])))),
+        crashed=crashed,
     )
 
 
-def _check(row: Row, aliases: dict[str, str]) -> None:
+def _check(row: Row, aliases: dict[str, str], crashed: str) -> None:
     """Raises Skipped for what the columns alone rule out."""
     for axis in ("tp", "pp", "cp"):
         if row[axis] not in ("", "1"):
@@ -126,10 +133,7 @@ def _check(row: Row, aliases: dict[str, str]) -> None:
         raise Skipped(f"backend {row['backend']}")
     if row["gpu"] not in aliases:
         raise Skipped(f"unknown gpu {row['gpu']}")
-    status = re.search(r"status=([\w-]+)", row["notes"])
-    if status and status[1] not in ("ok", "max_batch"):
-        raise Skipped(f"status {status[1]}")
-    if not row["tokens_per_s_per_gpu"] and not row["peak_mem_gib"]:
+    if not crashed and not row["tokens_per_s_per_gpu"] and not row["peak_mem_gib"]:
         raise Skipped("no measurement")
     if row["act_ckpt"] not in _CHECKPOINTING:
         raise Skipped(f"checkpointing {row['act_ckpt']}")

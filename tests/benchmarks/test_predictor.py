@@ -1,12 +1,15 @@
 """The scoring command: its format, its targets on the published rows, and bad input."""
 
 import json
+from csv import DictReader, DictWriter
 from pathlib import Path
 
 import pytest
 
 from benchmarks import own_scores, predictor
 from benchmarks.own_cases import JOBS
+from benchmarks.predictor_figures import Scored
+from benchmarks.rows import hardware_aliases, read
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.tuner.prediction.candidates import MIB
 
@@ -25,6 +28,56 @@ def test_targets_hold_on_the_published_rows(scored: dict) -> None:
     assert overall["throughput_median_ape"] <= 0.20
     assert overall["throughput_median_ape_calibrated"] <= 0.10
     assert overall["rank_correlation"] >= 0.9
+
+
+def test_targets_hold_on_eight_to_256_gpus() -> None:
+    """One row is twice as slow as the same job with smaller micro batches, which no model of the columns can have."""
+    result = predictor.score(predictor.DATA / "nanotron_dp.csv")
+    overall = result["overall"]
+    assert overall["throughput_median_ape"] <= 0.10
+    assert overall["throughput_spearman"] >= 0.95
+    assert overall["throughput_worst_ratio_uncontradicted"] <= 1.4
+    assert result["contradictory_speed"] == [["nanosweep-0391", "nanosweep-0357"]]
+    assert result["limit"] == {"crashed": 17, "crashed_above": 17, "ran": 19, "ran_below": 19}
+
+
+def _scored_with(tmp_path: Path, **columns: str) -> Scored:
+    """A published row of a Llama that states its memory, with these columns besides."""
+    with PUBLISHED.open(newline="") as lines:
+        row = next(line for line in DictReader(lines) if line["id"] == "titan-pr165-003")
+    path = tmp_path / "rows.csv"
+    with path.open("w", newline="") as lines:
+        writer = DictWriter(lines, [*row, *columns])
+        writer.writeheader()
+        writer.writerow(row | columns)
+    with path.open(newline="") as lines:
+        return predictor.predict(read(next(DictReader(lines)), hardware_aliases(predictor.DATA / "hardware.csv")))
+
+
+def test_columns_tell_what_the_program_keeps(tmp_path: Path) -> None:
+    plain = _scored_with(tmp_path)
+    blank = _scored_with(tmp_path, master_dtype="", loss_kernel="", attention="")
+    assert (blank.predicted_gib, blank.parts) == (plain.predicted_gib, plain.parts)
+    for told in (
+        {"state_dtype": "bfloat16"},
+        {"master_dtype": "bf16"},
+        {"reduce_dtype": "bfloat16"},
+        {"loss_kernel": "chunked"},
+        {"loss_kernel": "fused"},
+    ):
+        assert _scored_with(tmp_path, **told).predicted_gib < plain.predicted_gib, told  # type: ignore[operator]
+    assert _scored_with(tmp_path, attention="eager").predicted_s > plain.predicted_s
+    assert _scored_with(tmp_path, attention="flash3").predicted_s < plain.predicted_s
+
+
+def test_a_word_that_nobody_knows_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _scored_with(tmp_path)
+    path = tmp_path / "rows.csv"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[0] + ",loss_kernel", lines[1] + ",quick"]) + "\n")
+    assert predictor.main(["--data", str(path), "--json"]) == 2
+    told = capsys.readouterr().err
+    assert "titan-pr165-003" in told and "loss_kernel ('quick')" in told and "standard, chunked, fused" in told
 
 
 def test_sources_left_out_of_the_fit_are_predicted_too(scored: dict) -> None:

@@ -79,6 +79,11 @@ class Implementation:
     off, and a loop that holds `outputs` over the next forward has two."""
     attention_rate: float = 1.0
     """Of the attention kernel, relative to FlashAttention-2."""
+    main_gradients: bool = False
+    """DDP and ZeRO-1 keep weights in the compute dtype beside fp32 masters and one whole buffer of gradients in the dtype of
+    reduction, to which each micro batch adds, and which is sent once a step, parameter by parameter (nanotron)."""
+    step_host_s: float = 0.0
+    """Host time of a step that hides behind nothing, beside `Rates.optimizer_host_s`."""
 
     @classmethod
     def of(cls, workload: Workload) -> "Implementation":

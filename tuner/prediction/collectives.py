@@ -9,6 +9,8 @@ from shardtune.tuner.prediction.candidates import Array
 from shardtune.tuner.prediction.rates import Curve, Network
 
 Operation = Literal["all_gather", "reduce_scatter", "all_reduce"]
+_TREE = 0.6
+"""Bandwidth of a tree over a ring's, for messages of megabytes (NCCL 2.19 `graph/tuning.cc`, `treeCorrectionFactor` and 0.9)."""
 
 
 def ring_seconds(
@@ -24,7 +26,7 @@ def ring_seconds(
     A ring moves (n-1)/n of the bytes through each rank's slowest link, an all-reduce twice that. Ranks of a group are
     `stride` apart: a group within one node sees the links, one that spans nodes the network, of which each rank on a
     node has its share; consecutive ranks of one node share the node's whole network (NCCL uses every NIC of the node
-    for one ring set).
+    for one ring set). Gathering and scattering have no other algorithm than the ring, whose latency grows with the ranks.
     """
     ranks = np.asarray(ranks, dtype=float)
     span = ranks * stride
@@ -34,14 +36,25 @@ def ring_seconds(
     bandwidth = np.where(inside, network.intra, across)
     per_call = total / np.maximum(calls, 1.0)
     ramp = np.maximum(per_call / (per_call + network.half_bytes), 1e-12)
-    steps = np.where(inside, network.intra_latency_s, network.inter_latency_s) * np.log2(np.maximum(ranks, 2.0))
     passes = 2.0 if operation == "all_reduce" else 1.0
     moved = total * (ranks - 1.0) / np.maximum(ranks, 1.0)
-    seconds = passes * (moved / (bandwidth * ramp) + calls * steps)
+    steps = np.where(inside, network.intra_latency_s, network.inter_latency_s) * np.log2(np.maximum(ranks, 2.0))
+    hops = calls * np.maximum(steps, np.where(inside, 0.0, _hops(ranks, local, network)))
+    seconds = passes * (moved / (bandwidth * ramp) + hops)
+    if operation == "all_reduce":
+        # NCCL takes a tree where a ring's hops would cost more than the tree's lower bandwidth.
+        tree = passes * (moved / (_TREE * bandwidth * ramp) + calls * steps)
+        seconds = np.minimum(seconds, tree)
     curve = network.measured.get(operation)
     if curve:
         seconds = np.where(inside, calls * _as_measured(moved / np.maximum(calls, 1.0), curve), seconds)
     return np.where((ranks > 1) & (total > 0), seconds, 0.0)
+
+
+def _hops(ranks: Array, local: Array, network: Network) -> Array:
+    """Seconds until a ring's first bytes have been at every rank: one after the other, few of them over the network."""
+    nodes = ranks / local
+    return network.intra_hop_s * (ranks - nodes) + network.inter_hop_s * (nodes - 1.0)
 
 
 def _as_measured(size: Array, curve: Curve) -> Array:

@@ -57,6 +57,9 @@ class Network:
     host_link: float
     intra_latency_s: float = 15e-6
     inter_latency_s: float = 30e-6
+    intra_hop_s: float = 3.4e-6
+    """From one rank of a ring to the next, and between nodes (NCCL 2.19 `graph/tuning.cc`, `hwLat`: Simple over NVLink, and NET)."""
+    inter_hop_s: float = 14e-6
     half_bytes: float = 16e6
     """Message per rank at which half of the bandwidth is reached (nccl-tests: 16-128 MiB per call for all-reduce)."""
     measured: Mapping[str, Curve] = field(default_factory=dict)
@@ -125,7 +128,15 @@ CPU_RATES = Rates(
 )  # fmt: skip
 """One core; a starting point that trials calibrate."""
 CPU_NETWORK = Network(
-    intra=1e9, inter=1e8, gpus_per_node=1, host_link=5e9, intra_latency_s=2e-4, inter_latency_s=1e-3, half_bytes=1e5
+    intra=1e9,
+    inter=1e8,
+    gpus_per_node=1,
+    host_link=5e9,
+    intra_latency_s=2e-4,
+    inter_latency_s=1e-3,
+    intra_hop_s=0.0,
+    inter_hop_s=0.0,
+    half_bytes=1e5,
 )
 """gloo on one machine, and over a slow link."""
 

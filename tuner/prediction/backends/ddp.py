@@ -7,6 +7,7 @@ from shardtune.api_schemas.strategies import DdpConfig, Strategy
 from shardtune.tuner.prediction.backends.lighter import on_host, over_all_ranks
 from shardtune.tuner.prediction.backends.record import Lighter, PredictedBackend, Row
 from shardtune.tuner.prediction.backends.states import States
+from shardtune.tuner.prediction.backends.zero_states import zero_1_2
 from shardtune.tuner.prediction.candidates import DDP, MIB, SINGLE, Array, Candidates, Dtypes, Implementation
 from shardtune.tuner.prediction.collectives import Traffic, ring_seconds
 from shardtune.tuner.prediction.model_shape import ModelShape
@@ -28,6 +29,8 @@ def _row(strategy: DdpConfig, world_size: int) -> Row:
 
 def _states(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, _gloo: bool) -> States:
     """Gradients in the parameters' dtype, and once more in DDP's buckets."""
+    if impl.main_gradients:
+        return zero_1_2(shape, c.with_values(stage=1, shard=1), d, impl, _gloo)
     zero, count = c.tokens * 0.0, float(shape.parameters)
     trained = count * impl.trainable
     gradients = zero + d.master * trained
@@ -77,11 +80,13 @@ def _host(_shape: ModelShape, c: Candidates, _d: Dtypes, _impl: Implementation, 
 
 
 def _traffic(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, network: Network) -> Traffic:
-    zero, size = c.tokens * 0.0, d.master * float(shape.parameters) * impl.trainable
-    all_reduce = ring_seconds(zero + size, np.maximum(size / c.ddp_bucket, 1.0), c.ranks, network, "all_reduce")
+    zero, element = c.tokens * 0.0, d.reduce if impl.main_gradients else d.master
+    size = element * float(shape.parameters) * impl.trainable
+    calls = zero + tensors_of(shape) if impl.main_gradients else np.maximum(size / c.ddp_bucket, 1.0)
+    all_reduce = ring_seconds(zero + size, calls, c.ranks, network, "all_reduce")
     return Traffic(
         forward=zero,
-        backward=np.where(c.sync_last > 0, 0.0, all_reduce),
+        backward=np.where((c.sync_last > 0) | impl.main_gradients, 0.0, all_reduce),
         last_backward=all_reduce,
         after_step=zero,
         unhidden=0.1 * all_reduce,
@@ -92,6 +97,13 @@ def _traffic(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, 
 def _launches(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) -> Array:
     mixed = d.compute != d.master and not impl.autocast
     return np.where(c.backend == DDP, _CAST * tensors_of(shape) * mixed, 0.0)
+
+
+def _adds_up(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) -> Array:
+    trained = shape.parameters * impl.trainable
+    if impl.main_gradients:
+        return c.tokens * 0.0 + trained * (d.compute + 2.0 * d.reduce)
+    return trained * 3.0 * d.master * (1.0 - 1.0 / c.accumulation)
 
 
 def _lighter(_strategy: DdpConfig, cluster: Cluster) -> list[Lighter]:
@@ -112,5 +124,6 @@ BACKEND = PredictedBackend[DdpConfig](
     step_launches=2.0,
     lighter=_lighter,
     shown=_shown,
+    adds_up=_adds_up,
     without_term={"static_graph": "spares the reducer a search through the graph: less than runs differ by"},
 )

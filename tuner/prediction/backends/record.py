@@ -32,6 +32,11 @@ def always(c: Candidates) -> Array:
     return np.ones_like(c.tokens)
 
 
+def nothing_to_add(_shape: ModelShape, c: Candidates, _d: Dtypes, _impl: Implementation) -> Array:
+    """Gradients are added up sharded, which is little."""
+    return c.tokens * 0.0
+
+
 @dataclass(frozen=True)
 class PredictedBackend(Generic[S]):
     """Functions over many candidates at once; rows of other backends are computed along and thrown away."""
@@ -62,3 +67,5 @@ class PredictedBackend(Generic[S]):
     """Gathered parameters are freed through `record_stream`: the next gather cannot reuse them at once."""
     uploads_masters: bool = False
     """Offloaded parameters come up in the masters' dtype."""
+    adds_up: Callable[[ModelShape, Candidates, Dtypes, Implementation], Array] = nothing_to_add
+    """Bytes of memory traffic to add one micro batch's gradients to those before it, on average over the step."""

@@ -50,6 +50,11 @@ def micro_batch_launches(shape: ModelShape, c: Candidates, d: Dtypes, impl: Impl
     return _chosen(c, lambda backend: backend.launches(shape, c, d, impl))
 
 
+def adding_bytes(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) -> Array:
+    """Memory traffic of adding up the gradients of one micro batch."""
+    return _chosen(c, lambda backend: backend.adds_up(shape, c, d, impl))
+
+
 def step_launches(shape: ModelShape, c: Candidates) -> Array:
     """Of one optimizer step."""
     return tensors_of(shape) * chosen(c, lambda backend: backend.step_launches)

@@ -73,11 +73,15 @@ def _traffic(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, 
     # A bucket is cast to the reduction's dtype first (`communication_data_type`). BF16_Optimizer has buffers of its own.
     calls = np.where(is_bf16_optimizer(c, d), np.ceil(trained / _BF16_OPTIMIZER_BUFFER), filled)
     all_reduce = ring_seconds(zero + d.reduce * trained, calls, c.shard, network, "all_reduce")
+    if impl.main_gradients:
+        all_reduce = ring_seconds(
+            zero + d.reduce * trained, zero + tensors_of(shape), c.shard, network, "reduce_scatter"
+        )
     return Traffic(
         forward=np.where(is_3, forward, 0.0),
         backward=np.where(is_3, again + scatter, all_reduce * (c.stage == 2)),
         last_backward=np.where(is_3, again + scatter, all_reduce),
-        after_step=_after_step(shape, c, d, network),
+        after_step=_after_step(shape, c, d, impl, network),
         unhidden=np.where(is_3, (forward + scatter) / units, 0.0),
         network_bound=np.where(c.shard > network.gpus_per_node, 1.0, 0.0),
     )
@@ -99,10 +103,10 @@ def _gathers(
     return forward, ring_seconds(size * again, calls * again / np.maximum(count, 1.0), group, network)
 
 
-def _after_step(shape: ModelShape, c: Candidates, d: Dtypes, network: Network) -> Array:
+def _after_step(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, network: Network) -> Array:
     """Stages 1 and 2 gather the updated weights, stage 3 those of its persistent parameters."""
     count = float(shape.parameters)
-    calls = np.maximum(count / c.gather_bucket, 1.0)
+    calls = c.tokens * 0.0 + tensors_of(shape) if impl.main_gradients else np.maximum(count / c.gather_bucket, 1.0)
     weights = ring_seconds(d.compute * count + c.tokens * 0.0, calls, c.shard, network)
     persistent, _ = stays_gathered(shape, c)
     small = ring_seconds(d.compute * persistent, np.ones_like(calls), c.shard, network)
@@ -112,6 +116,12 @@ def _after_step(shape: ModelShape, c: Candidates, d: Dtypes, network: Network) -
 def _launches(shape: ModelShape, c: Candidates, _d: Dtypes, _impl: Implementation) -> Array:
     each: Array = np.select([c.stage == stage for stage in _TENSOR], list(_TENSOR.values()), 0.0)
     return each * tensors_of(shape)
+
+
+def _adds_up(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) -> Array:
+    """BF16_Optimizer adds whole low-precision gradients to its own; the others add their partition."""
+    trained = shape.parameters * impl.trainable
+    return np.where(is_bf16_optimizer(c, d), trained * (d.compute + 2.0 * d.reduce), 0.0)
 
 
 def _overlaps(c: Candidates) -> Array:
@@ -150,4 +160,5 @@ BACKEND = PredictedBackend[ZeroConfig](
         "offload_param_pin_memory": "transfers are counted at the rate of page-locked memory",
     },
     overlaps=_overlaps,
+    adds_up=_adds_up,
 )

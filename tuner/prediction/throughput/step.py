@@ -95,7 +95,11 @@ def _optimizer(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implement
     fused = 3.0 * dtypes.master + 2.0 * dtypes.moments
     traffic = fused if impl.fused_optimizer else 2.6 * fused
     on_device = np.where(c.offload_optimizer > 0, 1.0 - c.offload_optimizer, 1.0)
-    return trained * on_device * (traffic + 3.0 * dtypes.master) / rates.memory_bytes + rates.optimizer_host_s
+    return (
+        trained * on_device * (traffic + 3.0 * dtypes.master) / rates.memory_bytes
+        + rates.optimizer_host_s
+        + impl.step_host_s
+    )
 
 
 def _host_transfers(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, network: Network) -> Array:

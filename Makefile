@@ -11,7 +11,7 @@ setup: .venv/.ready
 .venv/.ready: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) torch setuptools wheel
-	$(PIP) --no-build-isolation -e '.[service,worker,dev]'
+	$(PIP) --no-build-isolation -e '.[service,worker,ray,dev]'
 	# Its configuration parser is a test's; what else it needs (datasets, tensorboard) is not.
 	$(PIP) --no-deps torchtitan
 	touch $@

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Install the system programs the tests run against (PostgreSQL's server, a C++ compiler, a browser, a false clock, network links to cut), where they are missing.
+# Install the system programs the tests run against (PostgreSQL's server, a C++ compiler, a browser, a false clock, Slurm for made-up hosts), where they are missing.
 set -euo pipefail
 packages=()
 ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 && command -v pg_virtualenv >/dev/null || packages+=(postgresql postgresql-common)
@@ -7,9 +7,17 @@ command -v g++ >/dev/null || packages+=(g++)
 command -v chromium >/dev/null || packages+=(chromium fonts-dejavu-core)
 ls /usr/lib/*/faketime/libfaketime.so.1 >/dev/null 2>&1 || packages+=(libfaketime)
 command -v ip >/dev/null || packages+=(iproute2)
+command -v munged >/dev/null && command -v slurmctld >/dev/null && command -v slurmd >/dev/null && command -v sbatch >/dev/null \
+    || packages+=(munge slurmctld slurmd slurm-client)
 if [ ${#packages[@]} -gt 0 ]; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
         apt-get update -qq
+        # The tests start their own daemons; those of the packages would stay (a script that says no is asked before each start).
+        if [ ! -e /usr/sbin/policy-rc.d ]; then
+            printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d
+            chmod +x /usr/sbin/policy-rc.d
+            trap 'rm -f /usr/sbin/policy-rc.d' EXIT
+        fi
         DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
     else
         echo "tests need: ${packages[*]} (install them with your package manager)" >&2

@@ -1,4 +1,4 @@
-"""Who imports whom among tests and benchmarks: what several need lies in tests/support."""
+"""Who imports whom among tests and benchmarks: what several need lies in tests/support, made-up hosts in tests/lab."""
 
 import ast
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted([*ROOT.glob("tests/**/*.py"), *ROOT.glob("benchmarks/**/*.py")])
-SUPPORT = "tests.support"
+SHARED = ("tests.support", "tests.lab")
 
 
 def imported(path: Path) -> set[str]:
@@ -22,7 +22,7 @@ def imported(path: Path) -> set[str]:
 
 
 def allowed(importer: str, name: str) -> bool:
-    if name == "tests" or name == SUPPORT or name.startswith(f"{SUPPORT}."):
+    if name == "tests" or any(name == shared or name.startswith(f"{shared}.") for shared in SHARED):
         return True
     if name.split(".")[0] == "benchmarks":
         return importer.startswith(("benchmarks/", "tests/benchmarks/"))
@@ -30,6 +30,6 @@ def allowed(importer: str, name: str) -> bool:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_only_support_is_shared(path: Path) -> None:
+def test_only_what_is_there_for_all_is_shared(path: Path) -> None:
     importer = str(path.relative_to(ROOT))
     assert {name for name in imported(path) if not allowed(importer, name)} == set()

@@ -1,8 +1,9 @@
 """Which test modules run when: one of pytest-xdist's workers begins with the slowest, the others with the quickest.
 
-A module stays on one worker, so that what its tests share (a warm host, a browser, a study) is made once. At the slow
-end are training ranks, browsers and whole services, which take both cores by turns and wait in between; beside them run
-modules of one process. Where the two ends meet, modules are neither long nor short, so nobody waits long for the other.
+A module stays on one worker, so that what its tests share (a warm host, a browser, a study) is made once; those of
+`tests/hosts` all stay on one, because one laboratory is load enough. At the slow end are training ranks, browsers and
+whole services, which take both cores by turns and wait in between; beside them run modules of one process. Where the two
+ends meet, modules are neither long nor short, so nobody waits long for the other.
 """
 
 import json
@@ -26,7 +27,7 @@ class FromBothEnds(LoadScopeScheduling):
         config.option.loadscopereorder = False
 
     def _split_scope(self, nodeid: str) -> str:
-        return nodeid.partition("::")[0]
+        return "tests/hosts" if nodeid.startswith("tests/hosts/") else nodeid.partition("::")[0]
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         if node is not self.nodes[0]:

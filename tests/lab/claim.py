@@ -1,0 +1,117 @@
+"""One folder per laboratory: claimed before anything is made, and enough to find everything when its maker was killed."""
+
+import json
+import os
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import psutil
+
+ROOT = Path("/run/shardtune-lab")
+MARK = "SHARDTUNE_LAB"
+"""Environment variable of every process of a laboratory: its folder."""
+_MOST = 250
+
+Engine = Literal["none", "slurm", "ray"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a laboratory consists of."""
+
+    hosts: int = 2
+    ranks: int = 2
+    """Per host: told to the engine, and to who asks."""
+    inter_mbit: int = 0
+    """What each host's link carries in each direction, in Mbit/s; 0: as much as it can."""
+    engine: Engine = "none"
+    owner: tuple[int, float] | None = None
+    """Process (id, start) with which the laboratory is over, where it belongs to one."""
+
+
+class NoLaboratory(Exception):
+    """The laboratory that was asked for is not up, or is up already."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A number nobody else has, and the folder that goes with it."""
+
+    number: int
+    plan: Plan
+
+    @property
+    def folder(self) -> Path:
+        return folder_of(self.number)
+
+    @property
+    def shared(self) -> Path:
+        """A folder that every host sees, as a shared file system."""
+        return self.folder / "shared"
+
+    def release(self) -> None:
+        """Let others have the number."""
+        shutil.rmtree(self.folder)
+
+
+def folder_of(number: int) -> Path:
+    return ROOT / str(number)
+
+
+def claim(plan: Plan, number: int | None) -> Claim:
+    """Take that number, or the first that is free from 1 on.
+
+    Raises:
+        NoLaboratory: the number is taken.
+    """
+    ROOT.mkdir(exist_ok=True)
+    for tried in range(1, _MOST) if number is None else (number,):
+        try:
+            folder_of(tried).mkdir()
+        except FileExistsError:
+            continue
+        (folder_of(tried) / "shared").mkdir()
+        (folder_of(tried) / "plan.json").write_text(json.dumps(asdict(plan)))
+        return Claim(tried, plan)
+    raise NoLaboratory(
+        f"laboratory {number} is up already: `python -m tests.lab down`, or another number with --lab"
+        if number is not None
+        else f"all {_MOST - 1} laboratories are taken: see {ROOT}"
+    )
+
+
+def find(number: int) -> Claim:
+    """The claim of a laboratory that was begun.
+
+    Raises:
+        NoLaboratory: there is none of this number.
+    """
+    if not folder_of(number).exists():
+        raise NoLaboratory(f"laboratory {number} is not up: `python -m tests.lab up`")
+    try:
+        values = json.loads((folder_of(number) / "plan.json").read_text())
+    except (FileNotFoundError, ValueError):  # its maker was killed before it made anything
+        return Claim(number, Plan(hosts=0))
+    owner = values.pop("owner")
+    return Claim(number, Plan(**values, owner=owner and (owner[0], owner[1])))
+
+
+def abandoned() -> list[Claim]:
+    """Laboratories whose owner is gone."""
+    if not ROOT.exists():
+        return []
+    claims = [find(int(folder.name)) for folder in ROOT.iterdir()]
+    return [one for one in claims if one.plan.owner is not None and not _lives(*one.plan.owner)]
+
+
+def this_process() -> tuple[int, float]:
+    return os.getpid(), psutil.Process().create_time()
+
+
+def _lives(pid: int, began: float) -> bool:
+    try:
+        return psutil.Process(pid).create_time() == began
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,94 @@
+"""The cables: one bridge per laboratory, a link from each host to it, each shaped at both ends; `tc tbf` and nothing else.
+
+A shaped link gives no latency, and lets a first burst of 64 KiB through.
+"""
+
+import json
+import subprocess
+from collections.abc import Iterable
+
+INTERFACE = "eth0"
+"""What a host calls its link."""
+_BURST = "64kb"
+
+
+def bridge_name(number: int) -> str:
+    return f"stl{number}"
+
+
+def port_name(number: int, host: str) -> str:
+    """The bridge's end of a host's link."""
+    return f"stl{number}{host}"
+
+
+def gateway(number: int) -> str:
+    """Where the hosts reach this machine: a service, a proxy."""
+    return f"10.87.{number}.1"
+
+
+def make_bridge(number: int) -> None:
+    """A switch that this machine is plugged into, too."""
+    name = bridge_name(number)
+    _ip(
+        f"link add {name} type bridge",
+        f"address add {gateway(number)}/24 dev {name}",
+        f"link set {name} up",
+    )
+
+
+def plug(number: int, host: str, pid: int, address: str, mbit: int) -> None:
+    """Join the host whose process 1 is `pid`."""
+    port = port_name(number, host)
+    _ip(
+        f"link add {port} type veth peer name {INTERFACE} netns {pid}",
+        f"link set {port} master {bridge_name(number)}",
+        f"link set {port} up",
+    )
+    _ip(f"address add {address}/24 dev {INTERFACE}", f"link set {INTERFACE} up", inside=pid)
+    shape(number, host, pid, mbit)
+
+
+def shape(number: int, host: str, pid: int, mbit: int) -> None:
+    """What the link carries from now on, in Mbit/s in each direction; 0: as much as it can."""
+    for device, inside in ((port_name(number, host), []), (INTERFACE, ["nsenter", "-t", str(pid), "-n"])):
+        limit = ["tbf", "rate", f"{mbit}mbit", "burst", _BURST, "latency", "50ms"] if mbit else ["noqueue"]
+        subprocess.run([*inside, "tc", "qdisc", "replace", "dev", device, "root", *limit], check=True)
+
+
+def cut(number: int, host: str) -> None:
+    """Nothing arrives any more, in neither direction; nobody is told."""
+    _ip(f"link set {port_name(number, host)} down")
+
+
+def mend(number: int, host: str) -> None:
+    """Packets arrive again."""
+    _ip(f"link set {port_name(number, host)} up")
+
+
+def unplug(number: int, hosts: Iterable[str]) -> None:
+    """Take away what is there of these hosts' links."""
+    _delete({port_name(number, host) for host in hosts})
+
+
+def remove(number: int, hosts: Iterable[str]) -> None:
+    """Take away what is there of a laboratory's links, and the bridge."""
+    unplug(number, hosts)
+    _delete({bridge_name(number)})
+
+
+def _delete(names: set[str]) -> None:
+    for name in sorted(names & present()):
+        # Check=False: a host's end of it may be going this moment, with the host, and takes ours along.
+        subprocess.run(["ip", "link", "delete", name], stderr=subprocess.DEVNULL, check=False)
+    assert not names & present(), f"links {names & present()} cannot be deleted"
+
+
+def present() -> set[str]:
+    """Names of all links of this machine."""
+    listed = subprocess.run(["ip", "-json", "link"], check=True, capture_output=True, text=True).stdout
+    return {link["ifname"] for link in json.loads(listed)}
+
+
+def _ip(*commands: str, inside: int | None = None) -> None:
+    within = [] if inside is None else ["nsenter", "-t", str(inside), "-n"]
+    subprocess.run([*within, "ip", "-batch", "-"], input="\n".join(commands), text=True, check=True)

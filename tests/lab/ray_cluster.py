@@ -1,0 +1,67 @@
+"""Ray on the hosts: the head on `head`, with no processors to give, one node on each of the others; token authentication."""
+
+import os
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.lab.hosts import Host
+
+PORT = 6379
+_START_S = 120.0
+_STORE_BYTES = 80_000_000
+"""Of each node's object store, about the least Ray takes; nothing large is ever put there."""
+
+
+class RayCluster:
+    """The daemons of one laboratory."""
+
+    def __init__(self, head: Host, nodes: tuple[Host, ...], ranks: int):
+        self._head, self._nodes, self._ranks = head, nodes, ranks
+        self._folder = head.claim.folder / "ray"
+        self.address = f"{head.address}:{PORT}"
+        self.environment = {
+            "RAY_ADDRESS": self.address,
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN_PATH": str(self._folder / "token"),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            # One Python process per processor before anybody asked, on every host.
+            "RAY_enable_worker_prestart": "0",
+            "RAY_prestart_worker_first_driver": "0",
+        }
+        """What every command and program of Ray needs to know."""
+
+    def start(self) -> None:
+        """Start the head, then all nodes at once; each command returns when its daemons are up."""
+        self._folder.mkdir()
+        token = self._folder / "token"
+        token.touch(mode=0o600)
+        token.write_text(secrets.token_hex(32))
+        _finish([self._begin(self._head)])
+        _finish([self._begin(node) for node in self._nodes])
+
+    def start_on(self, host: Host) -> None:
+        """Start a host's daemons, once more after a power cut."""
+        _finish([self._begin(host)])
+
+    def _begin(self, host: Host) -> "subprocess.Popen[bytes]":
+        is_head = host is self._head
+        role = ["--head", f"--port={PORT}", "--include-dashboard=false"] if is_head else [f"--address={self.address}"]
+        amounts = [f"--num-cpus={0 if is_head else self._ranks}", "--num-gpus=0"]
+        words = [str(Path(sys.executable).parent / "ray"), "start", *role, *amounts]
+        words += [f"--node-ip-address={host.address}", f"--object-store-memory={_STORE_BYTES}"]
+        words += ["--disable-usage-stats"] if is_head else []
+        given = {name: value for name, value in self.environment.items() if name != "RAY_ADDRESS"}
+        # The daemons must not think that they are a test's or a session's.
+        return host.daemon(["env", *(f"--unset={name}" for name in _inherited()), *words], given)
+
+
+def _inherited() -> list[str]:
+    return [name for name in os.environ if name.startswith("RAY_")]
+
+
+def _finish(commands: list["subprocess.Popen[bytes]"]) -> None:
+    for command in commands:
+        if command.wait(timeout=_START_S):
+            raise RuntimeError(f"{' '.join(map(str, command.args))} ended with {command.returncode}: see its log")

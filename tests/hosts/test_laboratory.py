@@ -18,6 +18,11 @@ from tests.lab.processes import is_dead, marked, state_of
 
 LAB = [sys.executable, "-m", "tests.lab", "--lab", "251"]
 """A number that `for_this_process` never takes."""
+RAY_NODES = [
+    sys.executable,
+    "-c",
+    "import ray; ray.init(log_to_driver=False); print(*sorted(int(n['Resources'].get('CPU', 0)) for n in ray.nodes()))",
+]
 KINDS = ("net", "pid", "mnt", "uts")
 
 
@@ -163,3 +168,12 @@ def test_what_an_owner_left_goes_with_the_next_laboratory(two_hosts):
     assert not is_dead(first)
     with for_this_process(hosts=0, ranks=1):
         assert is_dead(first) and two_hosts.host("n0").is_up
+
+
+def test_a_cluster_of_ray_has_its_hosts_and_asks_for_a_token():
+    needs.require("ray")
+    with for_this_process(hosts=1, ranks=2, engine="ray") as made:
+        assert made.run("head", RAY_NODES).split() == ["0", "2"]
+        open_call = ["env", "--unset=RAY_AUTH_MODE", sys.executable, "-m", "ray.scripts.scripts", "health-check"]
+        refused = made.start("n0", [*open_call, "--address", made.engine.address], stderr=subprocess.PIPE)
+        assert b"AuthenticationError" in refused.communicate()[1] and refused.returncode

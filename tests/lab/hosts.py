@@ -75,9 +75,9 @@ class Host:
         marked = {**os.environ, **environment, MARK: str(self.claim.folder)}
         return subprocess.Popen(self.command(words, outlive), env=marked, **given)
 
-    def daemon(self, words: Sequence[str], environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+    def daemon(self, name: str, words: Sequence[str], environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
         """Run something that stays until the host goes; what it says is in the laboratory's folder."""
-        with (self.claim.folder / f"{self.name}.{Path(words[0]).name}.log").open("ab") as log:
+        with (self.claim.folder / f"{self.name}.{name}.log").open("ab") as log:
             return self.start(words, environment, outlive=True, stdout=log, stderr=log)
 
     def living(self) -> set[int]:

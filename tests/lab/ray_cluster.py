@@ -54,7 +54,7 @@ class RayCluster:
         words += ["--disable-usage-stats"] if is_head else []
         given = {name: value for name, value in self.environment.items() if name != "RAY_ADDRESS"}
         # The daemons must not think that they are a test's or a session's.
-        return host.daemon(["env", *(f"--unset={name}" for name in _inherited()), *words], given)
+        return host.daemon("ray", ["env", *(f"--unset={name}" for name in _inherited()), *words], given)
 
 
 def _inherited() -> list[str]:

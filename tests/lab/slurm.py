@@ -72,7 +72,7 @@ class Slurm:
 
     def start_controller(self) -> None:
         """Start slurmctld, also after it was killed: it knows its jobs from its state."""
-        self._head.daemon(["slurmctld", "-D"], self.environment)
+        self._head.daemon("slurmctld", ["slurmctld", "-D"], self.environment)
 
     def await_idle(self) -> None:
         """Return when every host would take a job now."""
@@ -105,11 +105,11 @@ class Slurm:
         subprocess.run(host.command(["mkdir", "--mode=755", str(folder)]), check=True)
         own = {"socket": "socket", "pid-file": "pid", "seed-file": "seed", "log-file": "log"}
         places = [f"--{option}={folder}/{name}" for option, name in own.items()]
-        host.daemon(["munged", "--foreground", f"--key-file={self._folder}/munge.key", *places], {})
+        host.daemon("munged", ["munged", "--foreground", f"--key-file={self._folder}/munge.key", *places], {})
         _await_socket(host)
 
     def _slurmd(self, host: Host) -> None:
-        host.daemon(["slurmd", "-D", "-N", host.name], self.environment)
+        host.daemon("slurmd", ["slurmd", "-D", "-N", host.name], self.environment)
 
 
 def _await_socket(host: Host) -> None:

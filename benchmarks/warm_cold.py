@@ -24,6 +24,7 @@ from shardtune.api_schemas.measurements import RankReport
 from shardtune.api_schemas.search_space import BACKENDS
 from shardtune.workers.agent.supervise import RunLimits, supervise
 from shardtune.workers.clock import now_s
+from shardtune.workers.launch import Launch
 from shardtune.workers.launchers.operators import BUILD_COMMAND
 from shardtune.workers.launchers.warm import WarmLauncher
 from shardtune.workers.trial_dir import TrialDir
@@ -76,7 +77,7 @@ def warm_start(launcher: WarmLauncher) -> Start:
     """By the warm host, as the worker does it."""
 
     def start(directory: TrialDir) -> tuple[float, float]:
-        ended = supervise(launcher, directory, RANKS, RunLimits(_LIMIT_S, _LIMIT_S), lambda: None)
+        ended = supervise(launcher, directory, Launch.of(RANKS), RunLimits(_LIMIT_S, _LIMIT_S), lambda: None)
         return ended.started_at_s, ended.started_at_s + ended.elapsed_s
 
     return start

@@ -217,11 +217,13 @@ def read_task(path: Path) -> Task:
 def measure_hardware(settings: WorkerSettings, options: argparse.Namespace) -> int:
     """Measure matrix products, copies, launches and collectives; the agent offers the result from its next start on."""
     interrupt = Interrupt().install()
-    gpus = find_gpus().first(settings.ranks)
-    offered = inventory(gpus, LibraryProbe.start(gpus).result(), settings.ranks, settings.memory_gib)
-    mark = device_lock.pool_mark(settings.work_dir, gpus.uuids)
-    with device_lock.hold(settings.work_dir, gpus.uuids):
-        report = hardware_speed.measure(offered, gpus, settings.work_dir, mark, lambda: bool(interrupt))
+    quick = settings.model_copy(update={"build_operators": False})
+    with device_hold.hold(settings, settings.ranks) as (gpus, launcher, _):
+        libraries = LibraryProbe.start(gpus).result()
+        if device_hold.prepare(quick, launcher, interrupt) is None:
+            return INTERRUPTED
+        offered = inventory(gpus, libraries, settings.ranks, settings.memory_gib)
+        report = hardware_speed.measure(launcher, offered, settings.work_dir, lambda: bool(interrupt))
     if report is None:
         return INTERRUPTED
     _print(report.model_dump(mode="json"), options.json)

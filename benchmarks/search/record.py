@@ -76,7 +76,7 @@ def _hardware(folder: Path, place: Workplace, cluster: Cluster) -> HardwareRepor
     path = folder / "hardware.json"
     if not path.exists():
         offered = Inventory(cluster=cluster, fingerprint=place.fingerprint)
-        found = hardware_speed.measure(offered, place.work_dir, "search-table", lambda: False)
+        found = hardware_speed.measure(place.launcher, offered, place.work_dir, lambda: False)
         assert found is not None
         path.write_text(found.model_dump_json(indent=1) + "\n")
     return HardwareReport.model_validate_json(path.read_bytes())

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from shardtune.workers.launch import Launch
 from shardtune.workers.launchers.base import Launcher, RankExit
 from shardtune.workers.launchers.cold import ColdLauncher
 from shardtune.workers.launchers.local import LocalLauncher
@@ -70,14 +71,14 @@ def ended(launcher: Launcher, ranks: int) -> tuple[RankExit, ...]:
 
 def test_every_rank_s_end_is_seen_with_its_code(make: Make, directory: Path) -> None:
     launcher = make("complete", "exit", "killed")
-    launcher.launch(directory, 3)
+    launcher.launch(directory, Launch.of(3))
     assert set(ended(launcher, 3)) == {RankExit(0, 0), RankExit(1, 7), RankExit(2, -9)}
     assert launcher.lost is None
 
 
 def test_ranks_know_their_place_and_write_into_the_trial(make: Make, directory: Path) -> None:
     launcher = make("complete", "complete")
-    launcher.launch(directory, 2)
+    launcher.launch(directory, Launch.of(2))
     ended(launcher, 2)
     assert [json.loads((directory / f"rank_{rank}.json").read_text())["rank"] for rank in (0, 1)] == [0, 1]
     assert (directory / "rank_1.log").read_text() == "rank 1 acts complete\n"
@@ -85,16 +86,16 @@ def test_ranks_know_their_place_and_write_into_the_trial(make: Make, directory: 
 
 def test_ends_are_those_of_the_present_launch(make: Make, directory: Path) -> None:
     launcher = make("exit")
-    launcher.launch(directory, 1)
+    launcher.launch(directory, Launch.of(1))
     ended(launcher, 1)
     launcher.kill()
-    launcher.launch(directory, 1)
+    launcher.launch(directory, Launch.of(1))
     assert ended(launcher, 1) == (RankExit(0, 7),)
 
 
 def test_waiting_ends_by_itself_while_nothing_happens(make: Make, directory: Path) -> None:
     launcher = make("hang")
-    launcher.launch(directory, 1)
+    launcher.launch(directory, Launch.of(1))
     launcher.wait(0.05)
     assert launcher.exits == () and launcher.lost is None
 
@@ -102,7 +103,7 @@ def test_waiting_ends_by_itself_while_nothing_happens(make: Make, directory: Pat
 def test_a_kill_leaves_nothing_of_the_launch_and_may_be_repeated(make: Make, directory: Path, mark: str) -> None:
     launcher = make("orphan", "hang", "busy")
     helpers = marked(mark)
-    launcher.launch(directory, 3)
+    launcher.launch(directory, Launch.of(3))
     ended(launcher, 1)
     assert marked(mark) > helpers
     for _ in range(2):
@@ -112,10 +113,10 @@ def test_a_kill_leaves_nothing_of_the_launch_and_may_be_repeated(make: Make, dir
 
 def test_after_a_kill_the_next_trial_is_launched(make: Make, directory: Path) -> None:
     launcher = make("busy", "busy")
-    launcher.launch(directory, 2)
+    launcher.launch(directory, Launch.of(2))
     launcher.kill()
     launcher.prepare(lambda: False)
-    launcher.launch(directory, 2)
+    launcher.launch(directory, Launch.of(2))
     assert launcher.exits == ()
 
 
@@ -135,7 +136,7 @@ def test_who_is_ready_stays_ready_at_no_cost(make: Make, mark: str) -> None:
 
 def test_closing_ends_ranks_and_helpers_and_may_be_repeated(make: Make, directory: Path, mark: str) -> None:
     launcher = make("busy", "hang")
-    launcher.launch(directory, 2)
+    launcher.launch(directory, Launch.of(2))
     for _ in range(2):
         launcher.close()
         assert marked(mark) == set()

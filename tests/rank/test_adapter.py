@@ -53,7 +53,7 @@ def run_script(
 ) -> tuple[Path, list[RankReport]]:
     folder = host.prepare(task.model_copy(update={"model": ModelSpec(name="own", script="own", config={"rank": 4})}))
     (folder / "script.json").write_text(json.dumps({"path": str(path), "arguments": []}))
-    codes = host.run_folder(folder, ranks)
+    codes = host.run_folder(folder, 1 if task.kind == "profile" else ranks)
     paths = [folder / f"rank_{rank}.json" for rank in range(len(codes))]
     return folder, [RankReport.model_validate_json(path.read_text()) for path in paths if path.exists()]
 

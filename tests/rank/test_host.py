@@ -13,7 +13,8 @@ import psutil
 import pytest
 from torch.utils.cpp_extension import _get_build_directory
 
-from tests.support.host_process import HostProcess
+from shardtune.workers.launch import Launch
+from tests.support.host_process import HostProcess, launch_order
 from tests.support.tiny_trials import tiny_task
 
 pytestmark = pytest.mark.ranks
@@ -32,7 +33,7 @@ def own_host(tmp_path: Path) -> Iterator[HostProcess]:
 def launch(host: HostProcess) -> tuple[Path, list[psutil.Process]]:
     """Start a trial that does not end by itself, and wait until it trains."""
     folder = host.prepare(ENDLESS)
-    host.order({"launch": str(folder), "world_size": 2})
+    host.launch(folder, 2)
     ranks = [psutil.Process(pid) for pid in host.event()["pids"]]
     wait_for(lambda: (folder / "progress.json").exists() and "measuring" in (folder / "progress.json").read_text(), 60)
     return folder, ranks
@@ -62,13 +63,13 @@ def test_a_kill_ends_the_ranks_and_the_host_goes_on(own_host: HostProcess) -> No
 def test_one_launch_at_a_time(own_host: HostProcess) -> None:
     folder, _ = launch(own_host)
     second = own_host.prepare(ENDLESS)
-    own_host.order({"launch": str(second), "world_size": 2})
+    own_host.launch(second, 2)
     refusal = own_host.event()
     assert refusal["event"] == "refused" and str(folder) in refusal["reason"]
 
 
 def test_a_folder_without_a_task_is_refused(own_host: HostProcess, tmp_path: Path) -> None:
-    own_host.order({"launch": str(tmp_path), "world_size": 2})
+    own_host.launch(tmp_path, 2)
     assert own_host.event()["event"] == "refused"
 
 
@@ -92,7 +93,7 @@ def test_no_rank_outlives_a_killed_parent_of_the_host(tmp_path: Path) -> None:
         "p = subprocess.Popen([sys.executable, '-m', 'shardtune.workers.rank.warm.host'], stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n"
         "print(p.pid, flush=True)\n"
         "p.stdout.readline()\n"
-        f"p.stdin.write(b'{json.dumps({'launch': str(tmp_path), 'world_size': 2})}\\n'); p.stdin.flush()\n"
+        f"p.stdin.write(b'{json.dumps(launch_order(tmp_path, Launch.of(2)))}\\n'); p.stdin.flush()\n"
         "print(p.stdout.readline().decode(), flush=True)\n"
         "p.stdout.readline()\n"
     )

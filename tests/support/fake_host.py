@@ -1,6 +1,6 @@
 """Stands in for `workers.rank.warm.host`: the same JSON lines, ranks that do as FAKE_ACTS (a JSON list, by rank) says.
 
-Run as `fake_host.py` it is the warm host; as `fake_host.py TRIAL_DIR` (with RANK set) it is one cold rank.
+Run as `fake_host.py` it is the warm host; as `fake_host.py TRIAL_DIR PROGRAM` (with RANK set) it is one cold rank.
 """
 
 import ctypes
@@ -164,7 +164,8 @@ def main():
                 say(event="refused", dir=message["launch"], reason="not today")
             elif "launch" in message:
                 directory = Path(message["launch"])
-                running = {fork_rank(directory, rank): rank for rank in range(message["world_size"])}
+                first, ranks = message["as"]["first_rank"], message["as"]["ranks"]
+                running = {fork_rank(directory, rank): rank for rank in range(first, first + ranks)}
                 say(event="started", dir=str(directory), pids=list(running))
             elif "deaf" not in ACTS:
                 for pid in running:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from shardtune.api_schemas.strategies import DdpConfig
+from shardtune.workers.launch import RESUMES
 from shardtune.workers.rank import main
 from shardtune.workers.rank.strategies.base import Setting
 from shardtune.workers.rank.strategies.ddp import DdpTrainer
@@ -61,9 +62,10 @@ FAULTS = {
 
 def run_ranks(fault: str, folder: Path) -> None:
     """Both ranks of a trial directory; in one that has been run, they go on in it."""
-    if (folder / "rank_0.json").exists():
+    resumes = (folder / "rank_0.json").exists()
+    if resumes:
         TrialDir(folder).begin_resume_phase()
-    warm_forks.ranks(_rank, fault, folder, logs=folder)
+    warm_forks.ranks(_rank, fault, folder, logs=folder, environment={RESUMES: "1"} if resumes else None)
 
 
 def _rank(fault: str, folder: Path) -> None:

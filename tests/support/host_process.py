@@ -7,10 +7,16 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, TextIO
 
-from shardtune.api_schemas.leases import ProfileTask, TrialTask
+from shardtune.api_schemas.leases import Task, TrialTask
 from shardtune.api_schemas.measurements import RankReport
+from shardtune.workers.launch import Launch
 from shardtune.workers.rank.warm import host
 from tests.support import warm_forks
+
+
+def launch_order(folder: Path, launch: Launch) -> dict[str, Any]:
+    """As a launcher gives it."""
+    return {"launch": str(folder), "as": launch.begun().model_dump(mode="json")}
 
 
 @dataclass
@@ -41,7 +47,7 @@ class HostProcess:
         event: dict[str, Any] = json.loads(self.events.readline())
         return event
 
-    def prepare(self, task: TrialTask | ProfileTask) -> Path:
+    def prepare(self, task: Task) -> Path:
         """A new trial directory with that task."""
         self.launched += 1
         folder = self.folder / f"run-{self.launched}"
@@ -49,9 +55,13 @@ class HostProcess:
         (folder / "task.json").write_text(task.model_dump_json())
         return folder
 
+    def launch(self, folder: Path, ranks: int) -> None:
+        """So many ranks of this host alone."""
+        self.order(launch_order(folder, Launch.of(ranks)))
+
     def run_folder(self, folder: Path, ranks: int) -> list[int]:
         """Launch and wait; exit codes by rank."""
-        self.order({"launch": str(folder), "world_size": ranks})
+        self.launch(folder, ranks)
         started = self.event()
         assert started["event"] == "started", started
         codes = {}

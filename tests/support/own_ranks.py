@@ -4,6 +4,7 @@ import os
 import sys
 from pathlib import Path
 
+from shardtune.workers.launch import RESUMES
 from shardtune.workers.rank import main
 from shardtune.workers.trial_dir import TrialDir
 from tests.support import warm_forks
@@ -11,9 +12,10 @@ from tests.support import warm_forks
 
 def run_ranks(folder: Path, packages: Path) -> None:
     """Both ranks of a trial directory; in one that has been run, they go on in it."""
-    if (folder / "rank_0.json").exists():
+    resumes = (folder / "rank_0.json").exists()
+    if resumes:
         TrialDir(folder).begin_resume_phase()
-    warm_forks.ranks(_rank, folder, packages, logs=folder)
+    warm_forks.ranks(_rank, folder, packages, logs=folder, environment={RESUMES: "1"} if resumes else None)
 
 
 def _rank(folder: Path, packages: Path) -> None:

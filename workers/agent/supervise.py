@@ -7,6 +7,7 @@ from typing import Literal
 
 from shardtune.api_schemas.measurements import Progress
 from shardtune.workers.clock import now_s
+from shardtune.workers.launch import Launch
 from shardtune.workers.launchers.base import Launcher, RankExit
 from shardtune.workers.machine.oom_counter import oom_kills
 from shardtune.workers.trial_dir import TrialDir
@@ -50,7 +51,7 @@ class Ended:
 def supervise(
     launcher: Launcher,
     directory: TrialDir,
-    world_size: int,
+    launch: Launch,
     limits: RunLimits,
     interrupted: Callable[[], str | None],
 ) -> Ended:
@@ -64,9 +65,9 @@ def supervise(
     """
     kills_before = oom_kills()
     started_s = now_s()
-    watch = _Watch(launcher, directory, world_size, limits, started_s)
+    watch = _Watch(launcher, directory, launch.ranks, limits, started_s)
     try:
-        launcher.launch(directory.path, world_size)
+        launcher.launch(directory.path, launch)
         while (end := watch.end(interrupted())) is None:
             launcher.wait(_POLL_S)
         # Before the kill: what we end ourselves must not look like a failure of its own.
@@ -85,10 +86,10 @@ class _End:
 class _Watch:
     """Decides when an attempt is over."""
 
-    def __init__(self, launcher: Launcher, directory: TrialDir, world_size: int, limits: RunLimits, started_s: float):
+    def __init__(self, launcher: Launcher, directory: TrialDir, ranks: int, limits: RunLimits, started_s: float):
         self._launcher = launcher
         self._directory = directory
-        self._world_size = world_size
+        self._ranks = ranks
         self._limits = limits
         self._started_s = started_s
         self._stamp: int | None = None
@@ -98,7 +99,7 @@ class _Watch:
 
     def end(self, interrupted: str | None) -> _End | None:
         """None while the ranks may go on."""
-        all_ended = len(self._launcher.exits) == self._world_size
+        all_ended = len(self._launcher.exits) == self._ranks
         # Ranks that have ended themselves because the lease ran out are no result; those that are done are one.
         if interrupted is not None and not (all_ended and all(exit.code == 0 for exit in self._launcher.exits)):
             return _End("interrupted", interrupted)

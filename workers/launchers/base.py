@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from shardtune.workers.launch import ANY_PORT, Launch
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -45,8 +47,8 @@ class Launcher(Protocol):
             LaunchFailed: it cannot be made ready, or `give_up` said so.
         """
 
-    def launch(self, directory: Path, world_size: int) -> None:
-        """Start the ranks of the trial in `directory`.
+    def launch(self, directory: Path, launch: Launch) -> None:
+        """Start these ranks of the trial in `directory`.
 
         Raises:
             LaunchFailed: nothing was started.
@@ -76,3 +78,14 @@ class Launcher(Protocol):
 
     def close(self) -> None:
         """`kill`, then end the launcher's own helpers."""
+
+
+class LocalRanks(Launcher, Protocol):
+    """Starts ranks on this host, also some of a trial that other hosts take part in."""
+
+    def open_store(self, directory: Path, ports: range = ANY_PORT) -> int:
+        """Before the launch: serve a store in which ranks of several hosts meet, until `kill`; its port.
+
+        Raises:
+            LaunchFailed: none of the ports is free, or the store did not start.
+        """

@@ -1,21 +1,25 @@
 """One fresh interpreter per rank, with the environment torchrun would give it. Slower by the imports; nothing shared."""
 
 import os
-import socket
+import select
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from shardtune.api_schemas.rank_environment import THREADS, threads_of
+from shardtune.workers.launch import ANY_PORT, Launch
 from shardtune.workers.launchers.base import LaunchFailed, Prepared, RankExit, RanksAlive
 from shardtune.workers.launchers.processes import DYING_S, MARK, PYTHON, kill_marked, kill_quietly, start_child
 
 RANK_COMMAND = (*PYTHON, "-m", "shardtune.workers.rank")
+STORE_COMMAND = (*PYTHON, "-m", "shardtune.workers.rank.process.store")
+_STORE_S = 120.0
+"""For an interpreter that imports torch."""
 
 
 class ColdLauncher:
-    """Starts `COMMAND TRIAL_DIR` once per rank."""
+    """Starts `COMMAND TRIAL_DIR PROGRAM` once per rank."""
 
     def __init__(
         self, environment: Mapping[str, str], mark: str, command: Sequence[str] = RANK_COMMAND, dying_s: float = DYING_S
@@ -25,6 +29,7 @@ class ColdLauncher:
         self._command = command
         self._dying_s = dying_s
         self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._store: subprocess.Popen[bytes] | None = None
         self._exits: list[RankExit] = []
 
     @property
@@ -41,26 +46,35 @@ class ColdLauncher:
         """Nothing to prepare."""
         return Prepared()
 
-    def launch(self, directory: Path, world_size: int) -> None:
-        """Start all ranks."""
+    def open_store(self, directory: Path, ports: range = ANY_PORT) -> int:
+        """A store in a process of its own."""
+        command = [*STORE_COMMAND, str(directory), str(ports.start), str(ports.stop)]
+        with (directory / "store.log").open("wb") as log:
+            self._store = start_child(command, self._environment, stdout=subprocess.PIPE, stderr=log)
+        assert self._store.stdout is not None
+        ready = select.select([self._store.stdout], [], [], _STORE_S)[0]
+        said = self._store.stdout.readline().decode().strip() if ready else ""
+        if not said.isdecimal():
+            self.kill()
+            raise LaunchFailed(said or f"the store did not start; see {directory / 'store.log'}")
+        return int(said)
+
+    def launch(self, directory: Path, launch: Launch) -> None:
+        """Start the ranks."""
         self._exits.clear()
-        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+        begun = launch.begun()
         # What a rank does by itself once it knows its configuration; OpenMP is loaded before that.
-        threads = str(threads_of(self._environment, len(os.sched_getaffinity(0)), world_size))
-        for rank in range(world_size):
-            environment = {
-                **self._environment,
-                THREADS: threads,
-                **shared,
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": str(world_size),
-                "LOCAL_WORLD_SIZE": str(world_size),
-            }
+        threads = str(threads_of(self._environment, len(os.sched_getaffinity(0)), launch.ranks))
+        for local_rank in range(launch.ranks):
+            rank = launch.first_rank + local_rank
+            environment = {**self._environment, THREADS: threads, **begun.variables(local_rank)}
             try:
                 with (directory / f"rank_{rank}.log").open("wb") as log:
                     self._running[rank] = start_child(
-                        [*self._command, str(directory)], environment, stdout=log, stderr=subprocess.STDOUT
+                        [*self._command, str(directory), launch.program],
+                        environment,
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
                     )
             except OSError as error:
                 self.kill()
@@ -88,14 +102,11 @@ class ColdLauncher:
             raise RanksAlive(f"processes {sorted(survivors)} survived SIGKILL; the devices are not free")
         for process in self._running.values():
             process.wait()
+        if self._store is not None:
+            self._store.communicate()
+            self._store = None
         self._reap()
 
     def close(self) -> None:
         """End the ranks."""
         self.kill()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

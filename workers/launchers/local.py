@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from shardtune.workers.launch import ANY_PORT, Launch
 from shardtune.workers.launchers import operators
 from shardtune.workers.launchers.base import Prepared, RankExit
 from shardtune.workers.launchers.cold import RANK_COMMAND, ColdLauncher
@@ -59,9 +60,13 @@ class LocalLauncher:
         """Build DeepSpeed's C++ operators with the ranks' environment, unless they are there."""
         operators.build(self._environment, self._mark, work_dir, give_up, operators.BUILD_COMMAND)
 
-    def launch(self, directory: Path, world_size: int) -> None:
+    def open_store(self, directory: Path, ports: range = ANY_PORT) -> int:
+        """Serve a store for ranks of several hosts."""
+        return self._current.open_store(directory, ports)
+
+    def launch(self, directory: Path, launch: Launch) -> None:
         """Start the ranks."""
-        self._current.launch(directory, world_size)
+        self._current.launch(directory, launch)
 
     def wait(self, timeout_s: float) -> None:
         """Wait for something to happen."""

@@ -1,7 +1,7 @@
 """Ranks forked from a warm host process that has torch, transformers and deepspeed imported already.
 
-Speaks JSON lines with `workers.rank.warm.host`: `{"launch": dir, "world_size": n}` and `{"kill": dir}` down; `ready`,
-`started`, `exited` and `refused` up. A dead host is replaced at the next `prepare`.
+Speaks JSON lines with `workers.rank.warm.host`: `store`, `launch` and `kill` down; `ready`, `store`, `started`, `exited` and
+`refused` up. A dead host is replaced at the next `prepare`.
 """
 
 import json
@@ -14,11 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from shardtune.workers.launch import ANY_PORT, Launch
 from shardtune.workers.launchers.base import LaunchFailed, Prepared, RankExit, RanksAlive
 from shardtune.workers.launchers.processes import DYING_S, MARK, PYTHON, kill_marked, marked, start_child
 from shardtune.workers.trial_dir import tail
 
 HOST_COMMAND = (*PYTHON, "-m", "shardtune.workers.rank.warm.host")
+_STORE_S = 30.0
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +53,10 @@ class WarmLauncher:
         self._prepared: Prepared | None = None
         self._own: set[int] = set()
         """The host and its helpers, which outlive a trial."""
-        self._launched: tuple[str, int] | None = None
+        self._launched: str | None = None
+        """The trial directory of the launch, or of the store before it."""
+        self._ranks = 0
+        self._port: int | None = None
         self._exits: list[RankExit] = []
         self._lost: RankExit | None = None
 
@@ -120,15 +125,35 @@ class WarmLauncher:
             f"the warm host {what}; see {self._log_path}, or run with --cold. Its last words:\n{end or '(none)'}"
         )
 
-    def launch(self, directory: Path, world_size: int) -> None:
+    def open_store(self, directory: Path, ports: range = ANY_PORT) -> int:
+        """Have the host fork a store."""
+        self._begin(directory)
+        self._order({"store": str(directory), "ports": [ports.start, ports.stop]})
+        ends_s = time.monotonic() + _STORE_S
+        while self._port is None:
+            if self._lost is not None or time.monotonic() > ends_s:
+                self.kill()
+                raise LaunchFailed(f"the warm host opened no store; see {self._log_path}")
+            self.wait(0.2)
+        return self._port
+
+    def launch(self, directory: Path, launch: Launch) -> None:
         """Have the host fork the ranks."""
+        if self._port is None:
+            self._begin(directory)
+        self._ranks = launch.ranks
+        self._order({"launch": str(directory), "as": launch.begun().model_dump(mode="json")})
+
+    def _begin(self, directory: Path) -> None:
         assert self._host is not None, "prepare first"
         self._exits.clear()
         self._lost = None
         self._own = marked(self._mark)
-        self._launched = (str(directory), world_size)
-        if not self._send({"launch": str(directory), "world_size": world_size}):
-            self._launched = None
+        self._launched, self._ranks, self._port = str(directory), 0, None
+
+    def _order(self, message: Mapping[str, Any]) -> None:
+        if not self._send(message):
+            self._launched = self._port = None
             raise LaunchFailed(f"the warm host is gone; see {self._log_path}")
 
     def _send(self, message: Mapping[str, Any]) -> bool:
@@ -153,11 +178,13 @@ class WarmLauncher:
             assert self._host is not None
             self._lost = RankExit(-1, self._host.wait())
         # What concerns an earlier launch may come late.
-        elif event.get("dir") != self._launched[0]:
+        elif event.get("dir") != self._launched:
             return
+        elif event.get("event") == "store":
+            self._port = int(event["port"])
         elif event.get("event") == "refused":
-            self._launched = None
-            raise LaunchFailed(f"the warm host refused to start the ranks: {event.get('reason')}")
+            self._ranks = 0
+            raise LaunchFailed(f"the warm host refused: {event.get('reason')}")
         elif event.get("event") == "exited":
             self._exits.append(RankExit(int(event["rank"]), int(event["code"])))
 
@@ -165,18 +192,17 @@ class WarmLauncher:
         """Have the host end the ranks; end what is left ourselves, with the host if need be."""
         if self._launched is None:
             return
-        directory, world_size = self._launched
-        if len(self._exits) < world_size and self._send({"kill": directory}):
+        if len(self._exits) < self._ranks and self._send({"kill": self._launched}):
             ends_s = time.monotonic() + self._dying_s
-            while len(self._exits) < world_size and self._lost is None and time.monotonic() < ends_s:
+            while len(self._exits) < self._ranks and self._lost is None and time.monotonic() < ends_s:
                 self.wait(0.1)
-        obeyed = len(self._exits) == world_size and self._lost is None
+        obeyed = len(self._exits) == self._ranks and self._lost is None
         if not obeyed:
             self._end_host()
         survivors = kill_marked(self._mark, self._own if obeyed else (), self._dying_s)
         if survivors:
             raise RanksAlive(f"processes {sorted(survivors)} survived SIGKILL; the devices are not free")
-        self._launched = None
+        self._launched = self._port = None
 
     def _end_host(self) -> None:
         host, self._host, self._prepared = self._host, None, None
@@ -194,7 +220,7 @@ class WarmLauncher:
 
     def close(self) -> None:
         """End the ranks and the host."""
-        self._launched = None
+        self._launched = self._port = None
         self._end_host()
 
 

@@ -8,47 +8,26 @@ from pydantic import ValidationError
 
 from shardtune.api_schemas.hardware import HardwareReport, Inventory, MeasuredHardware
 from shardtune.workers.clock import now_s
-from shardtune.workers.launchers.base import LaunchFailed
-from shardtune.workers.launchers.cold import ColdLauncher
-from shardtune.workers.launchers.processes import PYTHON, rank_environment
-from shardtune.workers.machine import rank_devices
-from shardtune.workers.machine.inventory import Gpus
+from shardtune.workers.launch import Launch
+from shardtune.workers.launchers.base import Launcher, LaunchFailed
 from shardtune.workers.trial_dir import tail
 
-COMMAND = (*PYTHON, "-m", "shardtune.workers.rank.measure.hardware")
 _DEADLINE_S = 300.0
 
 
 def measure(
-    offered: Inventory, gpus: Gpus, work_dir: Path, mark: str, give_up: Callable[[], bool]
+    launcher: Launcher, offered: Inventory, work_dir: Path, give_up: Callable[[], bool]
 ) -> HardwareReport | None:
-    """Run the ranks that measure, on these GPUs or on none; None when interrupted. The caller holds the devices.
+    """Have all ranks of the largest trial measure; None when interrupted. The launcher is prepared.
 
     Raises:
         LaunchFailed: a rank failed or took too long.
     """
     work_dir.mkdir(parents=True, exist_ok=True)
-    world_size = offered.cluster.world_size
-    launcher = ColdLauncher({**rank_environment(), **rank_devices.environment(gpus)}, mark, COMMAND)
     with tempfile.TemporaryDirectory(dir=work_dir, prefix="hardware-") as name:
         folder = Path(name)
-        ends_s = now_s() + _DEADLINE_S
-        try:
-            launcher.launch(folder, world_size)
-            while len(launcher.exits) < world_size:
-                if give_up():
-                    return None
-                if now_s() > ends_s or any(end.code for end in launcher.exits):
-                    break
-                launcher.wait(0.25)
-            ends = launcher.exits
-        finally:
-            launcher.close()
-        failed = next((end for end in ends if end.code), None)
-        if failed is not None or len(ends) < world_size:
-            what = f"rank {failed.rank} failed" if failed else f"it took longer than {_DEADLINE_S:.0f} s"
-            last = tail(folder / f"rank_{failed.rank if failed else 0}.log", 1500)
-            raise LaunchFailed(f"the hardware could not be measured: {what}. Its last words:\n{last or '(none)'}")
+        if not _run(launcher, folder, offered.cluster.world_size, give_up):
+            return None
         measured = MeasuredHardware.model_validate_json((folder / "hardware.json").read_bytes())
     report = HardwareReport(cluster=offered.cluster, fingerprint=offered.fingerprint, measured=measured)
     path = _path(work_dir, offered)
@@ -56,6 +35,28 @@ def measure(
     partial.write_text(report.model_dump_json(indent=2) + "\n")
     partial.replace(path)
     return report
+
+
+def _run(launcher: Launcher, folder: Path, ranks: int, give_up: Callable[[], bool]) -> bool:
+    """Run the ranks to their end; False when interrupted."""
+    ends_s = now_s() + _DEADLINE_S
+    try:
+        launcher.launch(folder, Launch.of(ranks, program="hardware"))
+        while len(launcher.exits) < ranks and launcher.lost is None and now_s() < ends_s:
+            if give_up():
+                return False
+            if any(end.code for end in launcher.exits):
+                break
+            launcher.wait(0.25)
+        ends = launcher.exits
+    finally:
+        launcher.kill()
+    failed = next((end for end in ends if end.code), None)
+    if failed is not None or len(ends) < ranks:
+        what = f"rank {failed.rank} failed" if failed else f"it took longer than {_DEADLINE_S:.0f} s"
+        last = tail(folder / f"rank_{failed.rank if failed else 0}.log", 1500)
+        raise LaunchFailed(f"the hardware could not be measured: {what}. Its last words:\n{last or '(none)'}")
+    return True
 
 
 def stored(work_dir: Path, offered: Inventory) -> MeasuredHardware | None:

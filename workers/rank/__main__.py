@@ -1,4 +1,4 @@
-"""`python -m shardtune.workers.rank TRIAL_DIR`: one rank in a process of its own, also under torchrun."""
+"""`python -m shardtune.workers.rank TRIAL_DIR [PROGRAM]`: one rank in a process of its own, also under torchrun."""
 
 import importlib
 import os
@@ -10,12 +10,12 @@ from shardtune.workers.rank.process import parent_death
 
 def main() -> int:
     """Tie the process to its launcher, then import what takes seconds, and run."""
-    if len(sys.argv) != 2:
-        sys.stderr.write("usage: python -m shardtune.workers.rank TRIAL_DIR\n")
+    if len(sys.argv) not in (2, 3):
+        sys.stderr.write("usage: python -m shardtune.workers.rank TRIAL_DIR [trial|hardware]\n")
         return 2
     parent_death.tie_to_parent()
-    rank = importlib.import_module("shardtune.workers.rank.main")
-    code = int(rank.run(Path(sys.argv[1])))
+    programs = importlib.import_module("shardtune.workers.rank.programs").PROGRAMS
+    code = int(programs[(sys.argv[2:] or ["trial"])[0]](Path(sys.argv[1])))
     sys.stdout.flush()
     sys.stderr.flush()
     # The report is written. After a failure, exit handlers may wait for collectives whose peers are gone.

@@ -1,4 +1,7 @@
-"""Joins the ranks of a trial into one process group, and answers questions that all of them must answer alike."""
+"""Joins the ranks of a trial into one process group, and answers questions that all of them must answer alike.
+
+On one host they meet at a file in the trial directory; otherwise where the environment says (`env://`), as torchrun's do.
+"""
 
 import datetime
 import os
@@ -13,14 +16,22 @@ _TIMEOUT = datetime.timedelta(minutes=10)
 """Longer than any single step with compilation; the agent's deadlines are the real limits."""
 
 
+_GIVEN_STORE = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE")
+"""Whoever started the ranks serves a store for them."""
+
+
+def use_loopback(place: Place) -> None:
+    """Ranks of one host: gloo otherwise resolves the host name, which need not be resolvable. Those of several are told."""
+    if place.local_world_size == place.world_size:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+
+
 def join(place: Place, trial_dir: Path) -> None:
     """Initialise torch.distributed: gloo for CPU tensors, NCCL beside it for a GPU's."""
-    single_node = place.local_world_size == place.world_size
-    if single_node and not place.is_cuda:
-        # gloo otherwise resolves the host name, which need not be resolvable.
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    use_loopback(place)
     backend = "cpu:gloo,cuda:nccl" if place.is_cuda else "gloo"
-    if single_node and "TORCHELASTIC_RUN_ID" not in os.environ:
+    is_alone = place.local_world_size == place.world_size
+    if is_alone and not any(name in os.environ for name in _GIVEN_STORE):
         store = dist.FileStore(  # type: ignore[attr-defined]
             str(trial_dir / "store"), place.world_size
         )

@@ -1,4 +1,4 @@
-"""`python -m shardtune.workers.rank.measure.hardware DIR`: what a rank reaches while all of them work, for the predictor.
+"""What a rank reaches while all of them work, for the predictor: the program `hardware` of a launch.
 
 Every figure is the median of repetitions, taken on all ranks at once: cores, memory and links are shared as in a trial.
 Rank 0 writes `hardware.json`.
@@ -6,7 +6,6 @@ Rank 0 writes `hardware.json`.
 
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +20,7 @@ from shardtune.workers.rank import mesh
 from shardtune.workers.rank.measure import throughput
 from shardtune.workers.rank.measure.dtypes import native_on_cpu
 from shardtune.workers.rank.place import Place, device_kind
-from shardtune.workers.rank.process import parent_death
+from shardtune.workers.rank.process import deadline
 
 _SIZES = {"cpu": (1 << 14, 1 << 17, 1 << 20, 1 << 23, 1 << 25), "cuda": (1 << 18, 1 << 21, 1 << 24, 1 << 27, 1 << 29)}
 """Bytes of the whole tensor, from latency to bandwidth."""
@@ -133,10 +132,9 @@ def _collective(name: str, size: int, place: Place) -> float:
     return max(_seconds(in_a_step, place) - alone, _SHORTEST_S)
 
 
-def main() -> int:
-    """Measure as the rank the environment names."""
-    parent_death.tie_to_parent()
-    folder = Path(sys.argv[1])
+def run(folder: Path) -> int:
+    """Measure as the rank the environment names; returns the exit code."""
+    deadline.hold(folder)
     place = Place.from_environment(device_kind())
     if place.is_cuda:
         torch.cuda.set_device(place.device)
@@ -147,11 +145,7 @@ def main() -> int:
     measured = measure(place)
     if place.rank == 0:
         (folder / "hardware.json").write_text(measured.model_dump_json())
-        sys.stderr.write(f"measured in {time.monotonic() - begin:.0f} s\n")
+        print(f"measured in {time.monotonic() - begin:.0f} s")
     dist.barrier()
     dist.destroy_process_group()
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

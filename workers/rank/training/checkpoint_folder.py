@@ -37,18 +37,13 @@ class CheckpointFolder:
     def __init__(self, path: Path, place: Place, progress: ProgressFile) -> None:
         self._path, self._place, self._progress = path, place, progress
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether there is a checkpoint to load."""
-        return (self._path / _POSITION).exists()
-
     def save(self, trainer: Trainer, step: int, parameters: int) -> CheckpointPart:
         """Save after `step` steps of a model with so many parameters. Collective.
 
         Raises:
             SetupError: the disk has no room for it.
         """
-        self._path.mkdir(exist_ok=True)
+        self._path.mkdir(parents=True, exist_ok=True)
         require_room(self._path, parameters * _BYTES_PER_PARAMETER)
         begin = self._together()
         with self._telling("saving", step), full_disk_named(self._path):

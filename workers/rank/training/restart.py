@@ -1,14 +1,17 @@
-"""One rank of a restart check. Where no checkpoint lies: train, save, go on. Where one lies: load it and go on from there.
+"""One rank of a restart check. In the first launch: train, save, go on. In the second: load and go on from there.
 
-The agent launches twice over one trial directory, so whoever loads is a new process.
+The agent launches twice over one trial directory, so whoever loads is a new process. Which launch it is, the order says: a
+file that one rank writes need not be there yet for a rank of another host, and then half of them would load.
 """
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from shardtune.api_schemas.leases import RestartTask
 from shardtune.api_schemas.measurements import RankReport
 from shardtune.api_schemas.restart import RestartPlan
+from shardtune.workers.launch import CHECKPOINT, RESUMES
 from shardtune.workers.rank.measure import memory
 from shardtune.workers.rank.strategies.base import Setting, Trainer
 from shardtune.workers.rank.training.checkpoint_folder import CheckpointFolder
@@ -40,9 +43,9 @@ def run(task: RestartTask, built: Built, folder: Path, progress: ProgressFile) -
         NumericsError: loss or norm is not finite.
     """
     place = built.setting.place
-    checkpoint = CheckpointFolder(folder / FOLDER, place, progress)
+    checkpoint = CheckpointFolder(Path(os.environ.get(CHECKPOINT, folder / FOLDER)), place, progress)
     loop = RestartLoop(built.trainer.parameter_checksum, built.setting, built.step, progress)
-    if checkpoint.is_whole:
+    if RESUMES in os.environ:
         part = checkpoint.load(built.trainer)
         loop.go_on_at(part.step)
     else:

@@ -130,6 +130,7 @@ def run_trial(recorder: ScriptRecorder, task: TrialTask, place: Place, folder: P
     trial = adapter.ScriptTrial(
         recorder, task.config, task.workload, recorder.accumulation, _options(task), place.device
     )
+    mesh.use_loopback(place)
     with counted(recorder.wait):
         _run(folder, place.rank, trial)
     if not recorder.complete:
@@ -150,6 +151,7 @@ def run_profile(task: ProfileTask, folder: Path) -> None:
     trial = adapter.ScriptTrial(
         _ProfileRecorder(folder), _PROFILE_CONFIG, task.workload, task.workload.global_batch, _options(task), device
     )
+    mesh.use_loopback(Place.from_environment("cpu"))
     _run(folder, 0, trial)
     if not (folder / "profile.json").exists():
         raise adapter.AdapterError("the script ended without trial.prepare(model); call it on the plain model")
@@ -166,8 +168,6 @@ def _run(folder: Path, rank: int, trial: adapter.ScriptTrial) -> None:
     adapter.hand_in(trial)
     sys.argv = [path, *command["arguments"]]
     sys.path.insert(0, str(Path(path).parent))
-    # gloo otherwise resolves the host name, which need not be resolvable.
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     faulthandler.dump_traceback_later(_SILENT_S)
     note = folder / f"forked_{rank}.txt"
     try:

@@ -1,8 +1,8 @@
 """Forking ranks safely: whether this process may, what a child must do first, and how it is ended."""
 
 import os
+import select
 import signal
-import socket
 import sys
 import time
 import traceback
@@ -12,11 +12,13 @@ from typing import NoReturn
 
 import torch
 
-from shardtune.workers.rank import main
+from shardtune.workers.launch import Program
 from shardtune.workers.rank.place import device_kind
-from shardtune.workers.rank.process import parent_death
+from shardtune.workers.rank.process import parent_death, store
+from shardtune.workers.rank.programs import PROGRAMS
 
 _PROBE_TIMEOUT_S = 60.0
+_STORE_TIMEOUT_S = 20.0
 
 
 def probe() -> tuple[bool, str | None]:
@@ -44,34 +46,49 @@ def _use_torch() -> int:
     return 0 if float((ones @ ones).sum()) == 512.0**3 else 1
 
 
-def environment(rank: int, world_size: int, port: int) -> dict[str, str]:
-    """What torchrun would set for a rank of one node."""
-    return {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(world_size),
-        "LOCAL_WORLD_SIZE": str(world_size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }
-
-
-def become_rank(folder: Path, rank: int, environment: dict[str, str], host: int) -> NoReturn:
+def become_rank(folder: Path, program: Program, environment: dict[str, str], host: int) -> NoReturn:
     """In the child: cut what ties it to the host's work, then run the rank and end without the host's clean-up."""
 
     def run() -> int:
-        parent_death.tie_to_parent(host)
-        os.setpgid(0, 0)
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        log = os.open(folder / f"rank_{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
+        _leave_host(host, folder / f"rank_{environment['RANK']}.log")
         os.environ.update(environment)
-        return main.run(folder)
+        return PROGRAMS[program](folder)
 
     _exit_with(run)
+
+
+def _leave_host(host: int, log_path: Path) -> None:
+    parent_death.tie_to_parent(host)
+    os.setpgid(0, 0)
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+
+
+def fork_store(folder: Path, ports: range) -> tuple[int, str]:
+    """A child in which ranks meet: its pid and its port, or in words why there is none."""
+    host = os.getpid()
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+
+        def run() -> int:
+            _leave_host(host, folder / "store.log")
+            try:
+                store.serve(folder, ports, lambda port: os.write(write, str(port).encode()))
+            except store.PortsTaken as error:
+                os.write(write, str(error).encode())
+            return 1
+
+        _exit_with(run)
+    os.close(write)
+    lead_group(pid)
+    said = os.read(read, 1000).decode() if select.select([read], [], [], _STORE_TIMEOUT_S)[0] else ""
+    os.close(read)
+    return pid, said or f"the store did not start; see {folder / 'store.log'}"
 
 
 def _exit_with(function: Callable[[], int]) -> NoReturn:
@@ -101,10 +118,3 @@ def kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
     except ProcessLookupError:
         return
-
-
-def free_port() -> int:
-    """For whatever reads MASTER_PORT; the ranks of one node meet at a file."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

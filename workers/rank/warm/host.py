@@ -20,7 +20,8 @@ from typing import Any
 import cpuinfo  # type: ignore[import-untyped]
 import transformers
 
-from shardtune.api_schemas.leases import ProfileTask, Task
+from shardtune.api_schemas.leases import Task
+from shardtune.workers.launch import Launch
 from shardtune.workers.rank import trial_dir
 from shardtune.workers.rank.measure.dtypes import native_on_cpu
 from shardtune.workers.rank.process import cpu_adam, deadline, parent_death
@@ -43,9 +44,10 @@ LATE_IMPORTS = (
 class Host:
     """Reads orders from one descriptor and writes events to another.
 
-    Orders: `{"launch": dir, "world_size": n}` and `{"kill": dir}`; end of input kills everything and ends the host.
-    Events: `ready` once; `started` with the pids; `exited` per rank with its exit code (negative: the signal);
-    `refused` with a reason, for a launch that cannot be. One launch at a time.
+    Orders: `{"store": dir, "ports": [first, stop]}`, where ranks of several hosts are to meet here; `{"launch": dir, "as": a
+    Launch}`; `{"kill": dir}`. End of input kills everything and ends the host.
+    Events: `ready` once; `store` with its port, and `closed` when it has ended; `started` with the pids; `exited` per rank with
+    its exit code (negative: the signal); `refused` with a reason, for what cannot be. One launch at a time.
     """
 
     def __init__(self, orders: int, events: int) -> None:
@@ -55,6 +57,8 @@ class Host:
         self._folder: str | None = None
         self._ranks: dict[int, int] = {}
         """Rank by pid, of the launch in progress."""
+        self._store: int | None = None
+        """Pid of the process in which its ranks meet, where that is here."""
 
     def run(self) -> None:
         """Serve until the input ends."""
@@ -81,7 +85,7 @@ class Host:
             selector.register(wakeup_read, selectors.EVENT_READ)
             open_ = True
             while open_:
-                for key, _ in selector.select(timeout=_DEADLINE_POLL_S if self._ranks else None):
+                for key, _ in selector.select(timeout=None if self._folder is None else _DEADLINE_POLL_S):
                     if key.fd == wakeup_read:
                         os.read(wakeup_read, 4096)
                     else:
@@ -98,55 +102,77 @@ class Host:
         *lines, self._unread = (self._unread + chunk).split(b"\n")
         for line in filter(None, lines):
             order = json.loads(line)
-            if "launch" in order:
-                self._launch(order["launch"], int(order.get("world_size", 1)))
+            if "store" in order:
+                self._open_store(order["store"], range(*order["ports"]))
+            elif "launch" in order:
+                self._launch(order["launch"], Launch.model_validate(order["as"]))
             elif order.get("kill") == self._folder:
                 self._kill_all()
         return bool(chunk)
 
-    def _launch(self, folder: str, world_size: int) -> None:
-        if self._folder is not None:
-            self._tell({"event": "refused", "dir": folder, "reason": f"{self._folder} still runs; kill it first"})
-            return
-        try:
-            task = trial_dir.read_task(Path(folder))
-        except (OSError, ValueError) as error:
-            self._tell({"event": "refused", "dir": folder, "reason": str(error)})
-            return
-        self._folder = folder
-        preload(task)
-        if cpu_adam.needed(task):
-            cpuinfo.get_cpu_info()
-        self._fork_ranks(folder, 1 if isinstance(task, ProfileTask) else world_size)
+    def _is_free(self, folder: str) -> bool:
+        """Refuses where another launch is in progress; what was just killed may not have been noticed yet."""
+        self._reap()
+        if self._folder in (None, folder) and not self._ranks:
+            return True
+        self._tell({"event": "refused", "dir": folder, "reason": f"{self._folder} still runs; kill it first"})
+        return False
 
-    def _fork_ranks(self, folder: str, world_size: int) -> None:
+    def _open_store(self, folder: str, ports: range) -> None:
+        if not self._is_free(folder):
+            return
+        pid, said = forking.fork_store(Path(folder), ports)
+        if said.isdecimal():
+            self._folder, self._store = folder, pid
+            self._tell({"event": "store", "dir": folder, "port": int(said)})
+        else:
+            forking.kill_group(pid)
+            self._tell({"event": "refused", "dir": folder, "reason": said})
+
+    def _launch(self, folder: str, launch: Launch) -> None:
+        if not self._is_free(folder):
+            return
+        if launch.program == "trial":
+            try:
+                task = trial_dir.read_task(Path(folder))
+            except (OSError, ValueError) as error:
+                self._tell({"event": "refused", "dir": folder, "reason": str(error)})
+                return
+            preload(task)
+            if cpu_adam.needed(task):
+                cpuinfo.get_cpu_info()
+        self._folder = folder
+        self._fork_ranks(folder, launch)
+
+    def _fork_ranks(self, folder: str, launch: Launch) -> None:
         (Path(folder) / "store").unlink(missing_ok=True)
-        port = forking.free_port()
         host = os.getpid()
         # What the children share is never written to, so that its pages stay shared.
         gc.collect()
         gc.freeze()
-        for rank in range(world_size):
-            environment = forking.environment(rank, world_size, port)
+        for local_rank in range(launch.ranks):
             pid = os.fork()
             if pid == 0:
-                forking.become_rank(Path(folder), rank, environment, host)
+                forking.become_rank(Path(folder), launch.program, launch.variables(local_rank), host)
             forking.lead_group(pid)
-            self._ranks[pid] = rank
+            self._ranks[pid] = launch.first_rank + local_rank
         self._tell({"event": "started", "dir": folder, "pids": list(self._ranks)})
 
     def _reap(self) -> None:
         for pid, code in _ended_children():
+            if pid == self._store:
+                self._store = None
+                self._tell({"event": "closed", "dir": self._folder})
             # As process 1 of a namespace we also inherit what ranks leave behind.
             if pid in self._ranks:
                 # A rank may have left children of its own, such as compiler processes.
                 forking.kill_group(pid)
                 self._tell({"event": "exited", "dir": self._folder, "rank": self._ranks.pop(pid), "code": code})
-        if not self._ranks:
+        if not self._ranks and self._store is None:
             self._folder = None
 
     def _kill_all(self) -> None:
-        for pid in self._ranks:
+        for pid in (*self._ranks, *([] if self._store is None else [self._store])):
             forking.kill_group(pid)
 
     def _tell(self, event: dict[str, Any]) -> None:

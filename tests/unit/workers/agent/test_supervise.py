@@ -14,6 +14,7 @@ from shardtune.api_schemas.measurements import Progress
 from shardtune.service.cli.parent_death import dies_with_parent
 from shardtune.workers.agent.supervise import RunLimits, _Watch, supervise
 from shardtune.workers.clock import now_s
+from shardtune.workers.launch import Launch
 from shardtune.workers.launchers.base import LaunchFailed
 from shardtune.workers.launchers.parent_death import PID_NAMESPACE
 from shardtune.workers.launchers.processes import MARK, kill_marked, marked
@@ -29,7 +30,7 @@ def never():
 
 def run(launcher, directory, limits=LONG, interrupted=never):
     launcher.prepare(lambda: False)
-    return supervise(launcher, directory, 2, limits, interrupted)
+    return supervise(launcher, directory, Launch.of(2), limits, interrupted)
 
 
 @pytest.mark.parametrize("start", ["warm", "cold"])
@@ -97,7 +98,7 @@ def test_what_a_rank_left_behind_is_ended_but_the_host_stays_warm(warm, director
     ended = run(launcher, directory)
     assert [exit.code for exit in ended.exits] == [0, 0]
     assert marked(mark) == helpers
-    assert len(supervise(launcher, directory, 2, LONG, never).exits) == 2
+    assert len(supervise(launcher, directory, Launch.of(2), LONG, never).exits) == 2
 
 
 def test_a_host_that_does_not_obey_is_ended_with_its_ranks(warm, directory, mark):
@@ -126,6 +127,7 @@ def test_a_host_that_finds_forking_unsafe_says_so(warm, mark):
 _AGENT = """
 import os, sys
 from pathlib import Path
+from shardtune.workers.launch import Launch
 from shardtune.workers.launchers.warm import WarmLauncher
 from shardtune.workers.launchers.cold import ColdLauncher
 kind, mark, directory, *command = sys.argv[1:]
@@ -134,7 +136,7 @@ if kind == "warm":
 else:
     launcher = ColdLauncher(os.environ, mark, command)
 launcher.prepare(lambda: False)
-launcher.launch(Path(directory), 2)
+launcher.launch(Path(directory), Launch.of(2))
 while True:
     launcher.wait(1)
 """

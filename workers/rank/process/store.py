@@ -1,0 +1,59 @@
+"""A process in which the ranks of several hosts meet: torch's store, for one launch.
+
+It is nobody's rank, so it outlives rank 0; whoever started it ends it. `python -m shardtune.workers.rank.process.store
+FOLDER FIRST STOP` prints its port; the warm host forks it instead.
+"""
+
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
+
+from shardtune.workers.rank.process import deadline, parent_death
+
+
+class PortsTaken(Exception):
+    """No port of the range is free on this host."""
+
+
+def serve(folder: Path, ports: range, announce: Callable[[int], object]) -> NoReturn:
+    """Serve on the first port that is free (0: the kernel chooses), and say which; ends with the trial's deadline at the latest.
+
+    Raises:
+        PortsTaken: none is.
+    """
+    deadline.hold(folder)
+    store = _listen(ports)
+    announce(store.port)
+    while True:
+        signal.pause()
+
+
+def _listen(ports: range) -> TCPStore:
+    for port in ports:
+        try:
+            return TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+        except dist.DistNetworkError:
+            continue
+    raise PortsTaken(
+        f"meet_ports ({ports.start}-{ports.stop - 1}): none is free on this host; end what uses them, or give other ports"
+    )
+
+
+def main() -> int:
+    """As a process of its own, for ranks that are started cold."""
+    parent_death.tie_to_parent()
+    folder, first, stop = sys.argv[1:]
+    try:
+        serve(Path(folder), range(int(first), int(stop)), lambda port: print(port, flush=True))
+    except PortsTaken as error:
+        print(error, flush=True)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

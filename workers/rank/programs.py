@@ -1,0 +1,11 @@
+"""What a launched rank may run, by the name its launcher says."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from shardtune.workers.launch import Program
+from shardtune.workers.rank import main
+from shardtune.workers.rank.measure import hardware
+
+PROGRAMS: Mapping[Program, Callable[[Path], int]] = {"trial": main.run, "hardware": hardware.run}
+"""Each runs in a folder as the rank that the environment names, and returns the exit code."""

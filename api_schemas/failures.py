@@ -30,6 +30,8 @@ class FailureKind(StrEnum):
     """The run took longer than its hard deadline."""
     WORKER_LOST = "worker_lost"
     """The worker stopped renewing its lease."""
+    NODE_LOST = "node_lost"
+    """One of a worker's several hosts was lost under the run."""
     DEVICE = "device"
     """The hardware was not fit to measure on: another process on the GPU, throttling, a memory or driver error, a slow rank."""
     SUSPECT = "suspect"

@@ -7,6 +7,7 @@ from pydantic import Field
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.conditions import Conditions
 from shardtune.api_schemas.failures import Failure
+from shardtune.api_schemas.names import ONE_LINE
 from shardtune.api_schemas.workload import MOST_SAMPLES
 
 MOST_GIB, MOST_STEPS, MOST_TIMES, MOST_RECORDS = 1e6, 10**9, 5000, 1000
@@ -70,6 +71,16 @@ class RankFigures(Schema):
     memory: Memory
 
 
+class NodeFigures(Schema):
+    """What the ranks of one host measured: time of the slowest, memory of the fullest."""
+
+    host: str = Field(max_length=200, pattern=ONE_LINE)
+    first_rank: int
+    ranks: int
+    step_time_s: float | None
+    memory: Memory
+
+
 class Measurement(Schema):
     """The result of one complete run. Time is the slowest rank's, memory the maximum over ranks."""
 
@@ -91,6 +102,8 @@ class Measurement(Schema):
     """Seconds of each warm-up step, slowest rank; the recorded first steps come before them."""
     ranks: tuple[RankFigures, ...] = Field(default=(), max_length=64)
     """Rank by rank; of more than 64 ranks the first 64."""
+    nodes: tuple[NodeFigures, ...] = Field(default=(), max_length=1000)
+    """Host by host, where there are several."""
     trajectory: tuple[StepRecord, ...] = Field(max_length=MOST_RECORDS)
     losses: tuple[float, ...] = Field(max_length=MOST_TIMES)
     """Loss of every step in order, trajectory steps first."""
@@ -129,10 +142,10 @@ class RankReport(Schema):
     rank: int
     status: Literal["complete", "failed"]
     failure: Failure | None = None
-    first_forward_at_s: float | None = None
-    """On CLOCK_BOOTTIME, which all processes of a host share."""
-    steps_ended_at_s: float | None = None
-    """On the same clock, after the last timed window."""
+    first_forward_s: float | None = None
+    """Since the rank's own host was told to start it; None where nobody said when that was."""
+    steps_ended_s: float | None = None
+    """The same, after the last timed window."""
     cpu_s: float | None = None
     """CPU time of the rank's process over its life, all threads."""
     pace_s: float | None = None

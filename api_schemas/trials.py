@@ -100,6 +100,7 @@ class AttemptEnd(StrEnum):
     NO_PROGRESS = "no_progress"
     DEADLINE = "deadline"
     WORKER_LOST = "worker_lost"
+    NODE_LOST = "node_lost"
     DEVICE = "device"
     SUSPECT = "suspect"
     SETUP = "setup"

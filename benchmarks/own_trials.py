@@ -32,6 +32,7 @@ from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.workers.agent.attempt import Workplace, attempt
 from shardtune.workers.agent.supervise import RunLimits
 from shardtune.workers.launchers.local import LocalLauncher
+from shardtune.workers.machine.conditions import HostObserver
 from shardtune.workers.machine.inventory import Libraries, find_gpus, fingerprint
 from shardtune.workers.trial_dir import TrialDir
 
@@ -47,7 +48,9 @@ _LIMITS = RunLimits(deadline_s=240, no_progress_s=200)
 def workplace(folder: Path, ranks: int = 4) -> Iterator[Workplace]:
     """A warm host of so many CPU ranks at most; one thread each, as on a machine that others use."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "CUDA_VISIBLE_DEVICES": ""}
-    launcher = LocalLauncher(environment, f"own-trials-{os.getpid()}", folder / "host.log", 600)
+    launcher = LocalLauncher(
+        environment, f"own-trials-{os.getpid()}", folder / "host.log", 600, observer=HostObserver(None)
+    )
     try:
         versions = launcher.prepare(lambda: False).versions
         found = fingerprint(find_gpus().first(2), Libraries().updated(versions))

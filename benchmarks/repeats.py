@@ -25,6 +25,7 @@ from shardtune.api_schemas.workload import RECIPES, Workload
 from shardtune.workers.agent.attempt import Workplace, attempt
 from shardtune.workers.agent.supervise import RunLimits
 from shardtune.workers.launchers.local import LocalLauncher
+from shardtune.workers.machine.conditions import HostObserver
 from shardtune.workers.machine.inventory import Libraries, find_gpus, fingerprint
 from shardtune.workers.trial_dir import TrialDir
 
@@ -77,7 +78,11 @@ def read(path: Path = DATA) -> list[Repeat]:
 def record(name: str, minutes: float, path: Path, folder: Path) -> None:
     """Run rounds until the time is used, and append their rows."""
     launcher = LocalLauncher(
-        {**os.environ, "PYTHONUNBUFFERED": "1"}, f"repeats-{os.getpid()}", folder / "host.log", 1200
+        {**os.environ, "PYTHONUNBUFFERED": "1"},
+        f"repeats-{os.getpid()}",
+        folder / "host.log",
+        1200,
+        observer=HostObserver(None),
     )
     try:
         versions = launcher.prepare(lambda: False).versions

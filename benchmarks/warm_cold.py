@@ -24,7 +24,7 @@ from shardtune.api_schemas.measurements import RankReport
 from shardtune.api_schemas.search_space import BACKENDS
 from shardtune.workers.agent.supervise import RunLimits, supervise
 from shardtune.workers.clock import now_s
-from shardtune.workers.launch import Launch
+from shardtune.workers.launch import LAUNCHED, Launch
 from shardtune.workers.launchers.operators import BUILD_COMMAND
 from shardtune.workers.launchers.warm import WarmLauncher
 from shardtune.workers.trial_dir import TrialDir
@@ -49,8 +49,8 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
 _ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 _LIMIT_S = 120.0
 
-Start = Callable[[TrialDir], tuple[float, float]]
-"""Runs the task of a trial directory; returns when it was launched and when its last process was gone."""
+Start = Callable[[TrialDir], float]
+"""Runs the task of a trial directory; returns the seconds from its launch to the end of its last process."""
 
 
 def task(strategy: dict[str, Any]) -> TrialTask:
@@ -76,35 +76,35 @@ def task(strategy: dict[str, Any]) -> TrialTask:
 def warm_start(launcher: WarmLauncher) -> Start:
     """By the warm host, as the worker does it."""
 
-    def start(directory: TrialDir) -> tuple[float, float]:
-        ended = supervise(launcher, directory, Launch.of(RANKS), RunLimits(_LIMIT_S, _LIMIT_S), lambda: None)
-        return ended.started_at_s, ended.started_at_s + ended.elapsed_s
+    def start(directory: TrialDir) -> float:
+        return supervise(launcher, directory, Launch.of(RANKS), RunLimits(_LIMIT_S, _LIMIT_S), lambda: None).elapsed_s
 
     return start
 
 
-def cold_start(directory: TrialDir) -> tuple[float, float]:
+def cold_start(directory: TrialDir) -> float:
     """By torchrun, one fresh interpreter per rank."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
     command += ["-m", "shardtune.workers.rank", str(directory.path)]
     began_s = now_s()
     with (directory.path / "torchrun.log").open("wb") as log:
         # A rank that could not leave its peers in time ends by SIGALRM after its report, which torchrun calls a failure.
-        subprocess.run(command, env=_ENVIRONMENT, stdout=log, stderr=log, timeout=_LIMIT_S, check=False)
-    return began_s, now_s()
+        environment = {**_ENVIRONMENT, LAUNCHED: str(began_s)}
+        subprocess.run(command, env=environment, stdout=log, stderr=log, timeout=_LIMIT_S, check=False)
+    return now_s() - began_s
 
 
 def overhead_s(start: Start, folder: Path, trial: TrialTask) -> float:
     """Seconds of one run before its first forward and after its last step."""
     folder.mkdir()
     (folder / "task.json").write_text(trial.model_dump_json())
-    began_s, gone_s = start(TrialDir(folder))
+    took_s = start(TrialDir(folder))
     reports = [RankReport.model_validate_json((folder / f"rank_{rank}.json").read_bytes()) for rank in range(RANKS)]
-    firsts = [report.first_forward_at_s for report in reports if report.first_forward_at_s is not None]
-    lasts = [report.steps_ended_at_s for report in reports if report.steps_ended_at_s is not None]
+    firsts = [report.first_forward_s for report in reports if report.first_forward_s is not None]
+    lasts = [report.steps_ended_s for report in reports if report.steps_ended_s is not None]
     if len(firsts) < RANKS or len(lasts) < RANKS:
         raise SystemExit(f"a run failed: {[report.failure for report in reports]}")
-    return max(firsts) - began_s + gone_s - max(lasts)
+    return max(firsts) + took_s - max(lasts)
 
 
 def measure(repeats: int, folder: Path) -> dict[str, dict[str, list[float]]]:

@@ -128,7 +128,7 @@ def run_agent(settings: WorkerSettings, options: argparse.Namespace) -> int:
     """Serve trials until interrupted."""
     allowed = Allowed.of(settings.allowed_models, settings.allowed_scripts)
     interrupt = Interrupt().install()
-    with device_hold.hold(settings, settings.ranks) as (gpus, launcher, watch):
+    with device_hold.hold(settings, settings.ranks) as (gpus, launcher):
         probe = LibraryProbe.start(gpus, ranks_of(gpus, settings.ranks))
         prepared = device_hold.prepare(settings, launcher, interrupt)
         if interrupt or prepared is None:
@@ -145,7 +145,6 @@ def run_agent(settings: WorkerSettings, options: argparse.Namespace) -> int:
             peak_flops=offered.peak_flops,
             matmul_flops=offered.matmul_flops,
             min_free_gib=settings.min_free_gib,
-            devices=watch,
             allowed=allowed,
         )
         client = WorkerClient(settings.service, keys=options.keys, proxy=settings.proxy)
@@ -164,7 +163,7 @@ def run_trial(settings: WorkerSettings, options: argparse.Namespace) -> int:
     allowed.check(task.model)
     ranks = None if task.kind == "profile" else task.cluster.world_size
     interrupt = Interrupt().install()
-    with device_hold.hold(settings, ranks) as (gpus, launcher, watch):
+    with device_hold.hold(settings, ranks) as (gpus, launcher):
         # One trial: it builds what it needs, and most need nothing.
         prepared = device_hold.prepare(settings.model_copy(update={"build_operators": False}), launcher, interrupt)
         if interrupt or prepared is None:
@@ -178,11 +177,9 @@ def run_trial(settings: WorkerSettings, options: argparse.Namespace) -> int:
             ranks=ranks or 1,
             peak_flops=figures(found.gpu).peak_bf16_flops,
             min_free_gib=settings.min_free_gib,
-            devices=watch,
             allowed=allowed,
         )
-        if watch is not None:
-            watch.require_fit(lambda: bool(interrupt))
+        launcher.require_fit(lambda: bool(interrupt))
         attempted = attempt(
             place,
             task,
@@ -218,7 +215,7 @@ def measure_hardware(settings: WorkerSettings, options: argparse.Namespace) -> i
     """Measure matrix products, copies, launches and collectives; the agent offers the result from its next start on."""
     interrupt = Interrupt().install()
     quick = settings.model_copy(update={"build_operators": False})
-    with device_hold.hold(settings, settings.ranks) as (gpus, launcher, _):
+    with device_hold.hold(settings, settings.ranks) as (gpus, launcher):
         libraries = LibraryProbe.start(gpus).result()
         if device_hold.prepare(quick, launcher, interrupt) is None:
             return INTERRUPTED

@@ -26,7 +26,8 @@ log = logging.getLogger(__name__)
 _SAME_END = 2
 """A platform fault is retried once; the same end twice is final."""
 _SAME_END_OF_STUDY = 3
-"""For the profile and fresh runs a lost worker counts less: the study (or a measured trial) hangs on them."""
+"""For the profile and fresh runs a lost worker counts less: the study (or a measured trial) hangs on them. A lost node never
+counts by itself: only all tries together end the run."""
 _MOST_TRIES = 4
 """Whatever the ends: a run that never ends the same way twice is not retried forever."""
 
@@ -71,7 +72,7 @@ def next_state(
         # Building on the meta device is deterministic: a second attempt would crash alike.
         return TrialState.FAILED
     lenient = purpose != RunPurpose.SEARCH and failure.kind is FailureKind.WORKER_LOST
-    allowed = _SAME_END_OF_STUDY if lenient else _SAME_END
+    allowed = _MOST_TRIES if failure.kind is FailureKind.NODE_LOST else _SAME_END_OF_STUDY if lenient else _SAME_END
     tries = [end for end in earlier if end != AttemptEnd.RELEASED]
     final = sum(end == ended.end for end in tries) + 1 >= allowed or len(tries) + 1 >= _MOST_TRIES
     return TrialState.FAILED if final else TrialState.WAITING

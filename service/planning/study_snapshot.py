@@ -142,7 +142,9 @@ def _warm(session: Session, system_study: SystemStudy | None) -> WarmStart | Non
 def _fresh(run: RunRow, promotion_round: int) -> FreshRun | None:
     if not _counts(run, promotion_round) or run.trial is None or run.block is None or run.measurement is None:
         return None
-    return FreshRun(run.trial.number, run.block, run.worker_id or "", run.measurement.tokens_per_s_per_gpu)
+    seen = run.measurement.conditions
+    hosts = frozenset(seen.hosts if seen is not None else ())
+    return FreshRun(run.trial.number, run.block, run.worker_id or "", run.measurement.tokens_per_s_per_gpu, hosts)
 
 
 def _restart(run: RunRow) -> RestartRun:

@@ -112,7 +112,7 @@ def test_what_a_checkpoint_lacks_is_noticed(tmp_path: Path, recipe: str) -> None
 
 
 def _judged(directory: TrialDir, task: RestartTask) -> Failure | None:
-    ended = Ended((RankExit(0, 0), RankExit(1, 0)), None, "", 0.0, 1.0, oom_killed=False)
+    ended = Ended((RankExit(0, 0), RankExit(1, 0)), None, "", 0.0, 1.0)
     measured = collect.outcome(task, directory, ended, None)
     assert isinstance(measured, RestartMeasurement), measured
     return restart.fault(measured, task.trial.workload.recipe)

@@ -6,7 +6,7 @@ block. What disturbs a run slows it down, so only the faster half of a candidate
 that is left then runs in pairs with the baseline, until `tuner.verdict.paired_test` knows. The pairs alone make the verdict: they
 had no part in any choice, so there is a single comparison to protect however many candidates there were.
 
-Everything follows from the stored runs. Blocks whose runs were on different workers are left out.
+Everything follows from the stored runs. Blocks whose runs were on different workers, or on other hosts of one, are left out.
 """
 
 import math
@@ -37,6 +37,8 @@ class FreshRun:
     block: int
     worker: str
     tokens_per_s_per_gpu: float
+    hosts: frozenset[str] = frozenset()
+    """Of the worker, on which it ran; a worker over several may be given others."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ class _Blocks:
 
     def take(self, arms: Sequence[int]) -> dict[int, float] | NextRun:
         """Log speeds of the next whole block by trial, or the run that it lacks."""
-        while len({run.worker for run in self._runs.get(self.block, ())}) > 1:
+        while len({(run.worker, run.hosts) for run in self._runs.get(self.block, ())}) > 1:
             self.block += 1
         speeds = {run.trial: math.log(run.tokens_per_s_per_gpu) for run in self._runs.get(self.block, ())}
         missing = [trial for trial in self._order() if trial in arms and trial not in speeds]

@@ -16,12 +16,9 @@ from shardtune.api_schemas.restart import RestartMeasurement
 from shardtune.workers.agent.collect import outcome
 from shardtune.workers.agent.restart_phases import run_to_end
 from shardtune.workers.agent.supervise import Ended, RunLimits
-from shardtune.workers.clock import now_s
 from shardtune.workers.config.allowlist import Allowed
 from shardtune.workers.launchers.base import Launcher, LaunchFailed
-from shardtune.workers.machine.conditions import judged, observe
-from shardtune.workers.machine.device_watch import DeviceWatch
-from shardtune.workers.machine.host_load import HostLook
+from shardtune.workers.machine.conditions import judged
 from shardtune.workers.trial_dir import DiskFull, TrialDir
 
 log = logging.getLogger(__name__)
@@ -35,11 +32,13 @@ class Workplace:
     launcher: Launcher
     fingerprint: Fingerprint
     ranks: int
-    """Most ranks a trial may have here."""
+    """Most ranks a trial may have here, on all hosts together."""
     peak_flops: float | None
     min_free_gib: float
-    devices: DeviceWatch | None = None
-    """Eyes on the GPUs; None for CPU ranks."""
+    nodes: int = 1
+    """Hosts; each has as many of the ranks."""
+    shared_dir: Path | None = None
+    """A folder that all of them see."""
     matmul_flops: Mapping[Dtype, float] = field(default_factory=dict)
     """Of one rank, as measured at the start; empty where nobody has."""
     allowed: Allowed = field(default_factory=Allowed)
@@ -52,13 +51,14 @@ class Attempted:
 
     result: Measurement | ModelProfile | RestartMeasurement | Failure
     elapsed_s: float
-    ranks: int
+    held: int
+    """Ranks."""
     log_tail: str | None
 
     @property
     def gpu_seconds(self) -> float:
-        """Wall seconds × ranks held."""
-        return self.elapsed_s * self.ranks
+        """Wall seconds × ranks held: those of the trial, or all of a gang's, whose other hosts wait."""
+        return self.elapsed_s * self.held
 
 
 def attempt(
@@ -74,36 +74,33 @@ def attempt(
         RanksAlive: ranks survived; the machine must take no further work.
     """
     ranks = 1 if isinstance(task, ProfileTask) else task.cluster.world_size
+    held = ranks if place.nodes == 1 else place.ranks
     try:
         _check_fits(task, place)
         _warn_of_emulation(task, place)
         directory = directory_of()
         if task.model.script is not None:
             directory.write_script(place.allowed.scripts[task.model.script])
-        before = HostLook.now()
-        ended = run_to_end(place.launcher, task, directory, ranks, limits, interrupted)
+        ended = run_to_end(place.launcher, task, directory, ranks, limits, interrupted, place.shared_dir)
     except (DiskFull, LaunchFailed, ValueError, OSError) as error:
         log.error("the run could not be started: %s", error)
-        return Attempted(Failure(kind=FailureKind.SETUP, message=str(error)[:4000]), 0.0, ranks, None)
+        return Attempted(Failure(kind=FailureKind.SETUP, message=str(error)[:4000]), 0.0, held, None)
     if ended.cause == "interrupted":
         directory.write_outcome("interrupted")
         return None
-    looks = place.devices.between(ended.started_at_s, now_s()) if place.devices else []
-    reports = [report(rank) for report in (directory.first_report, directory.report) for rank in range(ranks)]
-    conditions = observe(before, HostLook.now(), looks, reports)
-    log.info("meanwhile on this machine: %s", conditions.model_dump_json(exclude_none=True, exclude_defaults=True))
-    result = judged(task, outcome(task, directory, ended, place.peak_flops), conditions, place.peak_flops)
-    return _finished(result, directory, ended, ranks)
+    log.info("meanwhile: %s", ended.seen.model_dump_json(exclude_none=True, exclude_defaults=True))
+    result = judged(task, outcome(task, directory, ended, place.peak_flops), ended.seen, place.peak_flops)
+    return _finished(result, directory, ended, held)
 
 
 def _finished(
-    result: Measurement | ModelProfile | RestartMeasurement | Failure, directory: TrialDir, ended: Ended, ranks: int
+    result: Measurement | ModelProfile | RestartMeasurement | Failure, directory: TrialDir, ended: Ended, held: int
 ) -> Attempted:
     if not isinstance(result, Failure):
         directory.write_outcome("complete")
-        return Attempted(result, ended.elapsed_s, ranks, None)
+        return Attempted(result, ended.elapsed_s, held, None)
     directory.write_outcome(result.kind)
-    return Attempted(result, ended.elapsed_s, ranks, directory.log_tail(result.rank or 0))
+    return Attempted(result, ended.elapsed_s, held, directory.log_tail(result.rank or 0))
 
 
 def _warn_of_emulation(task: Task, place: Workplace) -> None:
@@ -124,9 +121,13 @@ def _check_fits(task: Task, place: Workplace) -> None:
             f"cluster.device ({task.cluster.device}) is not what this machine has ({place.fingerprint.device}); "
             "run the trial on a worker of that kind"
         )
-    if task.cluster.nodes > 1:
-        raise ValueError(f"cluster.nodes ({task.cluster.nodes}) must be 1 on a local worker")
-    if task.cluster.world_size > place.ranks:
+    if task.cluster.nodes > place.nodes:
         raise ValueError(
-            f"cluster.gpus_per_node ({task.cluster.world_size}) must not exceed this worker's ranks ({place.ranks})"
+            f"cluster.nodes ({task.cluster.nodes}) must not exceed this worker's hosts ({place.nodes}); start a worker over "
+            "as many with --launcher slurm or ray and --nodes"
+        )
+    here = place.ranks // place.nodes
+    if task.cluster.gpus_per_node > here:
+        raise ValueError(
+            f"cluster.gpus_per_node ({task.cluster.gpus_per_node}) must not exceed this worker's ranks of a host ({here})"
         )

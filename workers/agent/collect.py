@@ -4,18 +4,18 @@ Decides by structured reports, exit codes and kernel counters only; no log is ev
 """
 
 import math
-import signal
 import statistics
 from collections.abc import Iterable, Sequence
 
+from shardtune.api_schemas.conditions import NodeConditions
 from shardtune.api_schemas.failures import Failure, FailureKind
 from shardtune.api_schemas.leases import ProfileTask, Task, TrialTask
-from shardtune.api_schemas.measurements import Measurement, Memory, RankFigures, RankReport
+from shardtune.api_schemas.measurements import Measurement, Memory, NodeFigures, RankFigures, RankReport
 from shardtune.api_schemas.models import ModelProfile
 from shardtune.api_schemas.restart import RestartMeasurement
 from shardtune.api_schemas.workload import gradient_accumulation
+from shardtune.workers.agent.failures import crash, first_failure
 from shardtune.workers.agent.supervise import Ended
-from shardtune.workers.launchers.base import RankExit
 from shardtune.workers.trial_dir import TrialDir
 
 # 97.5 % quantiles of Student's t for 1, 2, … degrees of freedom (any table of the distribution); beyond, the normal one
@@ -29,15 +29,6 @@ _T975 = (
 _MOST_RANKS = 64
 """Whose own figures are kept: more say nothing new, and a measurement stays small."""
 
-_EXPLAINED = {FailureKind.OOM, FailureKind.OVER_LIMIT, FailureKind.ILLEGAL, FailureKind.NUMERICS, FailureKind.SETUP}
-
-_CAUSE_KIND = {
-    "deadline": FailureKind.DEADLINE,
-    "no_progress": FailureKind.NO_PROGRESS,
-    "host_lost": FailureKind.RANK_LOST,
-    "interrupted": FailureKind.WORKER_LOST,
-}
-
 
 def outcome(
     task: Task, directory: TrialDir, ended: Ended, peak_flops: float | None
@@ -47,7 +38,7 @@ def outcome(
     if failure is not None:
         return failure
     if isinstance(task, ProfileTask):
-        return directory.profile() or _crash("the profile task ended without a profile", rank=0, exit_code=0)
+        return directory.profile() or crash("the profile task ended without a profile", rank=0, exit_code=0)
     reports = _all_there([directory.report(rank) for rank in range(task.cluster.world_size)])
     if isinstance(reports, Failure):
         return reports
@@ -62,7 +53,7 @@ def _all_there(reports: Sequence[RankReport | None]) -> Sequence[RankReport] | F
     if len(complete) == len(reports):
         return complete
     rank = reports.index(None)
-    return _crash(f"rank {rank} ended without a report", rank=rank, exit_code=0)
+    return crash(f"rank {rank} ended without a report", rank=rank, exit_code=0)
 
 
 def restarted(before: Sequence[RankReport], after: Sequence[RankReport], ended: Ended) -> RestartMeasurement | Failure:
@@ -70,7 +61,7 @@ def restarted(before: Sequence[RankReport], after: Sequence[RankReport], ended: 
     saved = [report.checkpoint for report in before if report.checkpoint is not None]
     loaded = [report.checkpoint for report in after if report.checkpoint is not None]
     if len(saved) < len(before) or len(loaded) < len(after) or saved[0].step != loaded[0].step:
-        return _crash("the ranks did not say what they saved or loaded", rank=None, exit_code=0)
+        return crash("the ranks did not say what they saved or loaded", rank=None, exit_code=0)
     lives = [most(report.memory for report in life if report.memory is not None) for life in (before, after)]
     return RestartMeasurement(
         saved_at_step=saved[0].step,
@@ -98,7 +89,7 @@ def measurement(
     """Join the ranks' reports: time of the slowest, memory of the fullest, tokens counted here."""
     windows = [max(steps) for steps in zip(*(report.window_step_times_s for report in reports), strict=False)]
     if len(windows) < 2:
-        return _crash(f"the ranks timed {len(windows)} windows, too few for a measurement", rank=None, exit_code=0)
+        return crash(f"the ranks timed {len(windows)} windows, too few for a measurement", rank=None, exit_code=0)
     world_size = task.cluster.world_size
     step_time_s = statistics.median(windows)
     tokens_per_s_per_gpu = task.workload.tokens_per_step / step_time_s / world_size
@@ -111,8 +102,7 @@ def measurement(
             peak_allocated_gib=memory.peak_allocated_gib,
         )
     first = reports[0]
-    first_forward_s = _latest(report.first_forward_at_s for report in reports)
-    last_step_s = _latest(report.steps_ended_at_s for report in reports)
+    last_step_s = _latest(report.steps_ended_s for report in reports)
     return Measurement(
         tokens_per_s_per_gpu=tokens_per_s_per_gpu,
         step_time_s=step_time_s,
@@ -125,6 +115,7 @@ def measurement(
         window_step_times_s=tuple(windows),
         warmup_step_times_s=first.warmup_step_times_s,
         ranks=tuple(_figures(report) for report in reports[:_MOST_RANKS] if report.memory is not None),
+        nodes=tuple(_node_figures(node, reports) for node in ended.seen.nodes if len(ended.seen.nodes) > 1),
         trajectory=first.trajectory,
         losses=first.losses,
         gradient_accumulation=gradient_accumulation(task.workload.global_batch, task.config.micro_batch, world_size),
@@ -132,8 +123,8 @@ def measurement(
         is_steady=all(report.is_steady for report in reports),
         is_precise=half_width(windows) <= task.plan.target_half_width * statistics.fmean(windows),
         data_wait_share=_data_wait_share(reports, windows),
-        startup_s=None if first_forward_s is None else first_forward_s - ended.started_at_s,
-        teardown_s=None if last_step_s is None else ended.started_at_s + ended.elapsed_s - last_step_s,
+        startup_s=_latest(report.first_forward_s for report in reports),
+        teardown_s=None if last_step_s is None else ended.elapsed_s - last_step_s,
     )
 
 
@@ -143,6 +134,18 @@ def _figures(report: RankReport) -> RankFigures:
         rank=report.rank,
         step_time_s=statistics.median(own) if own else None,
         memory=report.memory or Memory(peak_allocated_gib=None),
+    )
+
+
+def _node_figures(node: NodeConditions, reports: Sequence[RankReport]) -> NodeFigures:
+    own = [_figures(report) for report in reports if node.has(report.rank)]
+    times = [figures.step_time_s for figures in own if figures.step_time_s is not None]
+    return NodeFigures(
+        host=node.host,
+        first_rank=node.first_rank,
+        ranks=node.ranks,
+        step_time_s=max(times, default=None),
+        memory=most(figures.memory for figures in own),
     )
 
 
@@ -184,66 +187,3 @@ def most(memories: Iterable[Memory]) -> Memory:
             for name in Memory.model_fields
         }
     )
-
-
-def first_failure(directory: TrialDir, ended: Ended) -> Failure | None:
-    """The failure to record, None when every rank ended well.
-
-    A rank that dies takes its peers with it, and they report errors of their own. So what explains itself comes
-    before a death by signal, that before a plain crash, and among equals the earliest counts.
-    """
-    found = [
-        (_precedence(failure), _when(directory, ended, exit), failure)
-        for exit in ended.exits
-        if (failure := _failure_of(directory, exit, ended.oom_killed)) is not None
-    ]
-    if found:
-        return min(found, key=lambda entry: entry[:2])[2]
-    if ended.cause is None:
-        return None
-    if ended.cause == "host_lost" and ended.oom_killed:
-        return Failure(kind=FailureKind.OOM, message="the kernel's out-of-memory killer ended the warm host")
-    return Failure(kind=_CAUSE_KIND[ended.cause], message=ended.detail[:4000])
-
-
-def _failure_of(directory: TrialDir, exit: RankExit, oom_killed: bool) -> Failure | None:
-    report = directory.report(exit.rank)
-    if report is not None and report.failure is not None:
-        return report.failure.model_copy(
-            update={"rank": exit.rank, "exit_code": report.failure.exit_code or exit.code or None}
-        )
-    if exit.code == 0 or (report is not None and report.status == "complete"):
-        # After a complete report only the interpreter's shutdown was left; what goes wrong there measures nothing.
-        return None
-    if exit.code > 0:
-        return _crash(f"rank {exit.rank} ended with exit code {exit.code} and without a report", exit.rank, exit.code)
-    if exit.code == -signal.SIGKILL and oom_killed:
-        message = f"the kernel's out-of-memory killer ended rank {exit.rank}"
-        return Failure(kind=FailureKind.OOM, message=message, rank=exit.rank, exit_code=exit.code)
-    message = f"rank {exit.rank} was ended by {_signal_name(-exit.code)}"
-    return Failure(kind=FailureKind.RANK_LOST, message=message, rank=exit.rank, exit_code=exit.code)
-
-
-def _precedence(failure: Failure) -> int:
-    if failure.kind in _EXPLAINED:
-        return 0
-    # SIGABRT is how NCCL's watchdog and C++ end their own process after a peer's death; nothing a peer does
-    # raises the other signals.
-    by_signal = failure.exit_code is not None and failure.exit_code < 0 and failure.exit_code != -signal.SIGABRT
-    return 1 if failure.kind == FailureKind.RANK_LOST and by_signal else 2
-
-
-def _when(directory: TrialDir, ended: Ended, exit: RankExit) -> tuple[float, int]:
-    """By report time where there is one, else by the order in which the ends were seen."""
-    return (directory.reported_at(exit.rank), ended.exits.index(exit))
-
-
-def _crash(message: str, rank: int | None, exit_code: int) -> Failure:
-    return Failure(kind=FailureKind.CRASH, message=message, rank=rank, exit_code=exit_code)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

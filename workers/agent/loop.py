@@ -73,8 +73,7 @@ class Agent:
                 if self._interrupt:
                     return
                 raise
-            if self._place.devices is not None:
-                self._place.devices.require_fit(lambda: bool(self._interrupt))
+            self._place.launcher.require_fit(lambda: bool(self._interrupt))
             self._notice_changes()
             sent_at_s = now_s()
             lease = self._lease()

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from shardtune.api_schemas.conditions import Conditions
 from shardtune.api_schemas.leases import RestartTask, Task
-from shardtune.workers.agent.collect import first_failure
+from shardtune.workers.agent.failures import first_failure
 from shardtune.workers.agent.supervise import Ended, RunLimits, supervise
 from shardtune.workers.clock import now_s
 from shardtune.workers.launch import Launch
@@ -71,5 +72,5 @@ def _twice(
         second,
         started_at_s=first.started_at_s,
         elapsed_s=second.started_at_s - first.started_at_s + second.elapsed_s,
-        oom_killed=first.oom_killed or second.oom_killed,
+        seen=Conditions.joined((first.seen, second.seen)),
     )

@@ -1,15 +1,15 @@
 """Run the ranks of one attempt to their end: launch, watch, kill. What the end means is `collect`'s business."""
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
+from shardtune.api_schemas.conditions import Conditions
 from shardtune.api_schemas.measurements import Progress
 from shardtune.workers.clock import now_s
 from shardtune.workers.launch import Launch
-from shardtune.workers.launchers.base import Launcher, RankExit
-from shardtune.workers.machine.oom_counter import oom_kills
+from shardtune.workers.launchers.base import Launcher, Lost, RankExit
 from shardtune.workers.trial_dir import TrialDir
 
 _POLL_S = 0.25
@@ -17,6 +17,8 @@ _SLOWER = 3
 """Than the step before it a step may be."""
 _MOST = 10
 """Times a limit that slow steps may have."""
+
+Cause = Literal["deadline", "no_progress", "host_lost", "node_lost", "interrupted"]
 
 
 @dataclass(frozen=True)
@@ -38,14 +40,14 @@ class Ended:
 
     exits: tuple[RankExit, ...]
     """Ranks that ended before we killed the rest, in the order they were seen."""
-    cause: Literal["deadline", "no_progress", "host_lost", "interrupted"] | None
+    cause: Cause | None
     """Why we ended the rest; None when all ended, or after one had failed."""
     detail: str
     started_at_s: float
     """On `clock.now_s`."""
     elapsed_s: float
-    oom_killed: bool
-    """The kernel's out-of-memory killer struck meanwhile."""
+    seen: Conditions = field(default_factory=Conditions)
+    """What each host saw meanwhile."""
 
 
 def supervise(
@@ -63,7 +65,6 @@ def supervise(
         LaunchFailed: nothing was started.
         RanksAlive: ranks survived SIGKILL.
     """
-    kills_before = oom_kills()
     started_s = now_s()
     watch = _Watch(launcher, directory, launch.ranks, limits, started_s)
     try:
@@ -74,13 +75,24 @@ def supervise(
         exits, elapsed_s = launcher.exits, now_s() - started_s
     finally:
         launcher.kill()
-    return Ended(exits, end.cause, end.detail, started_s, elapsed_s, oom_killed=oom_kills() > kills_before)
+    end = _with_lost_node(end, exits, launch.ranks, launcher.lost)
+    return Ended(exits, end.cause, end.detail, started_s, elapsed_s, launcher.seen())
 
 
 @dataclass(frozen=True)
 class _End:
-    cause: Literal["deadline", "no_progress", "host_lost", "interrupted"] | None
+    cause: Cause | None
     detail: str = ""
+
+
+def _with_lost_node(end: _End, exits: Sequence[RankExit], ranks: int, lost: Lost | None) -> _End:
+    """A host that died explains what its peers' ranks died of, and may be known only now. It neither takes back a result
+    that is complete, nor is it why a worker stops that was told to: whoever ends a worker ends its hosts too.
+    """
+    is_complete = len(exits) == ranks and all(exit.code == 0 for exit in exits)
+    if lost is None or not lost.is_node or is_complete or end.cause == "interrupted":
+        return end
+    return _End("node_lost", lost.message)
 
 
 class _Watch:
@@ -106,7 +118,7 @@ class _Watch:
         if all_ended:
             return _End(None)
         if self._launcher.lost is not None:
-            return _End("host_lost", f"the warm host ended with exit code {self._launcher.lost.code}")
+            return _End("host_lost", self._launcher.lost.message)
         if self._peers_had_their_time():
             return _End(None)
         return self._too_slow()

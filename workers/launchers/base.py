@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from shardtune.api_schemas.conditions import Conditions
 from shardtune.workers.launch import ANY_PORT, Launch
 
 
@@ -37,6 +38,16 @@ class RankExit:
     """Exit code; negative: ended by that signal."""
 
 
+@dataclass(frozen=True)
+class Lost:
+    """What a launcher lost under the ranks."""
+
+    message: str
+    """In words, such as `node n3 was silent for 6 s`."""
+    is_node: bool = False
+    """A whole host, which is no fault of what ran there; else a helper of the launcher's own."""
+
+
 class Launcher(Protocol):
     """Starts the ranks of one trial at a time. All calls come from the main thread."""
 
@@ -66,8 +77,8 @@ class Launcher(Protocol):
         """Ends of ranks since the launch, in the order they were seen."""
 
     @property
-    def lost(self) -> RankExit | None:
-        """The launcher's own helper died under the ranks (rank −1 and its exit code)."""
+    def lost(self) -> Lost | None:
+        """What died under the ranks of this launch; where that is a host, it may be known only after `kill`."""
 
     def kill(self) -> None:
         """End every process of the current launch and make sure of it; does nothing when none is left.
@@ -76,8 +87,42 @@ class Launcher(Protocol):
             RanksAlive: something survived.
         """
 
+    def seen(self) -> Conditions:
+        """What each host saw during the last launch, once it has been killed; nothing where nobody looks."""
+
+    def require_fit(self, give_up: Callable[[], bool]) -> None:
+        """Return once the devices of every host are whole and free; while no rank runs.
+
+        Raises:
+            DevicesUnfit: one is not, and will not be soon.
+        """
+
     def close(self) -> None:
         """`kill`, then end the launcher's own helpers."""
+
+
+class Observer(Protocol):
+    """Eyes on one host; see `workers.machine.conditions`."""
+
+    def require_fit(self, give_up: Callable[[], bool]) -> None:
+        """As the launcher's."""
+
+    def begin(self) -> None:
+        """Ranks start now."""
+
+    def seen(self, directory: Path, launch: Launch) -> Conditions:
+        """Since then; the ranks are gone."""
+
+
+class Unobserved:
+    """Of a launcher that only starts and ends ranks: whoever uses it looks at the host."""
+
+    def seen(self) -> Conditions:
+        """Nobody looks."""
+        return Conditions()
+
+    def require_fit(self, give_up: Callable[[], bool]) -> None:
+        """Nobody looks."""
 
 
 class LocalRanks(Launcher, Protocol):

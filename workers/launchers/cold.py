@@ -9,7 +9,7 @@ from pathlib import Path
 
 from shardtune.api_schemas.rank_environment import THREADS, threads_of
 from shardtune.workers.launch import ANY_PORT, Launch
-from shardtune.workers.launchers.base import LaunchFailed, Prepared, RankExit, RanksAlive
+from shardtune.workers.launchers.base import LaunchFailed, Lost, Prepared, RankExit, RanksAlive, Unobserved
 from shardtune.workers.launchers.processes import DYING_S, MARK, PYTHON, kill_marked, kill_quietly, start_child
 
 RANK_COMMAND = (*PYTHON, "-m", "shardtune.workers.rank")
@@ -18,7 +18,7 @@ _STORE_S = 120.0
 """For an interpreter that imports torch."""
 
 
-class ColdLauncher:
+class ColdLauncher(Unobserved):
     """Starts `COMMAND TRIAL_DIR PROGRAM` once per rank."""
 
     def __init__(
@@ -38,7 +38,7 @@ class ColdLauncher:
         return tuple(self._exits)
 
     @property
-    def lost(self) -> RankExit | None:
+    def lost(self) -> Lost | None:
         """There is no helper to lose."""
         return None
 

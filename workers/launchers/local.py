@@ -4,9 +4,10 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from shardtune.api_schemas.conditions import Conditions
 from shardtune.workers.launch import ANY_PORT, Launch
 from shardtune.workers.launchers import operators
-from shardtune.workers.launchers.base import Prepared, RankExit
+from shardtune.workers.launchers.base import Lost, Observer, Prepared, RankExit
 from shardtune.workers.launchers.cold import RANK_COMMAND, ColdLauncher
 from shardtune.workers.launchers.processes import DYING_S, kill_marked
 from shardtune.workers.launchers.warm import HOST_COMMAND, ForkUnsafe, WarmLauncher
@@ -26,10 +27,15 @@ class LocalLauncher:
         cold: bool = False,
         dying_s: float = DYING_S,
         commands: tuple[Sequence[str], Sequence[str]] = (HOST_COMMAND, RANK_COMMAND),
+        observer: Observer | None = None,
     ):
-        """`dying_s`: how long killed ranks may take to be gone. `commands`: of the warm host and of a cold rank."""
+        """`dying_s`: how long killed ranks may take to be gone. `commands`: of the warm host and of a cold rank. `observer`:
+        who looks at this host around each launch.
+        """
         host, rank = commands
-        self._environment, self._mark = environment, mark
+        self._environment, self._mark, self._observer = environment, mark, observer
+        self._launched: tuple[Path, Launch] | None = None
+        self._seen = Conditions()
         self._cold = ColdLauncher(environment, mark, rank, dying_s)
         self._current: ColdLauncher | WarmLauncher = (
             self._cold if cold else WarmLauncher(environment, mark, log_path, ready_timeout_s, host, dying_s)
@@ -43,7 +49,7 @@ class LocalLauncher:
         return self._current.exits
 
     @property
-    def lost(self) -> RankExit | None:
+    def lost(self) -> Lost | None:
         """The warm host, when it died during this launch."""
         return self._current.lost
 
@@ -66,6 +72,9 @@ class LocalLauncher:
 
     def launch(self, directory: Path, launch: Launch) -> None:
         """Start the ranks."""
+        self._launched, self._seen = (directory, launch), Conditions()
+        if self._observer is not None:
+            self._observer.begin()
         self._current.launch(directory, launch)
 
     def wait(self, timeout_s: float) -> None:
@@ -73,8 +82,20 @@ class LocalLauncher:
         self._current.wait(timeout_s)
 
     def kill(self) -> None:
-        """End the ranks."""
+        """End the ranks, and see what happened meanwhile."""
         self._current.kill()
+        if self._observer is not None and self._launched is not None:
+            self._seen = self._observer.seen(*self._launched)
+        self._launched = None
+
+    def seen(self) -> Conditions:
+        """What this host saw during the last launch."""
+        return self._seen
+
+    def require_fit(self, give_up: Callable[[], bool]) -> None:
+        """Wait until the devices are free."""
+        if self._observer is not None:
+            self._observer.require_fit(give_up)
 
     def close(self) -> None:
         """End everything."""

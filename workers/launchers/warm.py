@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from shardtune.workers.launch import ANY_PORT, Launch
-from shardtune.workers.launchers.base import LaunchFailed, Prepared, RankExit, RanksAlive
+from shardtune.workers.launchers.base import LaunchFailed, Lost, Prepared, RankExit, RanksAlive, Unobserved
 from shardtune.workers.launchers.processes import DYING_S, MARK, PYTHON, kill_marked, marked, start_child
 from shardtune.workers.trial_dir import tail
 
@@ -29,7 +29,7 @@ class ForkUnsafe(LaunchFailed):
     """The host's probe found that forked ranks cannot work here; ranks have to be started cold."""
 
 
-class WarmLauncher:
+class WarmLauncher(Unobserved):
     """Owns one host process."""
 
     def __init__(
@@ -58,7 +58,7 @@ class WarmLauncher:
         self._ranks = 0
         self._port: int | None = None
         self._exits: list[RankExit] = []
-        self._lost: RankExit | None = None
+        self._lost: Lost | None = None
 
     @property
     def exits(self) -> tuple[RankExit, ...]:
@@ -66,7 +66,7 @@ class WarmLauncher:
         return tuple(self._exits)
 
     @property
-    def lost(self) -> RankExit | None:
+    def lost(self) -> Lost | None:
         """The host, when it died during this launch."""
         return self._lost
 
@@ -176,7 +176,7 @@ class WarmLauncher:
             return
         if event is None:
             assert self._host is not None
-            self._lost = RankExit(-1, self._host.wait())
+            self._lost = Lost(f"the warm host ended with exit code {self._host.wait()}")
         # What concerns an earlier launch may come late.
         elif event.get("dir") != self._launched:
             return

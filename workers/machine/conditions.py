@@ -1,20 +1,26 @@
-"""What the worker saw around a run, and whether the run's result stands in its light."""
+"""What a host saw around a launch, and whether a run's result stands in its light. The pids in it are that host's own."""
 
+import platform
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import psutil
 
-from shardtune.api_schemas.conditions import Conditions
+from shardtune.api_schemas.conditions import Conditions, NodeConditions
 from shardtune.api_schemas.failures import Failure, FailureKind
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.leases import Task, TrialTask
 from shardtune.api_schemas.measurements import Measurement, RankReport
 from shardtune.api_schemas.models import ModelProfile
 from shardtune.api_schemas.restart import RestartMeasurement
+from shardtune.workers.launch import Launch
 from shardtune.workers.machine import device_health, plausibility
 from shardtune.workers.machine.device_health import Fault, Look
+from shardtune.workers.machine.device_watch import DeviceWatch
 from shardtune.workers.machine.host_load import HostLook
+from shardtune.workers.machine.oom_counter import oom_kills
+from shardtune.workers.trial_dir import TrialDir
 
 _STRAGGLER = 1.2
 """Slowest over median rank, at the same calculation on equal GPUs that do nothing else."""
@@ -22,16 +28,65 @@ _STRAGGLER = 1.2
 Result = Measurement | ModelProfile | RestartMeasurement | Failure
 
 
+class HostObserver:
+    """Looks before the ranks start and after they are gone."""
+
+    def __init__(self, watch: DeviceWatch | None, host: str | None = None) -> None:
+        """`watch`: on the GPUs; None for CPU ranks. `host`: its name, by default the machine's."""
+        self._watch = watch
+        self._host = (host or platform.node())[:200]
+        self._before, self._kills = HostLook.now(), oom_kills()
+
+    def require_fit(self, give_up: Callable[[], bool]) -> None:
+        """Return once the GPUs are whole and free.
+
+        Raises:
+            DevicesUnfit: one is broken, or is not free in time.
+        """
+        if self._watch is not None:
+            self._watch.require_fit(give_up)
+
+    def begin(self) -> None:
+        """The ranks start now."""
+        self._before, self._kills = HostLook.now(), oom_kills()
+
+    def seen(self, directory: Path, launch: Launch) -> Conditions:
+        """Since `begin`; the ranks are gone, and their reports lie in the trial directory."""
+        after = HostLook.now()
+        looks = self._watch.between(self._before.at_s, after.at_s) if self._watch else []
+        ranks = range(launch.first_rank, launch.first_rank + launch.ranks)
+        reports = [TrialDir(directory).report(rank) for rank in ranks]
+        kills = oom_kills() - self._kills
+        return observe(self._before, after, looks, reports, host=self._host, ranks=ranks, kills=kills)
+
+
 def observe(
-    before: HostLook, after: HostLook, looks: Sequence[Look], reports: Sequence[RankReport | None]
+    before: HostLook,
+    after: HostLook,
+    looks: Sequence[Look],
+    reports: Sequence[RankReport | None],
+    host: str,
+    ranks: range,
+    kills: int,
 ) -> Conditions:
-    """Everything known about the machine during a run whose ranks are gone."""
-    host = before.until(after, [report.cpu_s if report else None for report in reports])
+    """Everything known about this host during a launch whose ranks are gone."""
+    load = before.until(after, [report.cpu_s if report else None for report in reports])
     pids = {process.pid for look in looks for device in look.devices for process in device.processes or ()}
-    return host.model_copy(
+    # None of ours is alive any more: who still is was a stranger.
+    devices = device_health.seen(looks, {pid for pid in pids if psutil.pid_exists(pid)})
+    node = NodeConditions(
+        host=host,
+        first_rank=ranks.start,
+        ranks=len(ranks),
+        foreign_cpu_cores=load.foreign_cpu_cores,
+        memory_available_gib=load.memory_available_gib,
+        cpu_throttled_s=load.cpu_throttled_s,
+        oom_kills=max(0, kills),
+    )
+    return load.model_copy(
         update={
-            # None of ours is alive any more: who still is was a stranger.
-            "devices": device_health.seen(looks, {pid for pid in pids if psutil.pid_exists(pid)}),
+            "nodes": (node,),
+            "devices": tuple(device.model_copy(update={"host": host}) for device in devices),
             "rank_pace_s": tuple(report.pace_s for report in reports if report and report.pace_s is not None),
         }
     )
@@ -41,7 +96,7 @@ def judged(task: Task, result: Result, conditions: Conditions, peak_flops: float
     """The result with its circumstances; a failure of the device where these take it away, marked where it cannot be true."""
     if task.kind == "profile" or isinstance(result, ModelProfile):
         return result
-    fault = device_health.fault(conditions.devices) or straggler(task.cluster, conditions.rank_pace_s)
+    fault = device_health.fault(conditions.devices) or straggler(task.cluster, conditions)
     if fault is not None and (fault.excuses_failures or isinstance(result, Measurement)):
         return Failure(kind=FailureKind.DEVICE, message=fault.message, conditions=conditions)
     if isinstance(result, Failure):
@@ -52,12 +107,15 @@ def judged(task: Task, result: Result, conditions: Conditions, peak_flops: float
     return result.model_copy(update={"conditions": conditions, "suspect": suspect})
 
 
-def straggler(cluster: Cluster, pace_s: Sequence[float]) -> Fault | None:
+def straggler(cluster: Cluster, seen: Conditions) -> Fault | None:
     """A GPU much slower than its peers; CPU ranks share their cores with each other, which says nothing about one of them."""
+    pace_s = seen.rank_pace_s
     if cluster.device == "cpu" or len(pace_s) < 2:
         return None
     ratio = max(pace_s) / statistics.median_low(pace_s)
     if ratio <= _STRAGGLER:
         return None
     rank = pace_s.index(max(pace_s))
-    return Fault(f"rank {rank} is a straggler: its GPU took {ratio:.2f} times as long as the median one", False)
+    host = seen.host_of(rank)
+    where = f" on {host}" if host else ""
+    return Fault(f"rank {rank}{where} is a straggler: its GPU took {ratio:.2f} times as long as the median one", False)

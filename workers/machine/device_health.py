@@ -136,17 +136,25 @@ def fault(devices: Sequence[DeviceSeen]) -> Fault | None:
     for device in devices:
         bad = sorted(_BAD_XIDS.intersection(device.xids))
         if bad:
-            return Fault(f"GPU {device.uuid} reported Xid {', '.join(map(str, bad))} during the run", True)
+            return Fault(f"GPU {_place(device)} reported Xid {', '.join(map(str, bad))} during the run", True)
         if device.uncorrected_ecc:
-            return Fault(f"GPU {device.uuid} had {device.uncorrected_ecc} uncorrected memory errors in the run", True)
+            return Fault(
+                f"GPU {_place(device)} had {device.uncorrected_ecc} uncorrected memory errors in the run", True
+            )
         if device.foreign_processes:
             names = ", ".join(device.foreign_processes)
-            return Fault(f"GPU {device.uuid} was also used by process {names} during the run", True)
+            return Fault(f"GPU {_place(device)} was also used by process {names} during the run", True)
     for device in devices:
         if device.throttled_share is not None and device.throttled_share > _THROTTLED_SHARE:
             words = ", ".join(device.throttle_reasons)
-            return Fault(f"GPU {device.uuid} was throttled in {device.throttled_share:.0%} of the run ({words})", False)
+            return Fault(
+                f"GPU {_place(device)} was throttled in {device.throttled_share:.0%} of the run ({words})", False
+            )
     return None
+
+
+def _place(device: DeviceSeen) -> str:
+    return device.uuid if device.host is None else f"{device.uuid} of {device.host}"
 
 
 def _named(processes: Sequence[Process]) -> str:

@@ -11,6 +11,7 @@ from shardtune.workers.launchers.base import LaunchFailed, Prepared
 from shardtune.workers.launchers.local import LocalLauncher
 from shardtune.workers.launchers.processes import rank_environment
 from shardtune.workers.machine import device_lock, rank_devices
+from shardtune.workers.machine.conditions import HostObserver
 from shardtune.workers.machine.device_watch import DeviceWatch
 from shardtune.workers.machine.inventory import Gpus, find_gpus
 
@@ -22,14 +23,22 @@ log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def hold(settings: WorkerSettings, ranks: int | None) -> Iterator[tuple[Gpus, LocalLauncher, DeviceWatch | None]]:
-    """Hold this machine's devices, a launcher for them and a watch on GPUs; on the way out no child of ours is left."""
+def hold(settings: WorkerSettings, ranks: int | None, patience_s: float = 0.0) -> Iterator[tuple[Gpus, LocalLauncher]]:
+    """Hold this machine's devices and a launcher for them that watches them; on the way out no child of ours is left.
+
+    `patience_s`: how long a former holder of the devices may take to be gone.
+    """
     chosen = find_gpus().first(ranks)
     environment = {**rank_environment(), "PYTHONUNBUFFERED": "1", **rank_devices.environment(chosen)}
     mark = device_lock.pool_mark(settings.work_dir, chosen.uuids)
     settings.work_dir.mkdir(parents=True, exist_ok=True)
-    with device_lock.hold(settings.work_dir, chosen.uuids), contextlib.ExitStack() as stack:
+    lock = device_lock.hold(settings.work_dir, chosen.uuids, patience_s=patience_s)
+    with lock, contextlib.ExitStack() as stack:
         status_note.clear(settings.work_dir)
+        watch = DeviceWatch(chosen.uuids, settings.work_dir) if chosen.devices else None
+        if watch is not None:
+            stack.callback(watch.close)
+            watch.start()
         log_path = settings.work_dir / f"host-{mark}.log"
         launcher = LocalLauncher(
             environment,
@@ -38,13 +47,10 @@ def hold(settings: WorkerSettings, ranks: int | None) -> Iterator[tuple[Gpus, Lo
             settings.host_ready_s,
             cold=settings.cold,
             dying_s=_DYING_S[bool(chosen.devices)],
+            observer=HostObserver(watch),
         )
         stack.callback(launcher.close)
-        watch = DeviceWatch(chosen.uuids, settings.work_dir) if chosen.devices else None
-        if watch is not None:
-            stack.callback(watch.close)
-            watch.start()
-        yield chosen, launcher, watch
+        yield chosen, launcher
 
 
 def prepare(settings: WorkerSettings, launcher: LocalLauncher, interrupt: Interrupt) -> Prepared | None:

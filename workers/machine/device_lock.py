@@ -9,6 +9,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from shardtune.workers.clock import now_s
+
 
 class DevicesBusy(Exception):
     """Another agent holds one of the devices."""
@@ -21,16 +23,21 @@ def pool_mark(work_dir: Path, gpu_uuids: Sequence[str]) -> str:
 
 
 @contextlib.contextmanager
-def hold(work_dir: Path, gpu_uuids: Sequence[str], locks_dir: Path | None = None) -> Iterator[None]:
+def hold(
+    work_dir: Path, gpu_uuids: Sequence[str], locks_dir: Path | None = None, patience_s: float = 0.0
+) -> Iterator[None]:
     """Hold the devices: one lock per GPU, machine-wide; for CPU ranks one per work directory.
+
+    `patience_s`: how long a former holder may take to be gone, such as a node process whose agent has died.
 
     Raises:
         DevicesBusy: somebody else holds one of them.
     """
+    until_s = now_s() + patience_s
     with contextlib.ExitStack() as stack:
         for what, path in _lock_paths(work_dir, gpu_uuids, locks_dir):
             try:
-                stack.enter_context(FileLock(path, timeout=0, mode=0o666))
+                stack.enter_context(FileLock(path, timeout=max(0.0, until_s - now_s()), mode=0o666))
             except Timeout:
                 raise DevicesBusy(
                     f"{what} is in use by another Shardtune agent on this machine (lock {path}); "

@@ -13,6 +13,8 @@ from torch import nn
 
 from shardtune.api_schemas.leases import ProfileTask, RestartTask, TrialTask
 from shardtune.api_schemas.measurements import Progress, RankReport
+from shardtune.workers.clock import now_s
+from shardtune.workers.launch import LAUNCHED
 from shardtune.workers.rank import classify, mesh, trial_dir
 from shardtune.workers.rank.measure import memory, speed_check
 from shardtune.workers.rank.place import Place
@@ -97,11 +99,11 @@ class RankAttempt:
             built = self._build(task, place)
         wrap_time = time.perf_counter() - begin
         loop = Loop(built.trainer.parameter_checksum, built.setting, built.step, self._progress)
-        first_forward_at_s = _boot_s()
+        first_forward_s = _since_launch_s()
         run_all(loop.steps(meter), built.trainer)
         self._progress.write(Progress(phase="finishing", step=len(loop.outcome.losses)))
         return _report(place, loop, meter, wrap_time).model_copy(
-            update={"first_forward_at_s": first_forward_at_s, "steps_ended_at_s": _boot_s(), "pace_s": pace_s}
+            update={"first_forward_s": first_forward_s, "steps_ended_s": _since_launch_s(), "pace_s": pace_s}
         )
 
     def _build(self, task: TrialTask, place: Place) -> restart.Built:
@@ -169,6 +171,7 @@ def _report(place: Place, loop: Loop, meter: memory.MemoryMeter, wrap_time: floa
     )
 
 
-def _boot_s() -> float:
-    """The clock that the agent reads as well."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+def _since_launch_s() -> float | None:
+    """On the clock of this host, which is the one that its launcher read."""
+    launched_s = os.environ.get(LAUNCHED)
+    return None if launched_s is None else now_s() - float(launched_s)

@@ -2,8 +2,10 @@
 
 import json
 import os
+import threading
 
 import pytest
+from filelock import FileLock
 
 from shardtune.api_schemas.leases import TrialTask
 from shardtune.workers.machine.device_lock import DevicesBusy, hold, pool_mark
@@ -75,6 +77,15 @@ def test_cpu_agents_need_work_directories_of_their_own(tmp_path):
         with pytest.raises(DevicesBusy, match="work_dir"):
             _hold(tmp_path / "one", [])
         _hold(tmp_path / "two", [])
+
+
+def test_a_former_holder_is_waited_for(tmp_path):
+    former = FileLock(tmp_path / "agent.lock", thread_local=False)
+    former.acquire()
+    ends = threading.Timer(0.2, former.release)
+    ends.start()
+    with hold(tmp_path, [], patience_s=30):
+        assert not former.is_locked
 
 
 def _hold(work_dir, uuids):

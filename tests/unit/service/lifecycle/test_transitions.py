@@ -42,7 +42,7 @@ def test_rows_move_only_along_the_table(here, there):
 
 
 INFEASIBLE = [FailureKind.OOM, FailureKind.OVER_LIMIT, FailureKind.ILLEGAL, FailureKind.NUMERICS]
-PLATFORM = sorted(set(FailureKind) - set(INFEASIBLE))
+PLATFORM = sorted(set(FailureKind) - {*INFEASIBLE, FailureKind.NODE_LOST})
 
 
 def after(kind, earlier=(), purpose="search", is_release=False):
@@ -59,6 +59,12 @@ def test_the_configurations_fault_is_final(kind, purpose):
 def test_the_platforms_fault_is_retried_once(kind):
     assert after(kind) is TrialState.WAITING
     assert after(kind, [kind.value]) is TrialState.FAILED
+
+
+@pytest.mark.parametrize("purpose", ["search", "confirm", "profile"])
+def test_a_lost_node_is_never_final_by_itself_but_ends_with_the_last_try(purpose):
+    assert after(FailureKind.NODE_LOST, ["node_lost"] * 2, purpose) is TrialState.WAITING
+    assert after(FailureKind.NODE_LOST, ["node_lost"] * 3, purpose) is TrialState.FAILED
 
 
 def test_different_faults_are_retried_but_not_forever():

@@ -116,6 +116,14 @@ def test_the_order_within_pairs_is_drawn_anew_and_the_same_for_the_same_study():
     assert set(pairs[::2]) == set(pairs[1::2]) == {0, max(pairs)}
 
 
+@pytest.mark.parametrize(("other", "block"), [("n1", 0), ("n2", 1)])
+def test_a_block_on_other_hosts_of_the_same_worker_does_not_count(other, block):
+    hosts = [frozenset(("n0", "n1")), frozenset(("n0", other))]
+    runs = [FreshRun(trial, 0, "w", 100.0, hosts[trial == 3]) for trial in (1, 2, 3)]
+    found = standing(MATCH, dict.fromkeys(MATCH.candidates, 100.0), runs, 20, "s").next
+    assert isinstance(found, NextRun) and found.block == block
+
+
 def test_a_block_of_two_workers_does_not_count():
     runs = [FreshRun(trial, 0, "w" if trial < 3 else "v", 100.0) for trial in (1, 2, 3)]
     found = standing(MATCH, dict.fromkeys(MATCH.candidates, 100.0), runs, 20, "s").next

@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from shardtune.api_schemas.conditions import Conditions, NodeConditions
 from shardtune.api_schemas.failures import Failure
 from shardtune.api_schemas.leases import ProfileTask
 from shardtune.api_schemas.measurements import Measurement, Memory, RankReport
@@ -34,7 +35,8 @@ def write_failed(directory, rank, kind, at_s=1000):
 def ended(*codes, cause=None, oom_killed=False, order=None):
     exits = [RankExit(rank, code) for rank, code in enumerate(codes) if code is not None]
     exits.sort(key=lambda exit: (order or list(range(len(codes)))).index(exit.rank))
-    return Ended(tuple(exits), cause, "in words", started_at_s=100.0, elapsed_s=5.0, oom_killed=oom_killed)
+    nodes = (NodeConditions(host="n0", first_rank=0, ranks=max(1, len(codes)), oom_kills=int(oom_killed)),)
+    return Ended(tuple(exits), cause, "in words", started_at_s=100.0, elapsed_s=5.0, seen=Conditions(nodes=nodes))
 
 
 def test_each_window_lasts_as_long_as_its_slowest_rank(directory, task):
@@ -107,11 +109,42 @@ def test_sigkill_is_an_oom_only_when_the_kernel_counted_one(directory, task):
 
 
 @pytest.mark.parametrize(
-    ("cause", "kind"), [("deadline", "deadline"), ("no_progress", "no_progress"), ("host_lost", "rank_lost")]
+    ("cause", "kind"),
+    [("deadline", "deadline"), ("no_progress", "no_progress"), ("host_lost", "rank_lost"), ("node_lost", "node_lost")],
 )
 def test_our_own_limits_name_themselves(directory, task, cause, kind):
     result = outcome(task, directory, ended(cause=cause), None)
     assert (result.kind, result.message) == (kind, "in words")
+
+
+def on_two_hosts(**n1):
+    """One rank on each."""
+    return Conditions(
+        nodes=(NodeConditions(host="n0", first_rank=0, ranks=1), NodeConditions(host="n1", first_rank=1, ranks=1, **n1))
+    )
+
+
+def test_what_the_peers_of_a_lost_node_died_of_is_not_the_runs_end_unless_it_explains_itself(directory, task):
+    write_failed(directory, 0, "crash")
+    assert outcome(task, directory, ended(1, None, cause="node_lost"), None).kind == "node_lost"
+    write_failed(directory, 0, "oom")
+    assert outcome(task, directory, ended(1, None, cause="node_lost"), None).kind == "oom"
+
+
+@pytest.mark.parametrize(("rank", "kind"), [(0, "rank_lost"), (1, "oom")])
+def test_an_out_of_memory_kill_counts_on_its_own_host(directory, task, rank, kind):
+    exits = (RankExit(rank, -9),)
+    end = Ended(exits, None, "", started_at_s=100.0, elapsed_s=5.0, seen=on_two_hosts(oom_kills=1))
+    assert outcome(task, directory, end, None).kind == kind
+
+
+def test_each_host_has_figures_of_its_own_and_moments_count_from_its_own_launch(directory, task):
+    write_complete(directory, 0, (1.0, 1.0), own_step_times_s=(0.9, 0.9), first_forward_s=2.0, steps_ended_s=4.0)
+    write_complete(directory, 1, (1.0, 1.0), own_step_times_s=(1.4, 1.4), first_forward_s=2.5, steps_ended_s=4.5)
+    end = Ended((RankExit(0, 0), RankExit(1, 0)), None, "", 1e9, elapsed_s=5.0, seen=on_two_hosts())
+    result = outcome(task, directory, end, None)
+    assert [(node.host, node.first_rank, node.step_time_s) for node in result.nodes] == [("n0", 0, 0.9), ("n1", 1, 1.4)]
+    assert (result.startup_s, result.teardown_s) == (2.5, 0.5)
 
 
 def test_a_real_failure_wins_over_the_limit_it_led_to(directory, task):

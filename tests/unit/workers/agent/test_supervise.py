@@ -12,10 +12,10 @@ import pytest
 
 from shardtune.api_schemas.measurements import Progress
 from shardtune.service.cli.parent_death import dies_with_parent
-from shardtune.workers.agent.supervise import RunLimits, _Watch, supervise
+from shardtune.workers.agent.supervise import RunLimits, _End, _Watch, _with_lost_node, supervise
 from shardtune.workers.clock import now_s
 from shardtune.workers.launch import Launch
-from shardtune.workers.launchers.base import LaunchFailed
+from shardtune.workers.launchers.base import LaunchFailed, Lost, RankExit
 from shardtune.workers.launchers.parent_death import PID_NAMESPACE
 from shardtune.workers.launchers.processes import MARK, kill_marked, marked
 from shardtune.workers.launchers.warm import ForkUnsafe
@@ -122,6 +122,22 @@ def test_a_host_that_finds_forking_unsafe_says_so(warm, mark):
     with pytest.raises(ForkUnsafe):
         warm("fork_unsafe").prepare(lambda: False)
     assert marked(mark) == set()
+
+
+@pytest.mark.parametrize(
+    ("cause", "codes", "becomes"),
+    [
+        (None, (1, 1), "node_lost"),
+        ("no_progress", (), "node_lost"),
+        ("host_lost", (), "node_lost"),
+        (None, (0, 0), None),
+        ("interrupted", (), "interrupted"),
+    ],
+)
+def test_a_lost_node_explains_an_end_but_neither_a_result_nor_a_stop(cause, codes, becomes):
+    exits = [RankExit(rank, code) for rank, code in enumerate(codes)]
+    assert _with_lost_node(_End(cause), exits, 2, Lost("node n3 was silent for 6 s", is_node=True)).cause == becomes
+    assert _with_lost_node(_End(cause), exits, 2, Lost("the warm host ended")).cause == cause
 
 
 _AGENT = """

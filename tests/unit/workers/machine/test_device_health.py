@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from shardtune.api_schemas.conditions import Conditions
+from shardtune.api_schemas.conditions import Conditions, NodeConditions
 from shardtune.api_schemas.failures import Failure
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.measurements import Measurement, Memory
@@ -94,10 +94,11 @@ def test_memory_errors_and_strangers_in_a_run_excuse_everything():
 
 def test_a_slow_gpu_is_a_straggler_and_a_slow_cpu_rank_is_not():
     gpus = Cluster(device="cuda", gpu="NVIDIA H200", gpus_per_node=3, memory_gib=140, host_memory_gib=100)
-    found = straggler(gpus, (0.010, 0.014, 0.010))
-    assert found is not None and "rank 1" in found.message
-    assert straggler(gpus, (0.010, 0.011, 0.010)) is None
-    assert straggler(make_task().cluster, (0.010, 0.014)) is None
+    nodes = (NodeConditions(host="n0", first_rank=0, ranks=1), NodeConditions(host="n1", first_rank=1, ranks=2))
+    found = straggler(gpus, Conditions(rank_pace_s=(0.010, 0.014, 0.010), nodes=nodes))
+    assert found is not None and "rank 1 on n1" in found.message
+    assert straggler(gpus, Conditions(rank_pace_s=(0.010, 0.011, 0.010))) is None
+    assert straggler(make_task().cluster, Conditions(rank_pace_s=(0.010, 0.014))) is None
 
 
 BAD = Conditions(devices=seen(over_a_run({}, {"pids": [4711]}), {4711}))

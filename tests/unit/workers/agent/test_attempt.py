@@ -1,0 +1,57 @@
+"""What a worker over several hosts takes, and what it counts; the ranks are played."""
+
+import pytest
+
+from shardtune.api_schemas.failures import Failure
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.leases import RestartTask
+from shardtune.api_schemas.measurements import Measurement
+from shardtune.api_schemas.restart import RestartMeasurement
+from shardtune.workers.agent.attempt import Workplace, attempt
+from shardtune.workers.agent.supervise import RunLimits
+from shardtune.workers.trial_dir import TrialDir
+from tests.support.worker_fakes import make_task
+
+
+def task_over(nodes, ranks=2):
+    return make_task(cluster=Cluster(device="cpu", nodes=nodes, gpus_per_node=ranks, memory_gib=4, host_memory_gib=8))
+
+
+@pytest.fixture
+def run(tmp_path, fingerprint, warm):
+    """Run a task on two hosts with two ranks each."""
+
+    def run_once(task, *acts, **place):
+        launcher = warm(*acts)
+        launcher.prepare(lambda: False)
+        over_two = Workplace(tmp_path / "work", launcher, fingerprint, 4, None, 0, nodes=2, **place)
+        create = lambda: TrialDir.create(over_two.work_dir, "run-1", task, fingerprint, 0)  # noqa: E731
+        return attempt(over_two, task, create, RunLimits(20, 20), lambda: None)
+
+    return run_once
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_gang_counts_what_it_holds_also_where_a_trial_needs_one_of_its_hosts(run, nodes):
+    attempted = run(task_over(nodes), *["complete"] * (2 * nodes))
+    assert isinstance(attempted.result, Measurement), attempted.result
+    assert attempted.gpu_seconds == 4 * attempted.elapsed_s
+
+
+@pytest.mark.parametrize(
+    ("task", "words"), [(task_over(3), "cluster.nodes (3)"), (task_over(2, 3), "ranks of a host (2)")]
+)
+def test_what_the_hosts_do_not_have_is_refused(run, task, words):
+    attempted = run(task)
+    assert isinstance(attempted.result, Failure) and attempted.result.kind == "setup"
+    assert words in attempted.result.message
+
+
+def test_a_restart_check_over_hosts_needs_a_folder_that_all_see(run, tmp_path):
+    task = RestartTask(trial=task_over(2))
+    refused = run(task).result
+    assert isinstance(refused, Failure) and refused.kind == "setup" and "--shared-dir" in refused.message
+    shared = tmp_path / "shared"
+    (shared / "run-1").mkdir(parents=True)
+    assert isinstance(run(task, *["restart"] * 4, shared_dir=shared).result, RestartMeasurement)
+    assert list(shared.iterdir()) == [], "the checkpoint is gone"

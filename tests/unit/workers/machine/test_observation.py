@@ -1,0 +1,52 @@
+"""What a host saw of a launch is known behind the launcher, host by host."""
+
+import json
+import os
+from pathlib import Path
+
+from shardtune.api_schemas.conditions import Conditions, DeviceSeen, NodeConditions
+from shardtune.workers.launch import Launch
+from shardtune.workers.launchers.local import LocalLauncher
+from shardtune.workers.machine.conditions import HostObserver
+from tests.support.worker_fakes import FAKE_HOST
+
+
+def node(host: str, first_rank: int = 0, **values: int) -> NodeConditions:
+    return NodeConditions(host=host, first_rank=first_rank, ranks=2, **values)
+
+
+def seen_by(host: str, first_rank: int, cores: float | None, pace: float) -> Conditions:
+    return Conditions(nodes=(node(host, first_rank),), foreign_cpu_cores=cores, rank_pace_s=(pace, pace))
+
+
+def test_a_local_launcher_tells_of_its_own_host_once_the_ranks_are_gone(tmp_path: Path, mark: str) -> None:
+    environment = {**os.environ, "FAKE_ACTS": json.dumps(["complete"] * 4)}
+    observer = HostObserver(None, host="n1")
+    launcher = LocalLauncher(
+        environment, mark, tmp_path / "log", 30, commands=(FAKE_HOST, FAKE_HOST), observer=observer
+    )
+    launcher.prepare(lambda: False)
+    launcher.launch(tmp_path, Launch.of(4).share(2, 2, {}))
+    while len(launcher.exits) < 2:
+        launcher.wait(1)
+    assert sorted(exit.rank for exit in launcher.exits) == [2, 3] and launcher.seen() == Conditions()
+    launcher.kill()
+    (seen,) = launcher.seen().nodes
+    assert (seen.host, seen.first_rank, seen.ranks, seen.oom_kills) == ("n1", 2, 2, 0)
+    assert seen.memory_available_gib and launcher.seen().host_of(3) == "n1"
+    launcher.close()
+
+
+def test_of_several_hosts_the_worst_counts_and_ranks_stay_in_order() -> None:
+    joined = Conditions.joined([seen_by("n0", 0, 0.1, 0.01), seen_by("n1", 2, None, 0.02), seen_by("n2", 4, 1.5, 0.03)])
+    assert (joined.hosts, joined.foreign_cpu_cores) == (("n0", "n1", "n2"), 1.5)
+    assert joined.rank_pace_s == (0.01, 0.01, 0.02, 0.02, 0.03, 0.03)
+    assert [joined.host_of(rank) for rank in (0, 3, 6)] == ["n0", "n1", None]
+    assert Conditions.joined(()) == Conditions()
+
+
+def test_what_there_is_to_tell_of_devices_is_kept_where_there_are_too_many() -> None:
+    quiet = DeviceSeen(uuid="GPU-1", memory_before_gib=0, throttled_share=0.0, power_capped_share=None)
+    faulty = quiet.model_copy(update={"uuid": "GPU-2", "xids": (79,)})
+    joined = Conditions.joined([Conditions(devices=(quiet,) * 256), Conditions(devices=(faulty,))])
+    assert len(joined.devices) == 256 and joined.devices[0].uuid == "GPU-2"

@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
-.PHONY: setup tune test test-gpu durations screenshots soak test-long check check-style check-types check-imports check-safety format clean
+.PHONY: setup tune test test-gpu durations screenshots soak test-long check check-style check-types check-imports check-safety check-deploy format clean
 
 setup: .venv/.ready
 
@@ -26,7 +26,7 @@ test: export TORCH_EXTENSIONS_DIR = $(CURDIR)/.venv/torch-extensions
 test: setup
 	./tests/setup-machine.sh
 	$(BIN)/python -m shardtune.workers.rank.process.cpu_adam
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --ignore=tests/deploy $(PYTEST_ARGS)
 
 # One verdict on a GPU host, in ten minutes at most: gpu-report/report.md. Ends with 2, at once, where there is no CUDA device.
 test-gpu: export TORCH_EXTENSIONS_DIR = $(CURDIR)/.venv/torch-extensions
@@ -74,6 +74,15 @@ check-style:
 check-safety:
 	$(BIN)/python -m bandit --quiet --recursive --configfile pyproject.toml api_schemas db service tuner workers
 	$(BIN)/python -m tests.support.audit
+
+# deploy/ by its consumers' own checkers, whose packages nothing else needs.
+check-deploy: .venv/.ready-deploy
+	./tests/setup-machine.sh --deploy
+	$(BIN)/python -m pytest tests/deploy
+
+.venv/.ready-deploy: .venv/.ready
+	$(PIP) --no-build-isolation -e '.[deploy]'
+	touch $@
 
 format: setup
 	$(BIN)/ruff format .

@@ -1,0 +1,67 @@
+"""deploy/ is what its consumers read, by their own checkers; each finds a typo that is planted. `make check-deploy`."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("kubernetes_validate", reason="`make check-deploy` installs the checkers")
+
+from tests.support.deploy_checks.programs import NoChecker
+from tests.support.deploy_checks.registry import CHECKS
+from tests.support.needs import missing
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+GANG = "kubernetes/overlays/{}/gang.yaml"
+TYPOS = [
+    ("systemd", "systemd/shardtune-worker.service", "RestartSec=", "RestartSecs="),
+    ("systemd", "systemd/shardtune-ray-node.service", "ExecStart=", "ExecStart"),
+    ("containers", "containers/service.Containerfile", "WORKDIR /source", "WORKDIR source"),
+    ("containers", "containers/worker.Containerfile", "ENTRYPOINT [", "ENTRYPOIN ["),
+    ("scripts", "slurm/worker.sbatch", '"$service"', "$service"),
+    ("scripts", "slurm/worker-pyxis.sbatch", "image=$", "imag=$"),
+    ("scripts", "ray/submit-worker.sh", "nodes=$", "node=$"),
+    ("prometheus", "monitoring/alerts.yml", "expr: up{", "exp: up{"),
+    ("prometheus", "monitoring/alerts.yml", "== 0\n        for: 2m", "== 1\n        for: 2m"),
+    ("prometheus", "monitoring/prometheus.yml", "scrape_interval", "scrape_intervall"),
+    ("dashboard", "monitoring/grafana/dashboards/shardtune.json", "sum by (end) (", "sum by (end ("),
+    ("metrics", "monitoring/grafana/dashboards/shardtune.json", "shardtune_studies", "shardtune_study"),
+    ("metrics", "monitoring/alerts.yml", 'end="device"', 'end="devices"'),
+    ("compose", "compose/compose.yaml", "read_only: true", "readonly: true"),
+    ("compose", "compose/compose.yaml", "[worker_key]", "[workers_key]"),
+    ("compose", "compose/compose.yaml", "../monitoring/alerts.yml", "../monitoring/alert.yml"),
+    ("compose", "compose/env.example", "POSTGRES_PASSWORD", "POSTGRES_PASSWORT"),
+    ("kubernetes", "kubernetes/base/service.yaml", "containerPort", "containerport"),
+    ("kubernetes", "kubernetes/base/service.yaml", "runAsNonRoot: true", "runAsNonRoot: false"),
+    ("kubernetes", "kubernetes/base/network.yaml", "{app: shardtune-migrate}", "{app: shardtune-migration}"),
+    ("kubernetes", "kubernetes/base/kustomization.yaml", "resources:", "resource:"),
+    ("kubernetes", "kubernetes/overlays/one-host-workers/workers.yaml", "podManagementPolicy", "podManagmentPolicy"),
+    ("kubernetes", GANG.format("kuberay"), "submissionMode", "submitMode"),
+    ("kubernetes", GANG.format("kuberay"), "mountPath", "mountpath"),
+    ("kubernetes", GANG.format("jobset"), "enableDNSHostnames", "enableDNSHostname"),
+    ("kubernetes", GANG.format("jobset"), "secretKeyRef", "secretRef"),
+    ("kubernetes", GANG.format("trainer"), "numNodes: 4\n", "nodes: 4\n"),
+    ("kubernetes", GANG.format("trainer"), "drop: [ALL]", "drop: [NET_RAW]"),
+]
+
+
+def complaints(check: str, deploy: Path) -> list[str]:
+    try:
+        return CHECKS[check](deploy)
+    except NoChecker as error:
+        missing(str(error))
+        return []
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_nothing_is_wrong(check):
+    assert complaints(check, DEPLOY) == []
+
+
+@pytest.mark.parametrize(("check", "name", "right", "wrong"), TYPOS)
+def test_a_planted_typo_is_found(check, name, right, wrong, tmp_path):
+    copied = shutil.copytree(DEPLOY, tmp_path / "deploy")
+    text = (copied / name).read_text()
+    assert right in text
+    (copied / name).write_text(text.replace(right, wrong))
+    assert complaints(check, copied) != []

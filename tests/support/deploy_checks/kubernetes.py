@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -59,14 +60,22 @@ def _fields(manifest: Manifest) -> list[str]:
     return list(_core(manifest))
 
 
-def _core(manifest: Manifest) -> Iterator[str]:
+def _core(manifest: Manifest) -> tuple[str, ...]:
+    return _validated(json.dumps(manifest))
+
+
+@cache
+def _validated(text: str) -> tuple[str, ...]:
+    """Remembered: the base is part of every overlay."""
+    found = []
     for version in VERSIONS:
         try:
-            kubernetes_validate.validate(manifest, version, strict=True)
+            kubernetes_validate.validate(json.loads(text), version, strict=True)
         except kubernetes_validate.ValidationError as error:
-            yield f"{version}: {'.'.join(map(str, error.path))}: {error.message[:300]}"
+            found.append(f"{version}: {'.'.join(map(str, error.path))}: {error.message[:300]}")
         except kubernetes_validate.SchemaNotFoundError as error:
-            yield error.message
+            found.append(error.message)
+    return tuple(found)
 
 
 def _lost(given: object, kept: object, at: str = "") -> Iterator[str]:

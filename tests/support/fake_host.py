@@ -113,6 +113,13 @@ def act(name, directory, rank):
     return 0
 
 
+def time_is_over(directory):
+    try:
+        return time.clock_gettime(time.CLOCK_BOOTTIME) > float((directory / "deadline").read_text())
+    except (OSError, ValueError):
+        return False
+
+
 def fork_rank(directory, rank):
     host = os.getpid()
     pid = os.fork()
@@ -160,7 +167,9 @@ def main():
         *lines, pending = (pending + (read or b"")).split(b"\n")
         for line in lines:
             message = json.loads(line)
-            if "launch" in message and "refuse" in ACTS:
+            if "store" in message:
+                say(event="store", dir=message["store"], port=1)
+            elif "launch" in message and "refuse" in ACTS:
                 say(event="refused", dir=message["launch"], reason="not today")
             elif "launch" in message:
                 directory = Path(message["launch"])
@@ -172,6 +181,9 @@ def main():
                     os.kill(pid, signal.SIGKILL)
         if directory is not None and (directory / "die").exists():
             os._exit(9)
+        if directory is not None and time_is_over(directory):
+            for pid in running:
+                os.kill(pid, signal.SIGKILL)
         for pid, rank in list(running.items()):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:

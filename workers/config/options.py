@@ -18,6 +18,7 @@ def machine_options(parser: argparse.ArgumentParser) -> None:
         metavar="FIELD=VALUE",
         help="report a field of the fingerprint otherwise, marked as such, to try out what a change causes (repeatable)",
     )
+    gang_options(parser)
     parser.add_argument("--cold", action="store_true", default=None, help="one interpreter per rank, no warm host")
     parser.add_argument(
         "--no-build-operators",
@@ -25,4 +26,31 @@ def machine_options(parser: argparse.ArgumentParser) -> None:
         action="store_false",
         default=None,
         help="leave building DeepSpeed's CPU Adam to the first trial that offloads its optimizer",
+    )
+
+
+def gang_options(parser: argparse.ArgumentParser) -> None:
+    """Which hosts, where not this one."""
+    parser.add_argument(
+        "--launcher",
+        choices=("local", "slurm", "ray"),
+        help="run ranks here, or over the hosts of a Slurm job or a Ray cluster",
+    )
+    for option, kind, value, meaning in (
+        ("--nodes", int, "N", "hosts to train over (Slurm default: all of the job)"),
+        ("--node-dir", Path, "DIR", "trial directories on each host, not shared (default: in its temporary folder)"),
+        ("--shared-dir", Path, "DIR", "folder that every host sees, for restart checks"),
+        ("--interface", str, "NAME", "network interface between the hosts"),
+        ("--meet-ports", str, "FIRST-LAST", "ports of the store in which ranks meet"),
+        ("--gang-wait-s", float, "S", "how long missing hosts are waited for"),
+        ("--node-lease-s", float, "S", "how long a host may be silent before its ranks are certainly ended"),
+        ("--ray-address", str, "ADDRESS", "of the Ray cluster (default: RAY_ADDRESS)"),
+    ):
+        parser.add_argument(option, type=kind, metavar=value, help=meaning)
+    parser.add_argument(
+        "--srun-option",
+        action="append",
+        dest="srun_options",
+        metavar="OPTION",
+        help="an option for srun, such as --srun-option=--container-image=… (repeatable)",
     )

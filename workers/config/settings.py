@@ -1,10 +1,11 @@
 """How one worker agent runs: from the command line, then `SHARDTUNE_WORKER_*` environment variables, then defaults."""
 
 import platform
+import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from shardtune.workers.config.overrides import split_overrides
@@ -47,6 +48,28 @@ class WorkerSettings(BaseSettings):
     """A run is refused (`setup`) when the work directory's disk has less than this."""
     host_ready_s: float = Field(default=600, gt=0)
     """How long the warm host may import torch, deepspeed and transformers."""
+    launcher: Literal["local", "slurm", "ray"] = "local"
+    """Where ranks run: on this machine, or over the hosts of a Slurm job or a Ray cluster as one gang."""
+    nodes: int | None = Field(default=None, ge=1, le=100_000)
+    """Hosts of the gang. Default: all that the Slurm job has."""
+    node_dir: Path | None = None
+    """Trial directories and logs on each host, which no other host sees. Default: a folder of this user's in the host's
+    temporary folder."""
+    shared_dir: Path | None = None
+    """Folder that every host sees, for the checkpoints of restart checks. Without it, over several hosts there are none."""
+    interface: str | None = None
+    """Network interface between the hosts. Default: the one by which they reach the first of them."""
+    meet_ports: Annotated[tuple[int, int] | None, NoDecode] = None
+    """FIRST-LAST: ports of the store in which ranks meet, for firewalls. Default: any. gloo and NCCL use any port."""
+    gang_wait_s: float = Field(default=600, gt=0)
+    """How long a host that is lost is waited for, and hosts that are not there yet."""
+    srun_options: Annotated[tuple[str, ...], NoDecode] = ()
+    """Further options of `srun`, such as a container's; in the environment separated by semicolons."""
+    ray_address: str | None = None
+    """Of the Ray cluster. Default: RAY_ADDRESS, or the cluster of this host."""
+    node_lease_s: float = Field(default=8, ge=2, le=60)
+    """After three quarters of this without an answer a host ends its ranks; at its end they are gone. Longer: fewer false alarms
+    of hosts under load, and a later notice of lost ones."""
     build_operators: bool = True
     """Build DeepSpeed's CPU Adam (a minute, then cached) before work is taken. Without, the first trial that offloads
     its optimizer does."""
@@ -76,6 +99,30 @@ class WorkerSettings(BaseSettings):
     def _split_overrides(cls, value: Any) -> Any:
         entries = [entry for entry in value.split(";") if entry.strip()] if isinstance(value, str) else value
         return split_overrides(entries) if isinstance(entries, list | tuple) else entries
+
+    @field_validator("srun_options", mode="before")
+    @classmethod
+    def _split_options(cls, value: Any) -> Any:
+        return [entry.strip() for entry in value.split(";") if entry.strip()] if isinstance(value, str) else value
+
+    @field_validator("meet_ports", mode="before")
+    @classmethod
+    def _split_ports(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        match = re.fullmatch(r"(\d{1,5})-(\d{1,5})", value.strip())
+        ports = (int(match[1]), int(match[2])) if match else (0, 0)
+        if not 1024 <= ports[0] <= ports[1] <= 65535:
+            raise ValueError(f"meet_ports ({value}) must be FIRST-LAST within 1024-65535, such as 29500-29600")
+        return ports
+
+    @model_validator(mode="after")
+    def _check_launcher(self) -> Self:
+        if self.launcher == "local" and (self.nodes or 1) > 1:
+            raise ValueError(f"nodes ({self.nodes}) must be 1 with --launcher local; add --launcher slurm or ray")
+        if self.launcher == "ray" and self.nodes is None:
+            raise ValueError("nodes (missing) must say how many hosts of the Ray cluster are to be used: add --nodes N")
+        return self
 
     @property
     def pool_name(self) -> str:

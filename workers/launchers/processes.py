@@ -37,9 +37,18 @@ PRIVATE = (
 """What ranks are not told, where the worker runs beside the service: they run other people's models and scripts."""
 
 
-def rank_environment(given: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment for ranks: ours but for secrets."""
+ENGINES = ("SLURM_", "PMI_", "PMIX_", "OMPI_", "RAY_")
+"""How variables begin by which training libraries take a rank for a task of an engine's, and read its place from them."""
+
+
+def without_secrets(given: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Our environment but for secrets."""
     return {name: value for name, value in given.items() if name not in PRIVATE}
+
+
+def rank_environment(given: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment for ranks: neither secrets nor an engine's words."""
+    return {name: value for name, value in without_secrets(given).items() if not name.startswith(ENGINES)}
 
 
 def start_child(

@@ -2,11 +2,10 @@
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from shardtune.workers import status_note
 from shardtune.workers.config.settings import WorkerSettings
-from shardtune.workers.interrupt import Interrupt
 from shardtune.workers.launchers.base import LaunchFailed, Prepared
 from shardtune.workers.launchers.local import LocalLauncher
 from shardtune.workers.launchers.processes import rank_environment
@@ -53,16 +52,16 @@ def hold(settings: WorkerSettings, ranks: int | None, patience_s: float = 0.0) -
         yield chosen, launcher
 
 
-def prepare(settings: WorkerSettings, launcher: LocalLauncher, interrupt: Interrupt) -> Prepared | None:
-    """Everything that would cost the first trial time; None when interrupted."""
+def prepare(settings: WorkerSettings, launcher: LocalLauncher, give_up: Callable[[], bool]) -> Prepared | None:
+    """Everything that would cost the first trial time; None when `give_up` said so."""
     log.info("importing the libraries of the ranks")
     try:
-        prepared = launcher.prepare(lambda: bool(interrupt))
+        prepared = launcher.prepare(give_up)
     except LaunchFailed:
-        if interrupt:
+        if give_up():
             return None
         raise
     log.info("isolation of the ranks: %s", prepared.isolation)
     if settings.build_operators and not prepared.operators_built:
-        launcher.build_operators(settings.work_dir, lambda: bool(interrupt))
+        launcher.build_operators(settings.work_dir, give_up)
     return prepared

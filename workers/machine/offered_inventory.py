@@ -22,7 +22,11 @@ def offer(
     Raises:
         ValueError, DetectionFailed: as `inventory`; an override that the field cannot have.
     """
-    detected = inventory(gpus, libraries, settings.ranks, settings.memory_gib, allowed, **details)
+    return with_measured(settings, inventory(gpus, libraries, settings.ranks, settings.memory_gib, allowed, **details))
+
+
+def with_measured(settings: WorkerSettings, detected: Inventory) -> Inventory:
+    """With what was measured of these hosts, and what the worker was told to report otherwise."""
     measured = hardware_speed.stored(settings.work_dir, detected)
     found = with_bandwidth(detected.fingerprint, measured, detected.cluster.nodes, detected.cluster.world_size)
     return detected.model_copy(

@@ -2,7 +2,8 @@
 
 import pytest
 
-from shardtune.workers.__main__ import main, read_task
+from shardtune.workers.__main__ import main
+from shardtune.workers.commands.run_trial import read_task
 from shardtune.workers.machine.device_lock import hold
 
 

@@ -1,0 +1,156 @@
+"""A gang over two node processes on this machine, each with a fake warm host: what the launcher promises, and what becomes of the lost."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from shardtune.api_schemas.leases import TrialTask
+from shardtune.workers.agent.supervise import RunLimits, supervise
+from shardtune.workers.gang.hosts import GangPlan
+from shardtune.workers.gang.launcher import GangLauncher
+from shardtune.workers.gang.messages import Begin
+from shardtune.workers.launch import Launch
+from shardtune.workers.launchers.processes import kill_marked, marked
+from shardtune.workers.trial_dir import TrialDir
+from tests.support.local_hosts import LocalHosts
+from tests.support.worker_fakes import make_task
+
+HOSTS = ("n0", "n1")
+LEASE_S = 2.0
+LONG = RunLimits(deadline_s=60, no_progress_s=60)
+Made = tuple[GangLauncher, LocalHosts]
+
+
+@pytest.fixture
+def task() -> TrialTask:
+    cluster = {"device": "cpu", "nodes": 2, "gpus_per_node": 1, "memory_gib": 4, "host_memory_gib": 8}
+    return make_task(cluster=cluster)
+
+
+@pytest.fixture
+def make(tmp_path: Path, mark: str) -> Iterator[Callable[..., Made]]:
+    """Makes a gang whose ranks act as told; on the way out nothing of it lives on any host."""
+    made: list[GangLauncher] = []
+    marks = {f"{mark}-{host}" for host in (*HOSTS, "n2")}
+
+    def one(*acts: str, hosts: tuple[str, ...] = HOSTS, wait_s: float = 10, **more: object) -> Made:
+        engine = LocalHosts(hosts, tmp_path / "hosts", mark, acts, **more)
+        begin = Begin(settings={"ranks": 1, "min_free_gib": 0}, lease_s=LEASE_S)
+        made.append(GangLauncher(engine, GangPlan(2, begin), wait_s))
+        return made[-1], engine
+
+    yield one
+    for launcher in made:
+        launcher.close()
+    left = {name: found for name in marks if (found := marked(name))}
+    for name in marks:
+        kill_marked(name)
+    assert left == {}
+
+
+def run(launcher: GangLauncher, directory: TrialDir, interrupted: Callable[[], str | None] = lambda: None):
+    launcher.prepare(lambda: False)
+    return supervise(launcher, directory, Launch.of(2), LONG, interrupted)
+
+
+def alive(mark: str) -> set[int]:
+    """Ranks, on any host: processes beyond warm host and its wrapper."""
+    return {pid for host in HOSTS for pid in marked(f"{mark}-{host}")}
+
+
+def node_pids(engine: LocalHosts) -> list[int]:
+    return [pipe.process.pid for pipe in engine.pipes]
+
+
+def test_ranks_of_all_hosts_end_and_leave_their_reports_here(make, directory, task) -> None:
+    launcher, _ = make("complete", "complete")
+    ended = run(launcher, directory)
+    assert sorted((end.rank, end.code) for end in ended.exits) == [(0, 0), (1, 0)] and ended.cause is None
+    first, second = directory.report(0), directory.report(1)
+    assert first is not None and second is not None
+    assert first.trajectory and not second.trajectory
+    assert second.window_step_times_s[0] == pytest.approx(0.12)
+
+
+def test_the_gang_stays_warm_between_launches(make, directory) -> None:
+    launcher, engine = make("complete", "complete")
+    for _ in range(2):
+        assert len(run(launcher, directory).exits) == 2
+    assert len(engine.pipes) == 2
+
+
+def test_what_a_rank_said_last_comes_here(make, directory) -> None:
+    launcher, _ = make("complete", "oom")
+    ended = run(launcher, directory)
+    assert {(end.rank, end.code) for end in ended.exits} == {(0, 0), (1, 1)}
+    assert directory.log_tail(1) == "rank 1 acts oom\n"
+
+
+def test_one_host_s_launch_that_is_refused_ends_it_everywhere(make, directory, mark) -> None:
+    launcher, _ = make("refuse")
+    with pytest.raises(Exception, match=r"host n[01]: the warm host refused: not today"):
+        run(launcher, directory)
+
+
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_lost_node_ends_the_ranks_everywhere_before_it_is_told_and_is_replaced(make, directory, mark, sign) -> None:
+    launcher, engine = make("busy", "hang")
+    launcher.prepare(lambda: False)
+    helpers = alive(mark)
+    (_, second) = node_pids(engine)
+    struck: list[float] = []
+
+    def strike() -> None:
+        if not struck and len(alive(mark) - helpers) == 2:
+            os.kill(second, sign)
+            struck.append(time.monotonic())
+
+    ended = supervise(launcher, directory, Launch.of(2), LONG, strike)
+    assert ended.cause == "node_lost" and "n1" in ended.detail
+    assert not alive(mark) - helpers
+    if sign == signal.SIGSTOP:
+        os.kill(second, signal.SIGCONT)
+    assert len(run(launcher, directory, lambda: "enough").exits) == 0
+    assert len(engine.pipes) == 3
+
+
+def test_who_is_interrupted_does_not_look_at_lost_hosts(make, directory, mark) -> None:
+    launcher, engine = make("busy", "hang")
+    launcher.prepare(lambda: False)
+
+    def stopped() -> str:
+        for pid in node_pids(engine):
+            psutil.Process(pid).kill()
+        return "the worker was stopped by SIGTERM"
+
+    ended = supervise(launcher, directory, Launch.of(2), LONG, stopped)
+    assert ended.cause == "interrupted"
+
+
+def test_a_spare_host_takes_the_place_of_a_lost_one(make, directory) -> None:
+    launcher, engine = make("complete", "complete", hosts=(*HOSTS, "n2"))
+    launcher.prepare(lambda: False)
+    assert [host["host"] for host in launcher.inventory.details["hosts"]] == ["n0", "n1"]
+    engine.names.remove("n1")
+    psutil.Process(node_pids(engine)[1]).kill()
+    assert len(run(launcher, directory).exits) == 2
+    assert [host["host"] for host in launcher.inventory.details["hosts"]] == ["n0", "n2"]
+
+
+def test_hosts_that_differ_are_named_with_field_and_both_values(make) -> None:
+    launcher, _ = make("complete", says={"n1": {"torch": "2.12.0"}, "n0": {"torch": "2.11.0"}})
+    with pytest.raises(ValueError, match=r"n1 differs from n0 in torch \(2\.11\.0 and 2\.12\.0\)"):
+        launcher.prepare(lambda: False)
+
+
+def test_the_gang_offers_what_all_of_it_has(make) -> None:
+    launcher, _ = make("complete", says={"n1": {"host_memory_gib": 7.9}})
+    launcher.prepare(lambda: False)
+    offered = launcher.inventory
+    assert (offered.cluster.nodes, offered.cluster.world_size, offered.fingerprint.nodes) == (2, 2, 2)
+    assert offered.fingerprint.host_memory_gib == 7.9

@@ -1,0 +1,97 @@
+"""The node's end of the pipe: how long it lives by what it hears."""
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from shardtune.workers.clock import now_s
+from shardtune.workers.gang.messages import Beat, BeatAnswer, Begin, KillOrder, from_node, to_line
+from shardtune.workers.node.agent_line import AgentLine, NodeLease
+
+LEASE_S = 0.8
+
+
+@dataclass
+class Ends:
+    line: AgentLine
+    to_node: int
+    from_node: "os.PathLike[str] | object"
+
+    def beat(self) -> Beat:
+        message = from_node(self.from_node.readline())  # type: ignore[attr-defined]
+        assert isinstance(message, Beat)
+        return message
+
+    def say(self, message: object) -> None:
+        os.write(self.to_node, to_line(message))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    down_read, down_write = os.pipe()
+    up_read, up_write = os.pipe()
+    made = Ends(AgentLine(os.fdopen(down_read, "rb"), up_write), down_write, os.fdopen(up_read, "rb"))
+    made.say(Begin(settings={}, lease_s=LEASE_S))
+    assert made.line.first() == Begin(settings={}, lease_s=LEASE_S)
+    yield made
+    os.close(down_write)
+
+
+def until(true, limit_s: float = 5.0) -> float:
+    begin = time.monotonic()
+    while not true():
+        assert time.monotonic() - begin < limit_s
+        time.sleep(0.01)
+    return time.monotonic() - begin
+
+
+def test_answered_beats_keep_it_alive_and_silence_ends_it(ends: Ends) -> None:
+    ends.line.start(LEASE_S)
+    for _ in range(12):
+        ends.say(BeatAnswer(beat=ends.beat().beat, lease_s=LEASE_S))
+    assert not ends.line.is_over
+    until(lambda: ends.line.is_over)
+
+
+def test_an_answer_counts_from_the_sending_of_its_beat() -> None:
+    lease = NodeLease(LEASE_S)
+    lease.sent(1)
+    sent_s = now_s()
+    time.sleep(0.2)
+    lease.answered(BeatAnswer(beat=1, lease_s=LEASE_S))
+    assert lease.ranks_end_s - sent_s < LEASE_S
+
+
+def test_the_ranks_time_is_the_shorter_of_both_leases() -> None:
+    lease = NodeLease(60)
+    lease.sent(1)
+    lease.answered(BeatAnswer(beat=1, lease_s=60, ranks_end_in_s=5))
+    assert lease.ranks_end_s == pytest.approx(now_s() + 5, abs=0.5)
+
+
+def test_the_end_of_the_pipe_ends_it_at_once(ends: Ends) -> None:
+    ends.line.start(60)
+    os.close(ends.to_node)
+    ends.to_node = os.open(os.devnull, os.O_WRONLY)
+    until(lambda: ends.line.is_over)
+
+
+def test_a_line_that_is_no_message_ends_it(ends: Ends) -> None:
+    ends.line.start(60)
+    os.write(ends.to_node, b'{"kind": "dance"}\n')
+    until(lambda: ends.line.is_over)
+
+
+def test_orders_come_in_their_order_and_renewals_are_told(ends: Ends) -> None:
+    told = threading.Event()
+    ends.line.on_renewal(lambda _: told.set())
+    ends.line.start(60)
+    for order in (1, 2):
+        ends.say(KillOrder(order=order))
+    ends.say(BeatAnswer(beat=ends.beat().beat, lease_s=60))
+    assert [ends.line.order(5).order for _ in (1, 2)] == [1, 2]  # type: ignore[union-attr]
+    assert told.wait(5)

@@ -1,0 +1,52 @@
+"""The command without a name: serve trials until interrupted."""
+
+import argparse
+import logging
+
+from shardtune.api_schemas.native_dtypes import flops_per_s
+from shardtune.workers.agent.attempt import Workplace
+from shardtune.workers.agent.client import WorkerClient
+from shardtune.workers.agent.loop import Agent
+from shardtune.workers.commands.exit_codes import DONE
+from shardtune.workers.commands.hold import Held, held
+from shardtune.workers.config.allowlist import Allowed
+from shardtune.workers.config.settings import WorkerSettings
+from shardtune.workers.interrupt import Interrupt
+
+log = logging.getLogger(__name__)
+
+
+def run(settings: WorkerSettings, options: argparse.Namespace) -> int:
+    """Register, lease, run, report, until a signal comes."""
+    allowed = Allowed.of(settings.allowed_models, settings.allowed_scripts)
+    interrupt = Interrupt().install()
+    with held(settings, allowed, interrupt, builds=True) as hosts:
+        if hosts is None:
+            return DONE
+        offered = hosts.offered
+        rates = ", ".join(f"{flops_per_s(rate)} in {dtype}" for dtype, rate in offered.matmul_flops.items())
+        log.info("a rank multiplies at %s; native here: %s", rates, offered.fingerprint.native_dtypes)
+        settings = settings.model_copy(update={"name": settings.name or hosts.worker_name})
+        client = WorkerClient(settings.service, keys=options.keys, proxy=settings.proxy)
+        try:
+            Agent(settings, client, place(settings, hosts, allowed), offered, interrupt, hosts.look_again).run()
+        finally:
+            client.close()
+    return DONE
+
+
+def place(settings: WorkerSettings, hosts: Held, allowed: Allowed) -> Workplace:
+    """What an attempt needs of them."""
+    offered = hosts.offered
+    return Workplace(
+        work_dir=settings.work_dir.resolve(),
+        launcher=hosts.launcher,
+        fingerprint=offered.fingerprint,
+        ranks=offered.cluster.world_size,
+        nodes=offered.cluster.nodes,
+        shared_dir=settings.shared_dir,
+        peak_flops=offered.peak_flops,
+        matmul_flops=offered.matmul_flops,
+        min_free_gib=settings.min_free_gib,
+        allowed=allowed,
+    )

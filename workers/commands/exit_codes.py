@@ -1,0 +1,3 @@
+"""How a command of the worker may end."""
+
+DONE, COULD_NOT_WORK, BAD_INPUT, TRIAL_FAILED, INTERRUPTED = 0, 1, 2, 3, 130

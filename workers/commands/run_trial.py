@@ -1,0 +1,73 @@
+"""`run-trial FILE`: one task, without a service."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from shardtune.api_schemas.failures import Failure
+from shardtune.api_schemas.leases import Task
+from shardtune.workers.agent.attempt import Attempted, Workplace, attempt
+from shardtune.workers.agent.supervise import RunLimits
+from shardtune.workers.commands.agent import place
+from shardtune.workers.commands.exit_codes import DONE, INTERRUPTED, TRIAL_FAILED
+from shardtune.workers.commands.hold import held
+from shardtune.workers.commands.say import say
+from shardtune.workers.config.allowlist import Allowed
+from shardtune.workers.config.settings import WorkerSettings
+from shardtune.workers.interrupt import Interrupt
+from shardtune.workers.trial_dir import TrialDir
+
+_TASK: TypeAdapter[Task] = TypeAdapter(Task)
+
+
+def run(settings: WorkerSettings, options: argparse.Namespace) -> int:
+    """Run one task from a file and print what it came to."""
+    task = read_task(options.file)
+    allowed = Allowed.of(settings.allowed_models, settings.allowed_scripts)
+    allowed.check(task.model)
+    if task.kind != "profile":
+        nodes = task.cluster.nodes if settings.launcher != "local" else None
+        ranks = task.cluster.gpus_per_node if nodes else task.cluster.world_size
+        settings = settings.model_copy(update={"ranks": ranks, "nodes": nodes})
+    interrupt = Interrupt().install()
+    # One trial: it builds what it needs, and most need nothing.
+    with held(settings, allowed, interrupt, builds=False) as hosts:
+        if hosts is None:
+            return INTERRUPTED
+        hosts.launcher.require_fit(lambda: bool(interrupt))
+        attempted = _attempt(place(settings, hosts, allowed), task, options, interrupt)
+    if attempted is None:
+        return INTERRUPTED
+    if attempted.log_tail:
+        print(attempted.log_tail, file=sys.stderr)
+    say(attempted.result.model_dump(mode="json"), options.json)
+    return TRIAL_FAILED if isinstance(attempted.result, Failure) else DONE
+
+
+def _attempt(place: Workplace, task: Task, options: argparse.Namespace, interrupt: Interrupt) -> Attempted | None:
+    return attempt(
+        place,
+        task,
+        lambda: TrialDir.create(place.work_dir, "run-trial", task, place.fingerprint, place.min_free_gib),
+        RunLimits(options.deadline_s, options.no_progress_s),
+        lambda: interrupt.reason,
+    )
+
+
+def read_task(path: Path) -> Task:
+    """A task from a file, `-` for stdin; without `kind` it is a trial.
+
+    Raises:
+        ValueError: the file is not JSON, or not a task.
+    """
+    text = sys.stdin.read() if str(path) == "-" else path.read_text()
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"file ({path}) is not JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"file ({path}) must hold one JSON object with model, workload, cluster and config")
+    return _TASK.validate_python({"kind": "trial", **content})

@@ -1,0 +1,14 @@
+"""Answers on standard output."""
+
+import json
+from typing import Any
+
+
+def say(value: dict[str, Any], as_json: bool) -> None:
+    """One JSON object, or a line for each field that says something."""
+    if as_json:
+        print(json.dumps(value))
+        return
+    for name, content in value.items():
+        if content not in (None, [], {}):
+            print(f"{name}: {json.dumps(content)}")

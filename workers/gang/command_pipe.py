@@ -1,0 +1,92 @@
+"""A pipe made of a child process's standard input and output: `srun`, or the node process itself."""
+
+import os
+import select
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from shardtune.workers.gang.messages import MOST_BYTES
+from shardtune.workers.launchers.processes import start_child
+from shardtune.workers.trial_dir import tail
+
+_WRITE_S = 5.0
+"""For a line to be taken: a pipe that is full for so long has no living reader."""
+
+
+class CommandPipe:
+    """Runs a command that becomes, or leads to, a node process."""
+
+    def __init__(
+        self, host: str, command: Sequence[str], environment: Mapping[str, str], log_path: Path, leaves_s: float = 2.0
+    ) -> None:
+        """`leaves_s`: how long the command may take to end by itself once its input has ended."""
+        self._host = host
+        self._log_path = log_path
+        self._leaves_s = leaves_s
+        log_path.parent.mkdir(parents=True, exist_ok=True)
+        with log_path.open("wb") as log:
+            self.process = start_child(command, environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
+        assert self.process.stdin is not None
+        os.set_blocking(self.process.stdin.fileno(), False)
+        self._writing = threading.Lock()
+        self._is_open = True
+
+    @property
+    def host(self) -> str:
+        """See `Pipe`."""
+        return self._host
+
+    def lines(self) -> Iterator[bytes]:
+        """See `Pipe`."""
+        assert self.process.stdout is not None
+        try:
+            while (line := self.process.stdout.readline(MOST_BYTES)).endswith(b"\n"):
+                yield line
+        except (OSError, ValueError):  # closed under us
+            return
+
+    def send(self, line: bytes) -> None:
+        """See `Pipe`."""
+        assert self.process.stdin is not None
+        with self._writing:
+            if self._is_open:
+                self._is_open = _write(self.process.stdin.fileno(), line, _WRITE_S)
+
+    def last_words(self) -> str:
+        """See `Pipe`."""
+        return (tail(self._log_path, 1500) or "").strip()
+
+    def close(self) -> None:
+        """See `Pipe`: end of input, then a signal that `srun` hands on, then the hard way."""
+        assert self.process.stdin is not None
+        with self._writing:
+            self._is_open = False
+            if not self.process.stdin.closed:
+                self.process.stdin.close()
+        for end in (None, self.process.terminate, self.process.kill):
+            if end is not None:
+                end()
+            try:
+                self.process.wait(self._leaves_s)
+                return
+            except subprocess.TimeoutExpired:
+                continue
+
+
+def _write(descriptor: int, line: bytes, limit_s: float) -> bool:
+    """False where it could not be written in time."""
+    ends_s, rest = time.monotonic() + limit_s, memoryview(line)
+    while rest:
+        _, ready, _ = select.select([], [descriptor], [], max(0.0, ends_s - time.monotonic()))
+        if not ready:
+            return False
+        try:
+            rest = rest[os.write(descriptor, rest) :]
+        except BlockingIOError:
+            continue
+        except OSError:  # its end is closed
+            return False
+    return True

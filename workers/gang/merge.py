@@ -1,0 +1,54 @@
+"""One inventory of many equal hosts: what the service sees of a gang."""
+
+from collections.abc import Sequence
+
+from shardtune.api_schemas.base import Dtype
+from shardtune.api_schemas.hardware import Fingerprint, Inventory
+from shardtune.workers.gang.messages import NodeAddress, NodeReady
+
+
+def fingerprint(hosts: Sequence[NodeReady]) -> Fingerprint:
+    """Of the gang: as each host's, amounts the smallest, GPUs of all of them."""
+    found = [host.inventory.fingerprint for host in hosts]
+    first = found[0]
+    return first.model_copy(
+        update={
+            "nodes": len(hosts),
+            "gpu_count": sum(one.gpu_count for one in found),
+            "host_memory_gib": min(one.host_memory_gib for one in found),
+            "gpu_memory_gib": min(
+                (one.gpu_memory_gib for one in found if one.gpu_memory_gib is not None), default=None
+            ),
+        }
+    )
+
+
+def inventory(hosts: Sequence[NodeReady], addresses: Sequence[NodeAddress], spares: Sequence[str]) -> Inventory:
+    """What the worker registers with. `addresses`: where the hosts meet, in their order."""
+    offers = [host.inventory for host in hosts]
+    first = offers[0]
+    cluster = first.cluster.model_copy(
+        update={
+            "nodes": len(hosts),
+            "memory_gib": min(offer.cluster.memory_gib for offer in offers),
+            "host_memory_gib": min(offer.cluster.host_memory_gib for offer in offers),
+        }
+    )
+    rates: dict[Dtype, float] = {
+        dtype: min(offer.matmul_flops.get(dtype, rate) for offer in offers)
+        for dtype, rate in first.matmul_flops.items()
+    }
+    named = [
+        {"host": host.host, "interface": own.interface, "address": own.address}
+        for host, own in zip(hosts, addresses, strict=True)
+    ]
+    details = {**first.details, "host": ", ".join(host.host for host in hosts), "hosts": named, "spares": list(spares)}
+    return first.model_copy(
+        update={
+            "cluster": cluster,
+            "fingerprint": fingerprint(hosts),
+            "matmul_flops": rates,
+            "measured": None,
+            "details": details,
+        }
+    )

@@ -1,0 +1,242 @@
+"""The hosts of a Ray cluster: a placement group with one bundle a host, and in each an actor that runs the node process.
+
+Imported only where it is asked for: `ray` is an extra.
+"""
+
+import contextlib
+import os
+import platform
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from shardtune.workers.gang.command_pipe import CommandPipe
+from shardtune.workers.gang.messages import MOST_BYTES
+from shardtune.workers.gang.pipe import NODE_COMMAND
+from shardtune.workers.launchers.base import LaunchFailed
+from shardtune.workers.launchers.processes import without_secrets
+from shardtune.workers.machine.inventory import DEFAULT_CPU_RANKS
+
+_IDLE_S, _BUSY_S, _BUSY_FOR_S = 0.2, 0.02, 1.0
+"""How long a call waits at the other end for a line; shorter while there is talk. A line from here waits no longer either."""
+_CALL_S = 60.0
+_PROBE_S = 60.0
+
+
+class NodeHolder:
+    """The actor: it starts the node process from its main thread, which the process does not outlive."""
+
+    def __init__(self, log_dir: str) -> None:
+        environment = without_secrets(os.environ)
+        self._pipe = CommandPipe(platform.node(), NODE_COMMAND, environment, Path(log_dir) / f"node-{os.getpid()}.log")
+        self._lines: queue.Queue[bytes | None] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        for line in self._pipe.lines():
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def exchange(self, lines: list[bytes], wait_s: float) -> tuple[list[bytes], bool]:
+        """Hand lines down and take those that came up, waiting for one at most so long; False: there will be no more."""
+        for line in lines:
+            self._pipe.send(line)
+        found: list[bytes] = []
+        with contextlib.suppress(queue.Empty):
+            line_up = self._lines.get(timeout=wait_s)
+            while line_up is not None and sum(map(len, found)) < MOST_BYTES:
+                found.append(line_up)
+                line_up = self._lines.get_nowait()
+            return found, line_up is not None
+        return found, True
+
+    def last_words(self) -> str:
+        """The end of what the node process wrote for people."""
+        return self._pipe.last_words()
+
+    def close(self) -> None:
+        """End the process."""
+        self._pipe.close()
+
+
+class ActorPipe:
+    """A pipe made of calls to a `NodeHolder`."""
+
+    def __init__(self, host: str, actor: Any) -> None:
+        self._host, self._actor = host, actor
+        self._outgoing: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._is_open = True
+
+    @property
+    def host(self) -> str:
+        """See `Pipe`."""
+        return self._host
+
+    def lines(self) -> Iterator[bytes]:
+        """See `Pipe`."""
+        spoke_s = time.monotonic()
+        while self._is_open:
+            outgoing = self._taken()
+            is_busy = outgoing or time.monotonic() - spoke_s < _BUSY_FOR_S
+            try:
+                lines, more = ray.get(
+                    self._actor.exchange.remote(outgoing, _BUSY_S if is_busy else _IDLE_S), timeout=_CALL_S
+                )
+            except RayError:
+                return
+            if outgoing or lines:
+                spoke_s = time.monotonic()
+            yield from lines
+            if not more:
+                return
+
+    def _taken(self) -> list[bytes]:
+        found: list[bytes] = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                found.append(self._outgoing.get_nowait())
+        return found
+
+    def send(self, line: bytes) -> None:
+        """See `Pipe`."""
+        self._outgoing.put(line)
+
+    def last_words(self) -> str:
+        """See `Pipe`; of an actor that is dead, nothing."""
+        try:
+            return str(ray.get(self._actor.last_words.remote(), timeout=2))
+        except RayError:
+            return ""
+
+    def close(self) -> None:
+        """See `Pipe`: with the actor dies what it started."""
+        if self._is_open:
+            self._is_open = False
+            with contextlib.suppress(RayError):
+                ray.get(self._actor.close.remote(), timeout=5)
+            with contextlib.suppress(RayError):
+                ray.kill(self._actor, no_restart=True)
+
+
+class RayHosts:
+    """As many hosts of a cluster as a gang needs, held until `close`."""
+
+    def __init__(self, address: str | None, nodes: int, ranks: int | None, log_dir: Path, wait_s: float) -> None:
+        """`wait_s`: how long the cluster may take to have that many hosts free.
+
+        Raises:
+            ValueError: an open cluster, or one that does not have the hosts.
+            LaunchFailed: the cluster does not answer.
+        """
+        require_token(os.environ)
+        self._log_dir = log_dir
+        try:
+            ray.init(address=address or "auto", log_to_driver=False, namespace="shardtune", include_dashboard=False)
+        except (RayError, ConnectionError, RuntimeError) as error:
+            raise LaunchFailed(f"ray_address ({address or 'auto'}) cannot be used: {error}") from None
+        try:
+            _require_closed(ray.get_runtime_context().gcs_address)
+            self._bundle = _bundle(ranks)
+            self._group = _group(self._bundle, nodes, wait_s)
+        except BaseException:
+            ray.shutdown()
+            raise
+
+    @property
+    def worker_name(self) -> str | None:
+        """A cluster has no name of its own."""
+        return None
+
+    def hosts(self) -> tuple[str, ...]:
+        """Those of the bundles that are placed, by bundle."""
+        return tuple(self._placed())
+
+    def _placed(self) -> dict[str, int]:
+        names = {
+            node["NodeID"]: f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
+            for node in ray.nodes()
+            if node["Alive"]
+        }
+        bundles = placement_group_table(self._group)["bundles_to_node_id"]
+        return {names[node]: index for index, node in sorted(bundles.items()) if node in names}
+
+    def start(self, host: str) -> ActorPipe:
+        """An actor in the host's bundle; it is never restarted by Ray, which would start a process that nobody asked for."""
+        place = PlacementGroupSchedulingStrategy(
+            placement_group=self._group, placement_group_bundle_index=self._placed().get(host, -1)
+        )
+        maker = ray.remote(NodeHolder).options(
+            num_cpus=0, num_gpus=self._bundle.get("GPU", 0), max_restarts=0, scheduling_strategy=place
+        )
+        return ActorPipe(host, maker.remote(str(self._log_dir)))
+
+    def ends_in_s(self) -> float | None:
+        """A cluster is not known to end."""
+        return None
+
+    def close(self) -> None:
+        """Give the hosts back."""
+        with contextlib.suppress(RayError):
+            remove_placement_group(self._group)
+        ray.shutdown()
+
+
+def require_token(environment: Mapping[str, str]) -> None:
+    """Refuse to join a cluster in which whoever reaches a port may run programs.
+
+    Raises:
+        ValueError: this process shows no token.
+    """
+    mode = environment.get("RAY_AUTH_MODE", "")
+    if mode != "token":
+        raise ValueError(
+            f"RAY_AUTH_MODE ({mode or 'not set'}) must be token: in an open Ray cluster whoever reaches its ports runs programs "
+            "on every host. Start all of the cluster with RAY_AUTH_MODE=token and a token (`ray get-auth-token --generate`)"
+        )
+
+
+def _require_closed(address: str) -> None:
+    """Ask without a token."""
+    command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
+    environment = {**without_secrets(os.environ), "RAY_AUTH_MODE": "disabled"}
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=_PROBE_S, check=False)
+    if done.returncode == 0:
+        raise ValueError(
+            f"ray_address ({address}) answers without a token: the cluster is open, and whoever reaches its ports runs programs on "
+            "every host. Start all of it with RAY_AUTH_MODE=token"
+        )
+
+
+def _bundle(ranks: int | None) -> dict[str, float]:
+    """What one host gives: the GPUs that its ranks use, else processors."""
+    most = max((node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]), default=0)
+    return {"GPU": ranks or most} if most else {"CPU": ranks or DEFAULT_CPU_RANKS}
+
+
+def _group(bundle: dict[str, float], nodes: int, wait_s: float) -> PlacementGroup:
+    group = placement_group([bundle] * nodes, strategy="STRICT_SPREAD")
+    try:
+        ray.get(group.ready(), timeout=wait_s)
+    except GetTimeoutError:
+        remove_placement_group(group)
+        there = [
+            f"{node['NodeManagerHostname']} ({node['Resources'].get('CPU', 0):g} CPU, {node['Resources'].get('GPU', 0):g} GPU)"
+            for node in ray.nodes()
+            if node["Alive"]
+        ]
+        words = ", ".join(f"{count:g} {name}" for name, count in bundle.items())
+        raise ValueError(
+            f"nodes ({nodes}) hosts with {words} free each were not there after {wait_s:.0f} s; the cluster has: "
+            f"{', '.join(sorted(there)) or 'none'}. Add hosts, or use fewer --nodes or --ranks"
+        ) from None
+    return group

@@ -1,0 +1,52 @@
+"""`python -m shardtune.workers.node`: one host of a gang, started by an engine, led by the agent through standard input and output.
+
+Exit codes: 0 the agent is done with it, or gone; 1 this host cannot work; 2 it was told what cannot be.
+"""
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+from shardtune.workers.gang.messages import Begin, NodeFailed
+from shardtune.workers.launchers.base import LaunchFailed, RanksAlive
+from shardtune.workers.machine.device_lock import DevicesBusy
+from shardtune.workers.machine.device_watch import DevicesUnfit
+from shardtune.workers.machine.inventory import DetectionFailed
+from shardtune.workers.node.agent_line import AgentLine
+from shardtune.workers.node.serve import serve
+from shardtune.workers.trial_dir import DiskFull
+
+DONE, CANNOT_WORK, BAD_INPUT = 0, 1, 2
+
+
+def main(serve: Callable[[Begin, AgentLine], None] = serve) -> int:
+    """Serve the agent at the other end; returns the exit code."""
+    # An engine signals every process of a job at once. Who ends what, and in which order, is the agent's to say: without it
+    # a lost host and a job that was told to stop would look the same.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # Not SIG_IGN, which children would inherit.
+        signal.signal(number, lambda *_: None)
+    outgoing = os.dup(1)
+    # Libraries print; only messages may reach the agent.
+    os.dup2(2, 1)
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    line = AgentLine(sys.stdin.buffer, outgoing)
+    try:
+        begin = line.first()
+        if begin is None:
+            return DONE
+        line.start(begin.lease_s)
+        serve(begin, line)
+    except (ValueError, FileNotFoundError, PermissionError) as error:
+        line.say(NodeFailed(message=str(error)[:8000], is_input=True))
+        return BAD_INPUT
+    except (DetectionFailed, DevicesBusy, DevicesUnfit, DiskFull, LaunchFailed, RanksAlive) as error:
+        line.say(NodeFailed(message=str(error)[:8000], is_input=False))
+        return CANNOT_WORK
+    return DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""Which addresses this host has, and whether another host can be reached from it."""
+
+import contextlib
+import secrets
+import socket
+import threading
+
+import psutil
+
+from shardtune.workers.gang.messages import NodeAddress, OrderDone, PortRange
+
+_TRY_S = 3.0
+_LISTEN_S = 30.0
+"""How long a listener waits for whoever is to try it."""
+
+
+def of_this_host() -> tuple[NodeAddress, ...]:
+    """Of interfaces that are up, IPv4 before IPv6; the loopback's last: only processes of one host meet there."""
+    up = {name for name, state in psutil.net_if_stats().items() if state.isup}
+    found = [
+        (item.address.startswith("127."), item.family != socket.AF_INET, name, item.address)
+        for name, items in psutil.net_if_addrs().items()
+        if name in up
+        for item in items
+        if item.family == socket.AF_INET or (item.family == socket.AF_INET6 and _is_global(item.address))
+    ]
+    return tuple(NodeAddress(interface=name, address=address) for _, _, name, address in sorted(found))
+
+
+def _is_global(address: str) -> bool:
+    return "%" not in address and not address.startswith(("fe80:", "::1"))
+
+
+def interface_of(address: str) -> str | None:
+    """The interface that has the address."""
+    return next((own.interface for own in of_this_host() if own.address == address), None)
+
+
+def listen(order: int, address: str, ports: PortRange | None) -> OrderDone:
+    """Open a port for other nodes to try for a while; a thread tells each of them the word."""
+    first, last = ports or (0, 0)
+    for port in range(first, last + 1):
+        try:
+            server = socket.create_server((address, port), family=_family(address), backlog=1024)
+        except OSError as error:
+            refusal = f"{address}:{port}: {error.strerror}"
+            continue
+        word = secrets.token_hex(8)
+        threading.Thread(target=_tell, args=(server, word), name="listener", daemon=True).start()
+        return OrderDone(order=order, port=server.getsockname()[1], word=word)
+    return OrderDone(order=order, error=f"cannot listen on {refusal}")
+
+
+def _tell(server: socket.socket, word: str) -> None:
+    server.settimeout(_LISTEN_S)
+    with contextlib.suppress(OSError), server:
+        while True:
+            peer, _ = server.accept()
+            with contextlib.suppress(OSError), peer:
+                peer.sendall(word.encode())
+
+
+def reach(order: int, address: str, port: int, word: str) -> OrderDone:
+    """Connect to where another node listens, and say from which of our addresses."""
+    try:
+        with socket.create_connection((address, port), timeout=_TRY_S) as peer:
+            peer.settimeout(_TRY_S)
+            own = str(peer.getsockname()[0])
+            said = peer.recv(len(word) + 1).decode(errors="replace")
+    except OSError as error:
+        return OrderDone(order=order, error=f"{error.strerror or error}")
+    if said != word:
+        return OrderDone(order=order, error="somebody else answers there")
+    interface = interface_of(own)
+    if interface is None:
+        return OrderDone(order=order, error=f"reached from {own}, which no interface has")
+    return OrderDone(order=order, own=NodeAddress(interface=interface, address=own))
+
+
+def _family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET

@@ -1,0 +1,150 @@
+"""The node's end of the pipe: beats, orders, and the lease between the two.
+
+Two threads, neither of which touches a rank: one says that we live, one takes in what the agent says. The main thread asks
+`is_over`.
+"""
+
+import logging
+import os
+import queue
+import threading
+from collections.abc import Callable
+from typing import BinaryIO
+
+from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.measurements import Progress
+from shardtune.workers.clock import LeaseClock, now_s
+from shardtune.workers.gang.messages import MOST_BYTES, AgentMessage, Beat, BeatAnswer, Begin, from_agent, to_line
+
+_BEATS = 8
+"""In one lease."""
+_SENT_KEPT = 1000
+"""Beats whose time of sending is remembered: far more than fit into a lease."""
+
+log = logging.getLogger(__name__)
+
+
+class NodeLease:
+    """How long this node, and its ranks, may live: by the last beat that was answered, counted from its sending."""
+
+    def __init__(self, lease_s: float) -> None:
+        self._clock = LeaseClock(now_s(), lease_s)
+        self._sent_s: dict[int, float] = {}
+        self._ranks_end_s: float | None = None
+
+    def sent(self, beat: int) -> None:
+        """That beat goes off now."""
+        self._sent_s[beat] = now_s()
+        self._sent_s.pop(beat - _SENT_KEPT, None)
+
+    def answered(self, answer: BeatAnswer) -> None:
+        """The agent has heard the beat."""
+        sent_s = self._sent_s.get(answer.beat)
+        if sent_s is None:
+            return
+        self._clock.renewed(sent_s, answer.lease_s)
+        left_s = answer.ranks_end_in_s
+        self._ranks_end_s = None if left_s is None else sent_s + left_s
+
+    def must_end(self) -> bool:
+        """The agent has been silent for too long."""
+        return self._clock.must_end()
+
+    @property
+    def ranks_end_s(self) -> float:
+        """When the ranks must have ended themselves, on `clock.now_s`: by this lease, and by the agent's own."""
+        own_s = self._clock.ranks_end_s
+        return own_s if self._ranks_end_s is None else min(own_s, self._ranks_end_s)
+
+
+class AgentLine:
+    """Reads orders and says things, from `start` on."""
+
+    def __init__(self, incoming: BinaryIO, outgoing: int) -> None:
+        self._incoming, self._outgoing = incoming, outgoing
+        self._orders: queue.Queue[AgentMessage] = queue.Queue()
+        self._saying = threading.Lock()
+        self._is_open = True
+        self._lease: NodeLease | None = None
+        self._beat_s = 1.0
+        self._renewed: Callable[[float], None] = lambda _: None
+        self.moved: tuple[int, Progress | None] = (0, None)
+        """What the next beats carry: set by the main thread, since the one that beats does no file work."""
+
+    def first(self) -> Begin | None:
+        """The agent's first line; None where it said nothing.
+
+        Raises:
+            ValueError: it is another.
+        """
+        line = self._incoming.readline(MOST_BYTES)
+        if not line:
+            return None
+        begin = from_agent(line)
+        if not isinstance(begin, Begin):
+            raise ValueError(f"the first line ({begin.kind}) must be begin")
+        return begin
+
+    def start(self, lease_s: float) -> None:
+        """Begin to live by the lease."""
+        self._lease, self._beat_s = NodeLease(lease_s), lease_s / _BEATS
+        threading.Thread(target=self._read, name="orders", daemon=True).start()
+        threading.Thread(target=self._beat, name="beats", daemon=True).start()
+
+    def on_renewal(self, call: Callable[[float], None]) -> None:
+        """`call` gets `ranks_end_s` after every answer, in a thread."""
+        self._renewed = call
+
+    @property
+    def ranks_end_s(self) -> float:
+        """See `NodeLease`."""
+        assert self._lease is not None
+        return self._lease.ranks_end_s
+
+    @property
+    def is_over(self) -> bool:
+        """The agent is gone, or has been silent for too long."""
+        assert self._lease is not None
+        return not self._is_open or self._lease.must_end()
+
+    def order(self, timeout_s: float) -> AgentMessage | None:
+        """The next order; None when there is none in time."""
+        try:
+            return self._orders.get(timeout=timeout_s) if timeout_s > 0 else self._orders.get_nowait()
+        except queue.Empty:
+            return None
+
+    def say(self, message: Schema) -> None:
+        """Any thread's."""
+        line = to_line(message)
+        with self._saying:
+            try:
+                while line:
+                    line = line[os.write(self._outgoing, line) :]
+            except OSError:  # its end is closed
+                self._is_open = False
+
+    def _read(self) -> None:
+        assert self._lease is not None
+        try:
+            while (line := self._incoming.readline(MOST_BYTES)).endswith(b"\n"):
+                message = from_agent(line)
+                if isinstance(message, BeatAnswer):
+                    self._lease.answered(message)
+                    self._renewed(self._lease.ranks_end_s)
+                else:
+                    self._orders.put(message)
+        except ValueError as error:
+            log.error("the agent said something that is no order: %s", error)
+        self._is_open = False
+
+    def _beat(self) -> None:
+        assert self._lease is not None
+        beat = 0
+        over = threading.Event()
+        while self._is_open:
+            beat += 1
+            self._lease.sent(beat)
+            moved, progress = self.moved
+            self.say(Beat(beat=beat, moved=moved, progress=progress))
+            over.wait(self._beat_s)

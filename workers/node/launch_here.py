@@ -1,0 +1,142 @@
+"""One launch on this host: its folder, its ranks, and what goes up of them."""
+
+import logging
+import shutil
+from pathlib import Path
+
+from shardtune.api_schemas.hardware import MeasuredHardware
+from shardtune.workers.config.allowlist import Allowed
+from shardtune.workers.config.settings import WorkerSettings
+from shardtune.workers.gang.messages import HelperLost, LaunchOrder, LaunchOver, LaunchRefused, RankEnded, StageOrder
+from shardtune.workers.launch import ANY_PORT
+from shardtune.workers.launchers.base import LocalRanks, RankExit, RanksAlive
+from shardtune.workers.node.agent_line import AgentLine
+from shardtune.workers.trial_dir import TrialDir, check_disk, prune
+
+log = logging.getLogger(__name__)
+
+
+class LaunchHere:
+    """From its staging to its end."""
+
+    def __init__(self, settings: WorkerSettings, allowed: Allowed, launcher: LocalRanks, line: AgentLine) -> None:
+        self._settings, self._allowed, self._launcher, self._line = settings, allowed, launcher, line
+        self._directory: TrialDir | None = None
+        self._order: int | None = None
+        self._told, self._told_lost = 0, False
+
+    def renewed(self, ranks_end_s: float) -> None:
+        """The ranks may live until then; called in a thread, with each answer of the agent."""
+        directory = self._directory
+        if directory is not None:
+            directory.write_deadline(ranks_end_s)
+
+    def stage(self, order: StageOrder) -> int | None:
+        """Make the folder, and open the store where ranks are to meet here; its port.
+
+        Raises:
+            DiskFull, ValueError, OSError, LaunchFailed: with what is wrong on this host.
+        """
+        root = self._settings.work_dir
+        if not order.resumes:
+            # How a launch ended is written down where the agent is; here all count alike.
+            prune(root, 0, self._settings.keep_trials)
+        self._directory = directory = self._folder(order, root)
+        directory.write_deadline(self._line.ranks_end_s)
+        if not order.meets:
+            return None
+        ports = ANY_PORT if order.ports is None else range(order.ports[0], order.ports[1] + 1)
+        return self._launcher.open_store(directory.path, ports)
+
+    def _folder(self, order: StageOrder, root: Path) -> TrialDir:
+        if order.resumes:
+            directory = TrialDir(root / order.name)
+            directory.begin_resume_phase()
+            return directory
+        if order.task is None:
+            check_disk(root, self._settings.min_free_gib)
+            shutil.rmtree(root / order.name, ignore_errors=True)
+            (root / order.name).mkdir()
+            return TrialDir(root / order.name)
+        self._allowed.check(order.task.model)
+        directory = TrialDir.create(root, order.name, order.task, order.fingerprint, self._settings.min_free_gib)
+        if order.task.model.script is not None:
+            directory.write_script(self._allowed.scripts[order.task.model.script])
+        return directory
+
+    def begin(self, order: LaunchOrder) -> None:
+        """Start the ranks.
+
+        Raises:
+            LaunchFailed: nothing was started.
+        """
+        assert self._directory is not None, "stage first"
+        self._order, self._told, self._told_lost = order.order, 0, False
+        self._launcher.launch(self._directory.path, order.launch)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is anything to wait for."""
+        return self._order is not None
+
+    def look(self, timeout_s: float) -> None:
+        """Take in what happens to the ranks, and tell it.
+
+        Raises:
+            LaunchFailed: it turned out that nothing was started.
+        """
+        self._launcher.wait(timeout_s)
+        self._tell()
+        lost = self._launcher.lost
+        if lost is not None and not self._told_lost:
+            assert self._order is not None
+            self._told_lost = True
+            self._line.say(HelperLost(order=self._order, message=lost.message))
+
+    def refused(self, reason: str) -> None:
+        """The ranks could not be started after all; the agent ends the launch."""
+        assert self._order is not None
+        self._line.say(LaunchRefused(order=self._order, reason=reason[:8000]))
+        self._order = None
+
+    def _tell(self) -> None:
+        assert self._directory is not None
+        stamp = self._directory.progress_stamp() or 0
+        if stamp != self._line.moved[0]:
+            self._line.moved = (stamp, self._directory.progress())
+        for end in self._launcher.exits[self._told :]:
+            self._told += 1
+            self._line.say(self._ended(end, self._directory))
+
+    def _ended(self, end: RankExit, directory: TrialDir) -> RankEnded:
+        assert self._order is not None
+        report = directory.report(end.rank)
+        if report is not None and end.rank:
+            # Those of all ranks are one: they are global figures, and the first rank's are kept.
+            report = report.model_copy(update={"trajectory": (), "losses": (), "warmup_step_times_s": ()})
+        return RankEnded(
+            order=self._order,
+            rank=end.rank,
+            code=end.code,
+            report=report,
+            profile=directory.profile() if end.rank == 0 else None,
+            measured=_measured(directory) if end.rank == 0 else None,
+            log_tail=directory.log_tail(end.rank) if end.code else None,
+        )
+
+    def end(self, order: int) -> LaunchOver:
+        """End the ranks and whatever they left."""
+        survivors = None
+        try:
+            self._launcher.kill()
+        except RanksAlive as error:
+            survivors = str(error)
+        if self._order is not None:
+            self._tell()
+        self._order, self._line.moved = None, (0, None)
+        return LaunchOver(order=order, survivors=survivors, seen=self._launcher.seen())
+
+
+def _measured(directory: TrialDir) -> MeasuredHardware | None:
+    path = directory.path / "hardware.json"
+    return MeasuredHardware.model_validate_json(path.read_bytes()) if path.exists() else None

@@ -49,7 +49,7 @@ def run(gang: GangLauncher, folder: Path, task: TrialTask):
 
 
 def test_two_hosts_train_what_one_host_trains(gang: GangLauncher, host, tmp_path: Path) -> None:
-    task = tiny_task({"kind": "fsdp2", "dp_shard": 2})
+    task = tiny_task({"kind": "fsdp2", "dp_shard": 2}, parity_steps=3, global_batch=4)
     alone = host.run(task)[0]
     together = run(gang, tmp_path, over(2, task))
     assert [step.loss for step in together.trajectory] == pytest.approx(
@@ -60,5 +60,5 @@ def test_two_hosts_train_what_one_host_trains(gang: GangLauncher, host, tmp_path
 
 
 def test_a_trial_of_one_host_runs_on_one_of_them(gang: GangLauncher, tmp_path: Path) -> None:
-    measured = run(gang, tmp_path, tiny_task({"kind": "ddp"}, ranks=1))
+    measured = run(gang, tmp_path, tiny_task({"kind": "ddp"}, ranks=1, parity_steps=3, global_batch=2))
     assert measured.losses

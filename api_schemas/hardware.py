@@ -128,12 +128,23 @@ MOST_PER_S = 1e20
 
 
 class CollectiveTime(Schema):
-    """One size of one collective over all ranks of the cluster."""
+    """One size of one collective within groups of ranks that cover the cluster, all of them at once."""
 
     operation: Literal["all_gather", "reduce_scatter", "all_reduce"]
     bytes: int = Field(gt=0, le=1 << 50)
     """Of the whole tensor, unsharded."""
     seconds: float = Field(gt=0, le=1e6)
+    ranks: int | None = Field(default=None, ge=2)
+    """Of a group; None: all of the cluster."""
+    nodes: int = Field(default=1, ge=1)
+    """That a group spans. As many ranks as nodes: one of each."""
+
+    def bus_gb_per_s(self, ranks: int) -> float:
+        """Bus bandwidth of an all-reduce as nccl-tests defines it (doc/PERFORMANCE.md): what each rank's link carries,
+        whatever their number. `ranks`: of the cluster, where the group is all of it.
+        """
+        size = self.ranks or ranks
+        return self.bytes / self.seconds * 2 * (size - 1) / size / 1e9
 
 
 class MeasuredHardware(Schema):
@@ -163,6 +174,8 @@ class HardwareReport(Schema):
     cluster: Cluster
     fingerprint: Fingerprint
     measured: MeasuredHardware
+    notes: tuple[str, ...] = ()
+    """What is not as it should be, with the likely cause."""
 
 
 Word = Annotated[str, Field(max_length=100)]

@@ -45,9 +45,16 @@ def ring_seconds(
         # NCCL takes a tree where a ring's hops would cost more than the tree's lower bandwidth.
         tree = passes * (moved / (_TREE * bandwidth * ramp) + calls * steps)
         seconds = np.minimum(seconds, tree)
-    curve = network.measured.get(operation)
-    if curve:
-        seconds = np.where(inside, calls * _as_measured(moved / np.maximum(calls, 1.0), curve), seconds)
+    each = moved / np.maximum(calls, 1.0)
+    is_whole = local >= network.gpus_per_node
+    # So many of a node's ranks are neighbours in one ring: it crosses to the next node once for all of them.
+    for curve, where, size in (
+        (network.measured.get(operation), inside, each),
+        (network.spanning.get(operation), ~inside & is_whole, each),
+        (network.across.get(operation), ~inside & ~is_whole, each / local),
+    ):
+        if curve:
+            seconds = np.where(where, calls * _as_measured(size, curve), seconds)
     return np.where((ranks > 1) & (total > 0), seconds, 0.0)
 
 

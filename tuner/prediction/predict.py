@@ -189,9 +189,11 @@ def predictions(
         ValueError: unknown hardware or model family, a missing model field, a mesh that does not come out.
     """
     cluster = catalogue.parse_cluster(request.cluster) if isinstance(request.cluster, str) else request.cluster
-    if request.hardware is not None and cluster.nodes > 1 and not cluster.inter_node_gb_per_s:
+    hardware = request.hardware
+    is_known = cluster.inter_node_gb_per_s or (hardware and any(one.nodes > 1 for one in hardware.collectives))
+    if hardware is not None and cluster.nodes > 1 and not is_known:
         raise ValueError(
-            f"cluster.inter_node_gb_per_s (null) is needed for {cluster.nodes} nodes: hardware is measured within one; "
+            f"cluster.inter_node_gb_per_s (null) is needed for {cluster.nodes} nodes: hardware was measured within one; "
             "enter the network's GB/s per node and direction"
         )
     shape = _shape_of(model_shape.text(request.model.config), request.model.name)

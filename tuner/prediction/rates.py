@@ -64,6 +64,10 @@ class Network:
     """Message per rank at which half of the bandwidth is reached (nccl-tests: 16-128 MiB per call for all-reduce)."""
     measured: Mapping[str, Curve] = field(default_factory=dict)
     """Within a node, in place of the above, by operation."""
+    across: Mapping[str, Curve] = field(default_factory=dict)
+    """The same with one rank of each node, while every rank of a node is in such a group."""
+    spanning: Mapping[str, Curve] = field(default_factory=dict)
+    """The same over all ranks of several nodes."""
 
 
 # Share of the vendor's dense peak that matrix products reach. First factor: best of any shape

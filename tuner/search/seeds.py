@@ -22,6 +22,11 @@ def documented_defaults(cluster: Cluster) -> list[TrialConfig]:
     return [TrialConfig(strategy=one) for backend in BACKENDS.values() for one in backend.defaults(cluster)]
 
 
+def aligned(cluster: Cluster) -> list[TrialConfig]:
+    """Meshes that follow the nodes; none on one node."""
+    return [TrialConfig(strategy=one) for backend in BACKENDS.values() for one in backend.aligned(cluster)]
+
+
 def _one_of_each(cluster: Cluster) -> list[TrialConfig]:
     return [TrialConfig(strategy=backend.defaults(cluster)[0]) for backend in BACKENDS.values()]
 
@@ -31,10 +36,12 @@ def seed_configs(
 ) -> Seeds:
     """At most four trials to run first; the user's baseline is one of them and runs exactly as it is.
 
-    With a baseline, one default of each backend follows. Defaults are moved into the user's limits. Challengers (of a
+    With a baseline, one default of each backend follows. Over several nodes the mesh that follows them is the first default.
+    Defaults are moved into the user's limits. Challengers (of a
     retune) come right after the baseline, and take no default's place.
     """
-    defaults = documented_defaults(cluster) if baseline is None else _one_of_each(cluster)
+    others = documented_defaults(cluster) if baseline is None else _one_of_each(cluster)
+    defaults = [*aligned(cluster), *others]
     seeds: Seeds = [(baseline, TrialOrigin.BASELINE)] if baseline is not None else []
     keys = {space.key(config) for config, _ in seeds}
     for config in defaults:
@@ -51,7 +58,7 @@ def seed_configs(
 def due_seeds(seeds: Seeds, history: Sequence[Observation], rejected: Collection[str], forecast: Forecast) -> Seeds:
     """Of the seeds, those that run now, whatever the sampler thinks of them.
 
-    The user's baseline and challengers always do. Of the defaults, fastest by prediction first: one while there is no
+    The user's baseline and challengers always do, and over several nodes the mesh that follows them. Of the defaults, fastest by prediction first: one while there is no
     baseline that runs, and any whose interval reaches the fastest measured default, since that becomes the baseline; and one of
     another backend while only one has run, because two must train the same thing (service.planning.agreement). All of
     them where nothing can be predicted.
@@ -67,7 +74,8 @@ def due_seeds(seeds: Seeds, history: Sequence[Observation], rejected: Collection
     left = [(config, high) for config, (_, high) in order if config.content_key() not in tried]
     alive = [obs for obs in history if obs.state.is_open or obs.state is TrialState.COMPLETE]
     is_started = any(obs.origin is not TrialOrigin.SAMPLER for obs in alive) or bool(given and not history)
-    due = [] if is_started else left[:1]
+    first = [one for one in left if _has_two_axes(one[0])]
+    due = first or ([] if is_started else left[:1])
     backends = {obs.config.backend for obs in alive} | {config.backend for config, _ in given if not history}
     if len(backends | {config.backend for config, _ in due}) < 2:
         due += [one for one in left if one[0].backend not in backends | {config.backend for config, _ in due}][:1]
@@ -79,6 +87,12 @@ def due_seeds(seeds: Seeds, history: Sequence[Observation], rejected: Collection
 
 def _speed(obs: Observation) -> float:
     return obs.measurement.tokens_per_s_per_gpu if obs.measurement is not None else 0.0
+
+
+def _has_two_axes(config: TrialConfig) -> bool:
+    """Of the defaults only those that follow the nodes are sharded and replicated."""
+    flat = flatten(config)
+    return flat.get("dp_replicate", 1) != 1 and flat.get("dp_shard", 1) != 1
 
 
 def _stage(config: TrialConfig) -> KnobValue | None:

@@ -1,24 +1,33 @@
 """Measure this machine once per fingerprint and keep the result beside the trial directories."""
 
+import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from shardtune.api_schemas.hardware import HardwareReport, Inventory, MeasuredHardware
+from shardtune.api_schemas.hardware import Fingerprint, HardwareReport, Inventory, MeasuredHardware, banded
 from shardtune.workers.clock import now_s
 from shardtune.workers.launch import Launch
 from shardtune.workers.launchers.base import Launcher, LaunchFailed
 from shardtune.workers.trial_dir import tail
 
 _DEADLINE_S = 300.0
+_FAR_BELOW = 0.25
+"""Of the nominal rate of a host's links; one TCP connection over a good network reaches more than that of a slow one."""
+_LINK = re.compile(r"(\d+)×([\d.]+) Gb/s (\w+)")
+_CAUSES = {
+    "cuda": "NCCL most likely runs over sockets: look for NET/Socket in the output with NCCL_DEBUG=INFO, then see to the "
+    "network plugin, /dev/infiniband in containers, and NCCL_IB_HCA",
+    "cpu": "another interface may carry it: name the one to use with --interface",
+}
 
 
 def measure(
     launcher: Launcher, offered: Inventory, work_dir: Path, give_up: Callable[[], bool]
 ) -> HardwareReport | None:
-    """Have all ranks of the largest trial measure; None when interrupted. The launcher is prepared.
+    """Have all ranks of the largest trial measure, and keep it; None when interrupted. The launcher is prepared.
 
     Raises:
         LaunchFailed: a rank failed or took too long.
@@ -29,7 +38,10 @@ def measure(
         if not _run(launcher, folder, offered.cluster.world_size, give_up):
             return None
         measured = MeasuredHardware.model_validate_json((folder / "hardware.json").read_bytes())
-    report = HardwareReport(cluster=offered.cluster, fingerprint=offered.fingerprint, measured=measured)
+    found = with_bandwidth(offered.fingerprint, measured, offered.cluster.world_size)
+    report = HardwareReport(
+        cluster=offered.cluster, fingerprint=offered.fingerprint, measured=measured, notes=notes(found)
+    )
     path = _path(work_dir, offered)
     partial = path.with_suffix(".partial")
     partial.write_text(report.model_dump_json(indent=2) + "\n")
@@ -72,4 +84,33 @@ def stored(work_dir: Path, offered: Inventory) -> MeasuredHardware | None:
 
 def _path(work_dir: Path, offered: Inventory) -> Path:
     # By the first version's fields: the others say how the hardware is set up, which a new release may look at anew.
-    return work_dir / f"hardware-{offered.fingerprint.first_version().content_key()}-{offered.cluster.world_size}.json"
+    nodes = f"{offered.cluster.nodes}x" if offered.cluster.nodes > 1 else ""
+    ranks = offered.cluster.world_size // offered.cluster.nodes
+    return work_dir / f"hardware-{offered.fingerprint.first_version().content_key()}-{nodes}{ranks}.json"
+
+
+def with_bandwidth(found: Fingerprint, measured: MeasuredHardware | None, ranks: int) -> Fingerprint:
+    """With the bands of the bandwidths that `measure-hardware` found within a host and across hosts."""
+    reduced = [item for item in measured.collectives if item.operation == "all_reduce"] if measured else []
+    bands = {}
+    for field, is_across in (("intra_node_gb_per_s", False), ("inter_node_gb_per_s", True)):
+        known = [item for item in reduced if (item.nodes > 1) == is_across]
+        if known and ranks > 1:
+            # Over all ranks a ring crosses between two hosts once: that is what the hosts' links carry.
+            largest = max(known, key=lambda item: (item.ranks or ranks, item.bytes))
+            bands[field] = banded(largest.bus_gb_per_s(ranks))
+    return found.model_copy(update=bands)
+
+
+def notes(found: Fingerprint) -> tuple[str, ...]:
+    """What of the measured bandwidth is not as the hardware would allow."""
+    rates: dict[str, float] = {}
+    for count, gbit_per_s, kind in _LINK.findall(found.nics or ""):
+        rates[kind] = rates.get(kind, 0.0) + int(count) * float(gbit_per_s) / 8
+    nominal, measured = max(rates.values(), default=0.0), found.inter_node_gb_per_s
+    if measured is None or measured >= _FAR_BELOW * nominal:
+        return ()
+    return (
+        f"hosts exchange {measured:g} GB/s, {measured / nominal:.1%} of what their links allow ({found.nics}): "
+        f"{_CAUSES[found.device]}",
+    )

@@ -1,10 +1,11 @@
 """Rates and links from what a worker measured, in place of the catalogue's: any GPU, and CPU ranks."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 
-from shardtune.api_schemas.hardware import Cluster, MeasuredHardware
-from shardtune.tuner.prediction.rates import CPU_NETWORK, CPU_RATES, Network, Rates
+from shardtune.api_schemas.hardware import Cluster, CollectiveTime, MeasuredHardware
+from shardtune.tuner.prediction.rates import CPU_NETWORK, CPU_RATES, Curve, Network, Rates
 
 _PASSES = {"all_gather": 1.0, "reduce_scatter": 1.0, "all_reduce": 2.0}
 _SUSTAINED = 0.9
@@ -30,24 +31,39 @@ def measured_rates(measured: MeasuredHardware, device: str, in_fp32: bool) -> Ra
 
 
 def measured_network(measured: MeasuredHardware, cluster: Cluster, fallback: Network) -> Network:
-    """Links of one node by the sizes measured, each collective by itself; links between nodes are not measured.
-
-    An operation that was not measured takes as many passes of a ring as it has more or fewer than a measured one.
-    """
-    ranks = cluster.gpus_per_node
-    host_link = measured.host_link_bytes_per_s or fallback.host_link
-    points: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    """Links within a node and between nodes by the sizes measured, each collective by itself."""
+    by_group: dict[str, list[CollectiveTime]] = defaultdict(list)
     for one in measured.collectives:
-        size = one.bytes * (ranks - 1) / ranks
+        by_group["within" if one.nodes == 1 else "across" if one.ranks == one.nodes else "spanning"].append(one)
+    return replace(
+        fallback,
+        gpus_per_node=cluster.gpus_per_node,
+        host_link=measured.host_link_bytes_per_s or fallback.host_link,
+        measured=_curves(by_group["within"], cluster.gpus_per_node),
+        across=_curves(by_group["across"], cluster.nodes),
+        # With one rank on each node, those are all ranks.
+        spanning=_curves(by_group["spanning"] or by_group["across"], cluster.world_size),
+    )
+
+
+def _curves(times: Sequence[CollectiveTime], ranks: int) -> dict[str, Curve]:
+    """By operation; one that was not measured takes as many passes of a ring as it has more or fewer than a measured one.
+
+    `ranks`: of a group that does not say how many it has.
+    """
+    points: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for one in times:
+        group = one.ranks or ranks
+        size = one.bytes * (group - 1) / group
         if size > 0:
             points[one.operation].append((size, one.seconds))
     curves = {operation: tuple(sorted(found)) for operation, found in points.items()}
+    known = next(iter(points), None)
     for operation, passes in _PASSES.items():
-        known = next(iter(points), None)
         if operation not in curves and known is not None:
             scale = passes / _PASSES[known]
             curves[operation] = tuple((size, scale * seconds) for size, seconds in curves[known])
-    return replace(fallback, gpus_per_node=ranks, host_link=host_link, measured=curves)
+    return curves
 
 
 def fallback_network(cluster: Cluster) -> Network:

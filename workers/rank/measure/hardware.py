@@ -1,14 +1,16 @@
 """What a rank reaches while all of them work, for the predictor: the program `hardware` of a launch.
 
 Every figure is the median of repetitions, taken on all ranks at once: cores, memory and links are shared as in a trial.
+Over several hosts collectives are measured within each host, across hosts with one rank of each, and over all.
 Rank 0 writes `hardware.json`.
 """
 
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -32,7 +34,11 @@ _COPIED = {"cpu": 1 << 26, "cuda": 1 << 30}
 _BETWEEN = 256
 """Size of the matrices multiplied between two collectives on CPU ranks: half a millisecond."""
 _SHORTEST_S = 1e-5
+_LONG_S = 0.3
+"""A collective that took this long shows what the link carries; larger ones would take minutes over a slow one."""
 _ENOUGH_S = 1.0
+Operation = Literal["all_gather", "reduce_scatter", "all_reduce"]
+_OPERATIONS: tuple[Operation, ...] = ("all_gather", "reduce_scatter", "all_reduce")
 _FEWEST, _MOST = 5, 200
 _DEPTH = 16
 
@@ -42,10 +48,10 @@ def measure(place: Place) -> MeasuredHardware:
     kind = place.device.type
     has_bfloat16 = place.is_cuda or "bfloat16" in native_on_cpu()
     collectives = [
-        CollectiveTime(operation=name, bytes=size, seconds=_collective(name, size, place))
-        for name in ("all_gather", "reduce_scatter", "all_reduce")
-        for size in _SIZES[kind]
-        if place.world_size > 1
+        one
+        for ranks, nodes, group in _groups(place)
+        for name in _OPERATIONS
+        for one in _curve(name, ranks, nodes, group, place)
     ]
     return MeasuredHardware(
         bf16_flops=_matmul(_MATRIX[kind] if has_bfloat16 else _EMULATED, torch.bfloat16, place),
@@ -55,6 +61,33 @@ def measure(place: Place) -> MeasuredHardware:
         host_link_bytes_per_s=_host_link(place) if place.is_cuda else None,
         collectives=tuple(collectives),
     )
+
+
+def _groups(place: Place) -> list[tuple[int, int, dist.ProcessGroup | None]]:
+    """Ranks and hosts of the groups that this rank measures in, and the groups; all ranks make all of them."""
+    local, world = place.local_world_size, place.world_size
+    hosts = world // local
+    if hosts == 1:
+        return [(world, 1, None)] if world > 1 else []
+    within = [list(range(first, first + local)) for first in range(0, world, local)]
+    across = [list(range(first, world, local)) for first in range(local)]
+    found: list[tuple[int, int, dist.ProcessGroup | None]] = []
+    for ranks, nodes, lists in ((local, 1, within), (hosts, hosts, across)):
+        if ranks > 1 and ranks < world:
+            group, _ = dist.new_subgroups_by_enumeration(lists)
+            found.append((ranks, nodes, group))
+    return [*found, (world, hosts, None)]
+
+
+def _curve(
+    name: Operation, ranks: int, nodes: int, group: dist.ProcessGroup | None, place: Place
+) -> Iterator[CollectiveTime]:
+    """From latency to bandwidth."""
+    for size in _SIZES[place.device.type]:
+        seconds = _collective(name, size, ranks, group, place)
+        yield CollectiveTime(operation=name, bytes=size, seconds=seconds, ranks=ranks, nodes=nodes)
+        if seconds > _LONG_S:
+            return
 
 
 def _seconds(work: Callable[[], object], place: Place) -> float:
@@ -107,18 +140,18 @@ def _host_link(place: Place) -> float:
     return size / _seconds(lambda: host.copy_(device, non_blocking=True), place)
 
 
-def _collective(name: str, size: int, place: Place) -> float:
+def _collective(name: Operation, size: int, ranks: int, group: dist.ProcessGroup | None, place: Place) -> float:
     """Seconds of one call between computations, as in a step.
 
     On CPU ranks gloo's threads then share the cores with the ranks' own: calls back to back take a third of the time.
     """
-    count = size // 4 // place.world_size
-    whole = torch.ones(count * place.world_size, device=place.device)
+    count = size // 4 // ranks
+    whole = torch.ones(count * ranks, device=place.device)
     part = torch.ones(count, device=place.device)
     calls: dict[str, Callable[[], object]] = {
-        "all_gather": lambda: dist.all_gather_into_tensor(whole, part),
-        "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, whole),
-        "all_reduce": lambda: dist.all_reduce(whole),
+        "all_gather": lambda: dist.all_gather_into_tensor(whole, part, group=group),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, whole, group=group),
+        "all_reduce": lambda: dist.all_reduce(whole, group=group),
     }
     if place.is_cuda:
         return _seconds(calls[name], place)

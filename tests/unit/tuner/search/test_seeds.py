@@ -1,9 +1,11 @@
 """Which starting configurations run: the user's baseline, and of the defaults those that a baseline needs."""
 
-from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
+import pytest
+
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
 from shardtune.api_schemas.trials import TrialOrigin, TrialState
 from shardtune.tuner.history import Observation
-from shardtune.tuner.search.seeds import due_seeds, seed_configs
+from shardtune.tuner.search.seeds import aligned, due_seeds, seed_configs
 from tests.support.tuner_cases import complete, cpu, space_of
 
 SPEEDS = {"ddp": 100.0, "zero": 80.0, "fsdp2": 60.0, "fsdp1": 60.0}
@@ -66,3 +68,16 @@ def test_what_is_predicted_not_to_fit_comes_last():
 
     seeds = seed_configs(space_of(cpu()), cpu(), None)
     assert due_seeds(seeds, [], (), nothing_fits_but_fsdp)[0][0].backend == "fsdp2"
+
+
+@pytest.mark.parametrize("baseline", [None, USERS])
+def test_over_several_nodes_the_mesh_that_follows_them_runs_first_whatever_is_predicted(baseline):
+    cluster = cpu(4).model_copy(update={"nodes": 2})
+    seeds = seed_configs(space_of(cluster), cluster, baseline)
+    made = due_seeds(
+        seeds, (), (), lambda configs: [(900.0, 990.0) if c.backend == "ddp" else (1.0, 1.1) for c in configs]
+    )
+    first = next(config for config, origin in made if origin is TrialOrigin.DEFAULT).strategy
+    assert isinstance(first, Fsdp2Config) and (first.dp_replicate, first.dp_shard) == (2, 4)
+    assert len({config.backend for config, _ in made}) > 1, "and two backends train the same thing"
+    assert aligned(cpu(4)) == []

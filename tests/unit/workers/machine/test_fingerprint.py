@@ -9,8 +9,9 @@ from shardtune.api_schemas.hardware import CollectiveTime, HardwareReport, Measu
 from shardtune.workers.config.overrides import overridden
 from shardtune.workers.config.settings import WorkerSettings
 from shardtune.workers.machine import hardware_speed, host_facts, nvml
+from shardtune.workers.machine.hardware_speed import with_bandwidth
 from shardtune.workers.machine.inventory import Gpus, Libraries, cluster, fingerprint, inventory
-from shardtune.workers.machine.offered_inventory import offer, with_bandwidth
+from shardtune.workers.machine.offered_inventory import offer
 
 NOTHING = Gpus(driver=None, devices=())
 
@@ -197,9 +198,44 @@ def collectives(*seconds):
 
 
 def test_the_largest_all_reduce_gives_the_bandwidth_between_ranks():
-    found = with_bandwidth(fingerprint(NOTHING, Libraries()), collectives(1.0, 0.005), nodes=1, ranks=8)
+    found = with_bandwidth(fingerprint(NOTHING, Libraries()), collectives(1.0, 0.005), ranks=8)
     assert found.intra_node_gb_per_s == banded((1 << 30) / 0.005 * 14 / 8 / 1e9) == pytest.approx(376, rel=0.05)
-    assert with_bandwidth(found, None, 1, 8) == found
+    assert with_bandwidth(found, None, 8) == found
+
+
+def test_within_a_host_and_across_hosts_are_two_bandwidths():
+    """As measured over 200 Mbit/s: within a host 4.2 Gbit/s, one rank of each host 0.1, all four 0.19."""
+    times = [(2, 1, 0.008), (2, 2, 0.336), (4, 2, 0.268)]
+    found = with_bandwidth(
+        fingerprint(NOTHING, Libraries()),
+        MeasuredHardware(
+            bf16_flops=1e12, fp32_flops=1e12, copy_bytes_per_s=1e9, launch_s=1e-5,
+            collectives=[
+                CollectiveTime(operation="all_reduce", bytes=1 << 22, seconds=s, ranks=r, nodes=n) for r, n, s in times
+            ],
+        ),
+        ranks=4,
+    )  # fmt: skip
+    assert found.intra_node_gb_per_s == pytest.approx(0.52, rel=0.06)
+    assert found.inter_node_gb_per_s == pytest.approx(0.0235, rel=0.06)
+
+
+@pytest.mark.parametrize(
+    ("device", "nics", "gb_per_s", "cause"),
+    [
+        ("cuda", "8×400 Gb/s InfiniBand", 1.2, "NCCL"),
+        ("cuda", "8×400 Gb/s InfiniBand, 1×25 Gb/s Ethernet", 300.0, None),
+        ("cpu", "2×25 Gb/s Ethernet", 0.02, "--interface"),
+        ("cpu", None, 0.02, None),
+        ("cuda", "1×Ethernet", 0.02, None),
+    ],
+)
+def test_hosts_that_exchange_far_less_than_their_links_allow_are_told_the_likely_cause(device, nics, gb_per_s, cause):
+    update = {"device": device, "nics": nics, "inter_node_gb_per_s": gb_per_s}
+    said = hardware_speed.notes(fingerprint(NOTHING, Libraries()).model_copy(update=update))
+    assert [cause is not None and cause in note and str(gb_per_s) in note for note in said] == [True] * (
+        cause is not None
+    )
 
 
 def test_a_measurement_of_the_release_before_is_found_again(tmp_path):

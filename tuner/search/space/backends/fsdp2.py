@@ -60,6 +60,13 @@ def _defaults(cluster: Cluster) -> list[Fsdp2Config]:
     return [Fsdp2Config(dp_shard=cluster.world_size)]
 
 
+def _aligned(cluster: Cluster) -> list[Fsdp2Config]:
+    """Sharded within a node, replicated across: only gradients cross the network, as FSDP's HYBRID_SHARD is documented."""
+    if cluster.nodes == 1 or cluster.gpus_per_node == 1:
+        return []
+    return [Fsdp2Config(dp_replicate=cluster.nodes, dp_shard=cluster.gpus_per_node)]
+
+
 BACKEND = SearchedBackend(
     config=Fsdp2Config,
     knobs={
@@ -75,4 +82,5 @@ BACKEND = SearchedBackend(
     },
     draw=_draw,
     defaults=_defaults,
+    aligned=_aligned,
 )

@@ -22,6 +22,11 @@ def as_fields(own: Flat) -> dict[str, Any]:
     return dict(own)
 
 
+def nothing(_cluster: Cluster) -> list[Any]:
+    """It has nothing of the kind."""
+    return []
+
+
 @dataclass(frozen=True)
 class SearchedBackend(Generic[S]):
     """Its part of the space."""
@@ -33,6 +38,8 @@ class SearchedBackend(Generic[S]):
     """Decides each of them, in an order in which conditions look back only. The flag: gradients are accumulated."""
     defaults: Callable[[Cluster], list[S]]
     """As the backend's documentation starts it; the first stands for the backend beside a user's baseline."""
+    aligned: Callable[[Cluster], list[S]] = nothing
+    """Over several nodes: what keeps the heavy traffic within each of them, and runs whatever is predicted."""
     to_knobs: Callable[[S], Flat] = fields_of
     to_fields: Callable[[Flat], dict[str, Any]] = as_fields
     """The other way round; knobs that are missing keep their defaults."""

@@ -147,6 +147,8 @@ class LeaseRequest(Schema):
     session: Session
     wait_s: float = Field(default=0, ge=0, le=30)
     """How long the service may hold the request open while there is no work."""
+    ends_in_s: float | None = Field(default=None, ge=0, le=1e9)
+    """Until the worker must end, such as its job's time: a run that would hardly end before is not given. None: nobody knows."""
 
 
 class Lease(Schema):

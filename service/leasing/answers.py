@@ -1,8 +1,18 @@
-"""What a worker's question for a run of one study comes to."""
+"""A worker's question for a run of one study, and what it comes to."""
 
 from dataclasses import dataclass
 
 from shardtune.api_schemas.leases import Lease
+
+
+@dataclass(frozen=True)
+class Asking:
+    """Who asks."""
+
+    session: str
+    """Of the worker's present life."""
+    ends_in_s: float | None = None
+    """Until it must end; None: nobody knows."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from shardtune.db.queries import studies
 from shardtune.db.queries.studies import OpenStudy
 from shardtune.db.tables.studies import WorkerRow
 from shardtune.service.access import quotas
-from shardtune.service.leasing.answers import Busy, Granted, Reserved
+from shardtune.service.leasing.answers import Asking, Busy, Granted, Reserved
 from shardtune.service.leasing.lease_run import TOUCH, lease_run, renewed
 from shardtune.service.process.context import Context
 from shardtune.service.workers import compatibility
@@ -67,26 +67,26 @@ def check_in(context: Context, request: LeaseRequest) -> Lease | Idle:
             worker.seen_at = context.now()
         if lease is not None:
             return lease
-    return _idle(worker)
+    return _idle(worker, request)
 
 
-def claim(context: Context, worker_session: str, known: WorkerRow | None = None) -> Lease | Idle:
+def claim(context: Context, request: LeaseRequest, known: WorkerRow | None = None) -> Lease | Idle:
     """A run that waits, else a new trial, of the first study that has one for this worker; users' studies come first.
 
     `known`: the worker as it was just now, where the caller has looked.
     """
     with context.db.read() as session:
-        worker = known or of_session(context, session, worker_session)
-        idle = _idle(worker)
+        worker = known or of_session(context, session, request.session)
+        idle = _idle(worker, request)
         if worker.is_draining:
             return idle
         offer = _offer(context, session, worker)
     for study_id in offer.refused:
-        _note_refusal(context, study_id, worker_session)
+        _note_refusal(context, study_id, request.session)
     reserved = offer.reserved
     try:
         for group in (offer.users, offer.others):
-            found = _first_with_work(context, group, worker_session)
+            found = _first_with_work(context, group, Asking(request.session, request.ends_in_s))
             match found:
                 case Granted(lease):
                     return lease
@@ -96,9 +96,9 @@ def claim(context: Context, worker_session: str, known: WorkerRow | None = None)
                     assert_never(found)
     except IntegrityError as error:
         # Two requests of one session claimed in two studies; the index let one through, and that is the answer.
-        log.warning("claim collided: %s", error.orig, extra={"session": worker_session})
+        log.warning("claim collided: %s", error.orig, extra={"session": request.session})
         with context.db.write() as session:
-            _, held = with_lease(context, session, worker_session)
+            _, held = with_lease(context, session, request.session)
             return (renewed(context, session, held) if held is not None else None) or idle
     return replace(idle, reserved=frozenset(reserved - {idle.worker.id}))
 
@@ -118,6 +118,9 @@ def _offer(context: Context, session: Session, worker: WorkerRow) -> _Offer:
     served = [found for found in asked if compatibility.may_run(worker, found.study)]
     kept = reservations(context, session, [found.study for found in served if found.has_waiting], worker)
     served = [found for found in served if found.study.id not in kept]
+    # What needs all hosts first: on the others' account they would wait meanwhile.
+    nodes = worker.inventory.cluster.nodes
+    served.sort(key=lambda found: found.study.cluster.nodes < nodes)
     wanted = (found.study.system_study.worker_id for found in asked if found.study.system_study is not None)
     return _Offer(
         users=[found for found in served if not found.is_background],
@@ -127,12 +130,12 @@ def _offer(context: Context, session: Session, worker: WorkerRow) -> _Offer:
     )
 
 
-def _first_with_work(context: Context, served: Sequence[OpenStudy], worker_session: str) -> Granted | Reserved:
+def _first_with_work(context: Context, served: Sequence[OpenStudy], asking: Asking) -> Granted | Reserved:
     """A run of the first of these studies that has one, else who alone may take what waits."""
     reserved = frozenset[str]()
     looks = [(found, found.has_waiting, _AT_ONCE_S) for found in served]
     for found, has_waiting, patience_s in looks:
-        given = lease_run(context, found, worker_session, has_waiting=has_waiting, patience_s=patience_s)
+        given = lease_run(context, found, asking, has_waiting=has_waiting, patience_s=patience_s)
         match given:
             case Granted():
                 return given
@@ -158,10 +161,12 @@ def _waits_for_an_end(found: OpenStudy) -> bool:
     return found.open_states == {TrialState.RUNNING} and not is_searching
 
 
-def _idle(worker: WorkerRow) -> Idle:
+def _idle(worker: WorkerRow, request: LeaseRequest) -> Idle:
     hardware = worker.inventory.cluster.content_key()
     kinds = worker.inventory.task_kinds
-    return Idle(worker, f"{hardware} {worker.fingerprint_key} {worker.is_draining} {worker.project_id} {kinds}")
+    # What is too long for one that must end soon may be another's.
+    ends = "" if request.ends_in_s is None else worker.id
+    return Idle(worker, f"{hardware} {worker.fingerprint_key} {worker.is_draining} {worker.project_id} {kinds} {ends}")
 
 
 def _spent_projects(context: Context, session: Session, running: Sequence[OpenStudy]) -> set[str]:

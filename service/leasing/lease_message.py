@@ -28,6 +28,11 @@ def lease(context: Context, study: StudyRow, run: RunRow) -> Lease:
     )
 
 
+def foreseen_s(context: Context, study: StudyRow, run: RunRow) -> float:
+    """How long a run that waits will hardly exceed."""
+    return run_limits.foreseen_s(run, _task(context, study, run))
+
+
 def _task(context: Context, study: StudyRow, run: RunRow) -> Task:
     spec = study.spec
     if run.trial is None:

@@ -17,7 +17,7 @@ from shardtune.db.queries.studies import OpenStudy
 from shardtune.db.tables.studies import RunRow, StudyRow, WorkerRow
 from shardtune.service.access import retune_budget
 from shardtune.service.leasing import lease_message
-from shardtune.service.leasing.answers import Busy, Granted, NoneWaits, Reserved
+from shardtune.service.leasing.answers import Asking, Busy, Granted, NoneWaits, Reserved
 from shardtune.service.lifecycle import advance, transitions
 from shardtune.service.planning import calibrations, study_snapshot
 from shardtune.service.planning.study_plan import NewConfirmation, NewRestart, NewTrial, Step, Wait
@@ -38,35 +38,35 @@ _MOST_RACES = 16
 
 
 def lease_run(
-    context: Context, found: OpenStudy, worker_session: str, *, has_waiting: bool, patience_s: float
+    context: Context, found: OpenStudy, asking: Asking, *, has_waiting: bool, patience_s: float
 ) -> Granted | Reserved | Busy:
     """A run of one study: one that waits, else a new one.
 
     `found`: the study as it was listed just now. `Busy`: somebody else asks there, for longer than `patience_s`.
     """
-    given = _take_waiting(context, found, worker_session) if has_waiting else NoneWaits()
+    given = _take_waiting(context, found, asking) if has_waiting else NoneWaits()
     if isinstance(given, NoneWaits):
-        return _ask(context, found, worker_session, patience_s)
+        return _ask(context, found, asking, patience_s)
     return given
 
 
-def _take_waiting(context: Context, found: OpenStudy, worker_session: str) -> Granted | Reserved | NoneWaits:
+def _take_waiting(context: Context, found: OpenStudy, asking: Asking) -> Granted | Reserved | NoneWaits:
     """The first run that waits, or who alone may have it: nothing of the study's history decides about that."""
     with context.db.write() as session:
         study = _held(context, session, found)
         if study is None:
             return Reserved()
-        worker, live = with_lease(context, session, worker_session)
+        worker, live = with_lease(context, session, asking.session)
         if live is not None and (lease := renewed(context, session, live)) is not None:
             return Granted(lease)
         run = leases.next_waiting(session, study.id)
         if run is None or not knows(worker, run):
             # Another took it, or the study may have to do without it.
             return NoneWaits()
-        return _take(context, session, study, run, worker)
+        return _take(context, session, study, run, worker, asking)
 
 
-def _ask(context: Context, found: OpenStudy, worker_session: str, patience_s: float) -> Granted | Reserved | Busy:
+def _ask(context: Context, found: OpenStudy, asking: Asking, patience_s: float) -> Granted | Reserved | Busy:
     """Sample outside the transaction, commit if the study is still as it was."""
     study_id = found.study.id
     with context.planner_cache.ask_lock(study_id, context.db, patience_s) as mine:
@@ -81,21 +81,21 @@ def _ask(context: Context, found: OpenStudy, worker_session: str, patience_s: fl
                 # Whatever changes this changes the version, which wakes those who wait.
                 context.planner_cache.note_idle(study_id, seen.version)
                 return Reserved()
-            answer = _commit(context, found, worker_session, seen, planned)
+            answer = _commit(context, found, asking, seen, planned)
             if answer is not None:
                 return answer
     return Reserved()
 
 
 def _commit(
-    context: Context, found: OpenStudy, worker_session: str, seen: StudySnapshot, planned: Step
+    context: Context, found: OpenStudy, asking: Asking, seen: StudySnapshot, planned: Step
 ) -> Granted | Reserved | None:
     """Apply what was planned, and give the run that waits then; None: the study has changed since, look again."""
     with context.db.write() as session:
         study = _held(context, session, found)
         if study is None:
             return Reserved()
-        worker, live = with_lease(context, session, worker_session)
+        worker, live = with_lease(context, session, asking.session)
         if live is not None and (lease := renewed(context, session, live)) is not None:
             return Granted(lease)
         is_same = study.version == seen.version
@@ -103,7 +103,7 @@ def _commit(
         run = made or leases.next_waiting(session, study.id)
         answer: Granted | Reserved | None = None
         if run is not None:
-            answer = _take(context, session, study, run, worker) if knows(worker, run) else Reserved()
+            answer = _take(context, session, study, run, worker, asking) if knows(worker, run) else Reserved()
     if made is not None:
         # Whoever reports or asks next here need not read the whole history again for it.
         context.planner_cache.keep_snapshot(_following(seen, planned, study.version, made.state))
@@ -191,8 +191,12 @@ def _held(context: Context, session: Session, found: OpenStudy) -> StudyRow | No
     return study if study.state is StudyState.RUNNING else None
 
 
-def _take(context: Context, session: Session, study: StudyRow, run: RunRow, worker: WorkerRow) -> Granted | Reserved:
-    """The lease of a waiting run, or who alone may have it."""
+def _take(
+    context: Context, session: Session, study: StudyRow, run: RunRow, worker: WorkerRow, asking: Asking
+) -> Granted | Reserved:
+    """The lease of a waiting run, or who alone may have it; nothing where the worker's time will hardly be enough."""
+    if asking.ends_in_s is not None and lease_message.foreseen_s(context, study, run) > asking.ends_in_s:
+        return Reserved()
     begun = leases.began_block(session, run) if run.block is not None else frozenset()
     if begun and worker.id not in begun:
         able = live_among(context, session, study, begun)

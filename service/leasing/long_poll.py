@@ -65,7 +65,7 @@ async def _claim(
     if worker is None and not await to_thread.run_sync(auth.is_still_good, context, limiter=work_signal.limiter):
         # Revoked while it waited; the next question is told so.
         return None
-    found = await to_thread.run_sync(choose_study.claim, context, request.session, worker, limiter=work_signal.limiter)
+    found = await to_thread.run_sync(choose_study.claim, context, request, worker, limiter=work_signal.limiter)
     if isinstance(found, Lease):
         return found
     work_signal.found_nothing(found.kind, seen, found.reserved, began_s)

@@ -22,13 +22,33 @@ def of(settings: Settings, run: RunRow, task: Task) -> LeaseLimits:
     """The limits of a run of this task."""
     if run.trial is None or isinstance(task, ProfileTask):
         return LeaseLimits(settings.run_deadline_s, settings.no_progress_s)
-    if isinstance(task, TrialTask):
-        steps = task.plan.parity_steps + task.plan.max_warmup_steps + task.plan.min_windows
-    else:
-        steps = task.plan.fewest_steps + 2 * task.plan.steps_after
     # The prediction comes with the trial; what its search run measured is a statement more.
     slow_s = _SLOWER * (_predicted_s(run.trial, task) or _measured_s(run.trial) or 0.0)
-    return LeaseLimits(settings.run_deadline_s + steps * slow_s, settings.no_progress_s + slow_s)
+    return LeaseLimits(settings.run_deadline_s + _steps(task) * slow_s, settings.no_progress_s + slow_s)
+
+
+_STARTS_S = 60.0
+"""What starting and ending a run may take where none of its trial has been seen."""
+_SPARE = 1.5
+"""Times as long as foreseen a run may take."""
+
+
+def foreseen_s(run: RunRow, task: Task) -> float:
+    """How long a run will hardly exceed: by its trial's search run, else by what was predicted of a step."""
+    if run.trial is None or isinstance(task, ProfileTask):
+        return _STARTS_S
+    seen = next((done.measurement for done in run.trial.runs if done.purpose == RunPurpose.SEARCH), None)
+    if seen is not None and isinstance(task, TrialTask):
+        return _SPARE * seen.elapsed_s
+    step_s = _predicted_s(run.trial, task) or _measured_s(run.trial) or 0.0
+    return _STARTS_S + _SPARE * _steps(task) * step_s
+
+
+def _steps(task: TrialTask | RestartTask) -> int:
+    """The fewest that a task's plan asks for, after as much warm-up as it allows."""
+    if isinstance(task, TrialTask):
+        return task.plan.parity_steps + task.plan.max_warmup_steps + task.plan.min_windows
+    return task.plan.fewest_steps + 2 * task.plan.steps_after
 
 
 def _measured_s(trial: TrialRow) -> float | None:

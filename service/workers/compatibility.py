@@ -34,7 +34,14 @@ def resolve_cluster(spec: StudyRequest, live: Sequence[WorkerRow]) -> tuple[Clus
     if offering:
         # Where none allows the model's code, the first one's list is what the refusal shows.
         return spec.cluster, next((w for w in offering if has_model(w.inventory, spec.model)), offering[0])
-    raise _no_worker(spec.cluster, f"registered: {_listed(live)}; start a worker there, or change the cluster")
+    start = f"start a worker over as many hosts (--nodes {spec.cluster.nodes})" if _is_wider(spec.cluster, live) else ""
+    raise _no_worker(
+        spec.cluster, f"registered: {_listed(live)}; {start or 'start a worker there'}, or change the cluster"
+    )
+
+
+def _is_wider(wanted: Cluster, live: Sequence[WorkerRow]) -> bool:
+    return wanted.nodes > max(worker.inventory.cluster.nodes for worker in live)
 
 
 def local_worker(live: Sequence[WorkerRow]) -> WorkerRow:

@@ -8,5 +8,5 @@ from shardtune.service.process.context import Context
 def grant(context: Context, request: LeaseRequest) -> Lease | None:
     """Its live lease, else a run that waits, else a new trial; None when there is none now."""
     entry = choose_study.check_in(context, request)
-    found = entry if isinstance(entry, Lease) else choose_study.claim(context, request.session)
+    found = entry if isinstance(entry, Lease) else choose_study.claim(context, request)
     return found if isinstance(found, Lease) else None

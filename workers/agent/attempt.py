@@ -39,6 +39,8 @@ class Workplace:
     """Hosts; each has as many of the ranks."""
     shared_dir: Path | None = None
     """A folder that all of them see."""
+    ends_in_s: Callable[[], float | None] = lambda: None
+    """Until this worker must end, such as its job's time; None: nobody knows."""
     matmul_flops: Mapping[Dtype, float] = field(default_factory=dict)
     """Of one rank, as measured at the start; empty where nobody has."""
     allowed: Allowed = field(default_factory=Allowed)

@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import logging
 from collections.abc import Callable
-from typing import assert_never
 
 from shardtune.api_schemas.failures import Failure, FailureKind
 from shardtune.api_schemas.hardware import Fingerprint, Inventory
@@ -15,6 +14,7 @@ from shardtune.api_schemas.leases import PROTOCOL_VERSION, Lease, LeaseRequest, 
 from shardtune.api_schemas.measurements import Measurement
 from shardtune.api_schemas.models import ModelProfile
 from shardtune.api_schemas.restart import RestartMeasurement
+from shardtune.workers.agent import words
 from shardtune.workers.agent.attempt import Attempted, Workplace, attempt
 from shardtune.workers.agent.client import ClientError, LeaseLost, RequestRefused, Unreachable, WorkerClient, patiently
 from shardtune.workers.agent.heartbeat import HeartbeatThread
@@ -115,7 +115,13 @@ class Agent:
             self._register_anew(error)
 
     def _lease(self) -> Lease | None:
-        request = LeaseRequest(protocol_version=PROTOCOL_VERSION, session=self._session, wait_s=_LEASE_WAIT_S)
+        ends_in_s = self._place.ends_in_s()
+        request = LeaseRequest(
+            protocol_version=PROTOCOL_VERSION,
+            session=self._session,
+            wait_s=_LEASE_WAIT_S,
+            ends_in_s=None if ends_in_s is None else max(0.0, ends_in_s),
+        )
         try:
             # One question per call: the time of sending is where the lease's clock starts.
             return self._client.lease(request)
@@ -143,7 +149,7 @@ class Agent:
 
     def _work_on(self, lease: Lease, sent_at_s: float) -> None:
         name = f"{lease.run_id}-{lease.attempt}"
-        log.info("run %s, attempt %d: %s", lease.run_id, lease.attempt, _describe(lease))
+        log.info("run %s, attempt %d: %s", lease.run_id, lease.attempt, words.task(lease))
         directory = TrialDir(self._place.work_dir / name)
         heartbeat = HeartbeatThread(
             self._client, self._session, lease, sent_at_s, progress=directory.progress, renewed=directory.write_deadline
@@ -192,7 +198,7 @@ class Agent:
             gpu_seconds=attempted.gpu_seconds,
             log_tail=attempted.log_tail,
         )
-        log.info("run %s: %s after %.1f s", lease.run_id, _end(result), attempted.elapsed_s)
+        log.info("run %s: %s after %.1f s", lease.run_id, words.end(result), attempted.elapsed_s)
         try:
             answer = patiently(
                 lambda: self._client.report(lease.run_id, report),
@@ -227,23 +233,3 @@ class Agent:
 
 def _warn(error: Unreachable) -> None:
     log.warning("the service does not answer, trying again: %s", error)
-
-
-def _describe(lease: Lease) -> str:
-    if lease.task.kind == "profile":
-        return "profile"
-    return f"{lease.task.kind} of {lease.task.config.describe()}"
-
-
-def _end(result: Measurement | ModelProfile | RestartMeasurement | Failure) -> str:
-    match result:
-        case Failure():
-            return f"{result.kind} ({result.message})"
-        case Measurement():
-            return f"{result.tokens_per_s_per_gpu:.1f} tokens/s/GPU"
-        case RestartMeasurement():
-            return f"saved in {result.save_s:.2f} s, loaded in {result.load_s:.2f} s"
-        case ModelProfile():
-            return f"{result.parameters:,} parameters"
-        case _:
-            assert_never(result)

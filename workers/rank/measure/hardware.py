@@ -74,7 +74,7 @@ def _groups(place: Place) -> list[tuple[int, int, dist.ProcessGroup | None]]:
     found: list[tuple[int, int, dist.ProcessGroup | None]] = []
     for ranks, nodes, lists in ((local, 1, within), (hosts, hosts, across)):
         if ranks > 1 and ranks < world:
-            group, _ = dist.new_subgroups_by_enumeration(lists)
+            group, _ = dist.new_subgroups_by_enumeration(lists)  # type: ignore[no-untyped-call]
             found.append((ranks, nodes, group))
     return [*found, (world, hosts, None)]
 

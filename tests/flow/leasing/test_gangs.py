@@ -1,0 +1,107 @@
+"""Workers over several hosts: which studies they are given, and until when."""
+
+import json
+
+import pytest
+
+from shardtune.api_schemas.conditions import Conditions, NodeConditions
+from shardtune.api_schemas.failures import FailureKind
+from shardtune.api_schemas.hardware import banded
+from shardtune.service.best import watch_staleness
+from tests.support.scenarios import WORKLOAD, best
+from tests.support.simulated_worker import CLUSTER, FINGERPRINT, PROFILE, SPEC, SimulatedWorker, failure, measurement
+
+OVER_TWO = CLUSTER.model_copy(update={"nodes": 2})
+HOSTS = {"details": {"hosts": [{"host": "n0", "interface": "eth0"}, {"host": "n1", "interface": "eth0"}]}}
+
+
+def network(gbit_per_s):
+    return FINGERPRINT.model_copy(update={"nodes": 2, "inter_node_gb_per_s": banded(gbit_per_s / 8)})
+
+
+def gang(client, gbit_per_s=0.19, **inventory):
+    given = {"cluster": OVER_TWO, "fingerprint": network(gbit_per_s), **HOSTS, **inventory}
+    return SimulatedWorker(client, name="gang", **given).register()
+
+
+def study_over(client, cluster, **changes):
+    answer = client.post("/v1/studies", json=SPEC | {"cluster": cluster.model_dump(mode="json")} | changes)
+    assert answer.status_code == 201, answer.text
+    return answer.json()["study_id"]
+
+
+def test_a_study_over_more_nodes_than_any_worker_has_is_refused_with_what_there_is(quick_client):
+    gang(quick_client)
+    three = CLUSTER.model_copy(update={"nodes": 3}).model_dump(mode="json")
+    refused = quick_client.post("/v1/studies", json=SPEC | {"cluster": three})
+    assert (refused.status_code, refused.json()["code"]) == (422, "no_worker")
+    assert "3 nodes × 2 × CPU ranks" in refused.json()["detail"] and "gang with 2 nodes" in refused.json()["detail"]
+    assert "--nodes 3" in refused.json()["detail"]
+
+
+def test_a_gang_works_first_on_what_needs_all_its_hosts(quick_client):
+    worker = gang(quick_client)
+    small, large = study_over(quick_client, CLUSTER), study_over(quick_client, OVER_TWO)
+    assert worker.lease().study_id == large
+    alone = SimulatedWorker(quick_client, name="alone").register()
+    assert alone.lease().study_id == small
+
+
+def test_no_run_is_given_that_would_hardly_end_before_its_worker(quick_client):
+    worker, study_id = gang(quick_client), study_over(quick_client, OVER_TWO)
+
+    def ask(ends_in_s):
+        return worker.post("/v1/leases", {"wait_s": 0, "ends_in_s": ends_in_s}).status_code
+
+    assert (ask(20), ask(200)) == (204, 200)
+    worker.report(worker.lease(), PROFILE).raise_for_status()
+    assert ask(20) == 204
+    waiting = quick_client.get(f"/v1/studies/{study_id}/trials").json()["trials"]
+    assert [trial["state"] for trial in waiting] == ["waiting"], "made, for a worker that has the time"
+    lease = worker.lease()
+    assert lease.trial_number == 0
+    worker.report(lease, measurement(1000)).raise_for_status()
+
+
+def test_another_worker_of_the_same_kind_gets_what_is_too_long_for_one_that_ends(quick_client):
+    ending = gang(quick_client)
+    staying = SimulatedWorker(quick_client, "other", cluster=OVER_TWO, fingerprint=network(0.19)).register()
+    study_over(quick_client, OVER_TWO)
+    assert ending.post("/v1/leases", {"wait_s": 0, "ends_in_s": 5}).status_code == 204
+    assert staying.lease() is not None
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_run_whose_host_was_lost_is_given_out_again(quick_client, times):
+    worker, study_id = gang(quick_client), study_over(quick_client, OVER_TWO)
+    worker.report(worker.lease(), PROFILE).raise_for_status()
+    runs = []
+    for _ in range(times):
+        lease = worker.lease()
+        runs.append(lease.run_id)
+        worker.report(lease, failure(FailureKind.NODE_LOST, "host n1: silent for 6 s")).raise_for_status()
+    assert worker.lease().run_id == runs[0] and len(set(runs)) == 1
+    assert quick_client.get(f"/v1/studies/{study_id}/trials").json()["trials"][0]["state"] == "running"
+
+
+def test_another_network_between_the_hosts_makes_stale_by_its_bandwidth_and_a_retune_follows(client, clock):
+    ran_on = Conditions(nodes=tuple(NodeConditions(host=f"n{n}", first_rank=2 * n, ranks=2) for n in (0, 1)))
+    worker = gang(client)
+    worker.behave = lambda _, task: measurement(1000.0 + task.config.micro_batch).model_copy(
+        update={"conditions": ran_on}
+    )
+    study_id = study_over(client, OVER_TWO, budget={"max_trials": 4})
+    worker.work()
+    assert client.get(f"/v1/studies/{study_id}").json()["state"] == "complete"
+    ask = {"model": "llama-tiny", "cluster": OVER_TWO.model_dump_json(), "workload": json.dumps(WORKLOAD)}
+    assert best(client, **ask)["freshness"] == "fresh"
+    again = gang(client, 0.095)
+    watch_staleness.watch(client.app.state.context)
+    found = best(client, **ask)
+    assert (found["freshness"], found["changed_fields"]) == ("stale", ["inter_node_gb_per_s"])
+    for _ in range(6):
+        clock.turn(60)
+        again.lease()
+        watch_staleness.watch(client.app.state.context)
+    (retune,) = client.get("/v1/retunes").json()["retunes"]
+    assert (retune["cause"], retune["changed_fields"]) == ("fingerprint", ["inter_node_gb_per_s"])

@@ -36,6 +36,8 @@ class FailureKind(StrEnum):
     """The hardware was not fit to measure on: another process on the GPU, throttling, a memory or driver error, a slow rank."""
     SUSPECT = "suspect"
     """It ended with numbers that cannot be true."""
+    DISTURBED = "disturbed"
+    """Other programs used the machine meanwhile, so the run says nothing; it is repeated."""
     SETUP = "setup"
     """The worker could not start the run (missing package, full disk, device busy)."""
 

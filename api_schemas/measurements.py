@@ -124,6 +124,8 @@ class Measurement(Schema):
     """Why these numbers cannot be true; such a measurement neither wins nor teaches."""
     conditions: Conditions | None = None
     """What the worker saw of its machine meanwhile."""
+    disturbed: str | None = Field(default=None, max_length=1000)
+    """Why it says little, of one that counts because it had been repeated often enough; set by the service."""
 
 
 class CheckpointPart(Schema):

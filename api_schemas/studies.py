@@ -14,6 +14,7 @@ from shardtune.api_schemas.restart import RestartCheck
 from shardtune.api_schemas.search_space import SpaceLimits
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.system_studies import SystemStudy
+from shardtune.api_schemas.verdicts import AgainstDefault, OpenVerdict
 from shardtune.api_schemas.workload import Recipe, Workload, WorkloadRequest
 
 FEWEST_PAIRS, MOST_PAIRS = 7, 100
@@ -43,7 +44,9 @@ class Budget(Schema):
     max_wall_seconds: float | None = Field(default=None, gt=0)
     """From the creation of the study."""
     max_pairs: int = Field(default=24, ge=FEWEST_PAIRS, le=MOST_PAIRS)
-    """Pairs of fresh runs of challenger and baseline before the verdict is `no_significant_improvement`. More find smaller gains."""
+    """Pairs of fresh runs of challenger and baseline before the verdict may stay `undecided`. More find smaller gains."""
+    repeat_disturbed: float = Field(default=0.5, ge=0, le=3)
+    """Runs that may be repeated because other programs disturbed the machine meanwhile, as a share of those that count; 0: none."""
     restart_check: bool = True
     """Before it becomes the answer, the winner trains on, saves a checkpoint and goes on from it in new processes (seconds,
     and disk for 16 bytes per parameter)."""
@@ -158,10 +161,14 @@ class Speedup(Schema):
 
 
 class Verdict(StrEnum):
-    """`confirmed`: the interval's lower end is above 1."""
+    """What the pairs say of the candidate."""
 
     CONFIRMED = "confirmed"
-    NO_SIGNIFICANT_IMPROVEMENT = "no_significant_improvement"
+    """It is faster: the interval's lower end is above 1."""
+    NOT_FASTER = "not_faster"
+    """Not by a gain worth having (`tuner.verdict.settling`), or there was nothing to compare."""
+    UNDECIDED = "undecided"
+    """It may be: the pairs were too few, or lie too far apart."""
 
 
 class Promotion(Schema):
@@ -179,15 +186,20 @@ class Promotion(Schema):
 
 
 class StudyResult(Schema):
-    """The answer of a study. `best` is the baseline when nothing was confirmed to beat it."""
+    """The answer of a study. Where the user gave a baseline, `best` is it unless another was confirmed to be faster; without one,
+    `best` is whichever of candidate and fastest default was faster in the pairs, and `verdict` says what is proved."""
 
     best: Contender
     baseline: Contender
     candidate: Contender | None = None
-    """The challenger that did not pass, where the verdict is `no_significant_improvement`."""
+    """The challenger, where it is not the answer."""
     speedup: Speedup | None
     """None when there was nothing to compare (a single feasible configuration), or too few pairs for an interval."""
     verdict: Verdict
+    undecided: OpenVerdict | None = None
+    """What would settle it; None unless the verdict is `undecided`."""
+    against_defaults: tuple[AgainstDefault, ...] = ()
+    """Each documented default that ran, but the answer itself."""
     promotion: Promotion | None = None
     """None when there was nothing to compare."""
     restart: RestartCheck | None = None
@@ -215,6 +227,8 @@ class Study(Schema):
     gpu_seconds: float
     promotion: int = 0
     """Number of the promotion that counts: it grows where one begins, and where a search goes on after one."""
+    promotion_runs: int | None = None
+    """Fresh runs that it may take at most; None before there is one."""
     created_at: datetime
     finished_at: datetime | None = None
     best_so_far: Contender | None = None

@@ -26,7 +26,7 @@ class Extension(Schema):
     add_wall_seconds: float | None = Field(default=None, gt=0, le=1e12)
     """For a study that has such a limit; the time since it ended does not count."""
     add_pairs: int | None = Field(default=None, ge=1, le=MOST_PAIRS)
-    """Pairs of fresh runs before the verdict is `no_significant_improvement`."""
+    """Pairs of fresh runs before the verdict is given."""
 
     @model_validator(mode="after")
     def _something(self) -> "Extension":

@@ -103,6 +103,7 @@ class AttemptEnd(StrEnum):
     NODE_LOST = "node_lost"
     DEVICE = "device"
     SUSPECT = "suspect"
+    DISTURBED = "disturbed"
     SETUP = "setup"
     RELEASED = "released"
     """Handed back by its worker: nobody's fault, and no try used up."""

@@ -13,13 +13,13 @@ import itertools
 import json
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from functools import partial
 from statistics import fmean
 from typing import Any
 
 from benchmarks import repeats
-from benchmarks.verdicts import deviations, resampled
+from benchmarks.noise import Draw, Noise, of_records, resampled
 from shardtune.api_schemas.promotion import PromotionField
 from shardtune.tuner.verdict import challenge, paired_test, promotion
 from shardtune.tuner.verdict.promotion import NEAR, FreshRun
@@ -29,15 +29,13 @@ GAINS = (0.0, 0.02, 0.05, 0.1)
 BEHIND = -0.02
 """Of the other challengers, as a share of the incumbent's speed."""
 
-Noise = Iterator[float]
-
 
 def one(noise: Noise, gain: float, salt: str, gives_up: bool) -> tuple[str, int]:
     """Finding and runs of one challenge."""
     truth = [0.0, math.log1p(gain), *[math.log1p(BEHIND)] * (CHALLENGERS - 1)]
 
     def run(arm: int) -> float:
-        return math.exp(truth[arm] + next(noise))
+        return math.exp(truth[arm] + next(noise).deviation)
 
     seen = [run(arm) for arm in range(len(truth))]
     rival = max(range(1, len(seen)), key=lambda arm: seen[arm])
@@ -82,10 +80,10 @@ def main(say: Callable[[str], None] = print) -> None:
 
     def noise(draw: random.Random) -> Noise:
         if options.record is None:
-            return (draw.gauss(0, options.sigma) for _ in itertools.count())
+            return (Draw(draw.gauss(0, options.sigma)) for _ in itertools.count())
         return resampled(records, draw)
 
-    records: Sequence[Sequence[float]] = deviations([row for row in repeats.read() if row.record == options.record])
+    records = of_records([row for row in repeats.read() if row.record == options.record])
     if options.record is not None and not records:
         parser.error(f"--record ({options.record}) is not in {repeats.DATA}")
     found = report(noise, options.studies)

@@ -56,6 +56,8 @@ class Repeat:
     half_width: float
     """Half of the 95 % interval within the run, relative."""
     elapsed_s: float
+    foreign_cpu_cores: float | None = None
+    """That other programs kept busy meanwhile; None in records from before it was written down."""
 
 
 def read(path: Path = DATA) -> list[Repeat]:
@@ -70,6 +72,7 @@ def read(path: Path = DATA) -> list[Repeat]:
                 float(row["tokens_per_s_per_gpu"]),
                 float(row["half_width"]),
                 float(row["elapsed_s"]),
+                float(seen) if (seen := row["foreign_cpu_cores"]) else None,
             )
             for row in csv.DictReader(file)
         ]
@@ -101,6 +104,7 @@ def record(name: str, minutes: float, path: Path, folder: Path) -> None:
                     round(measured.tokens_per_s_per_gpu, 2),
                     round(measured.step_time_half_width_s / measured.step_time_s, 4),
                     round(measured.elapsed_s, 2),
+                    measured.conditions.foreign_cpu_cores if measured.conditions is not None else None,
                 )
                 _append(path, row)
                 position += 1

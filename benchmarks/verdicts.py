@@ -4,34 +4,30 @@
 
 Each study has 20 arms of the same speed, one of them the baseline; in the planted ones one other arm is 5 % faster. The
 search sees every arm once and promotes the fastest; then the promotion of `tuner` runs as in a study, run by run, and
-`tuner.verdict.ranking.result` judges. What a run measures is the true speed times recorded noise: the deviations of real repeats from
-their configuration's median, drawn in blocks of runs that followed each other (circular block bootstrap, Politis & Romano
-1992), so that bursts and drift stay together across the arms.
+`tuner.verdict.ranking.result` judges. What a run measures is the true speed times recorded noise (`benchmarks.noise`). The
+section `disturbed` replays the records of a disturbed machine, and the rule that repeats a disturbed run.
 """
 
 import argparse
 import json
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from benchmarks import repeats
-from benchmarks.repeats import Repeat
+from benchmarks import noise, repeats
+from benchmarks.noise import Machine, Record, resampled
 from shardtune.api_schemas.promotion import PromotionField
 from shardtune.api_schemas.studies import FEWEST_PAIRS, Budget
 from shardtune.tuner.verdict import paired_test, promotion
 from shardtune.tuner.verdict.promotion import FreshRun
 
 ARMS, GAIN = 20, 0.05
-BLOCK = 10
-"""Runs drawn together: about a minute of the recorded machine."""
+DISTURBED = ("busy",)
 BASELINE = 0
-
-Noise = Iterator[float]
 
 
 @dataclass(frozen=True)
@@ -41,53 +37,28 @@ class Verdict:
     winner: int | None
     """None: no significant improvement."""
     runs: int
-    """Of its promotion."""
+    """Of its promotion, repeats included."""
+    searched: int
+    """Runs of its search, repeats included."""
 
 
-def deviations(rows: Sequence[Repeat]) -> list[list[float]]:
-    """Log deviations of each record's runs from the median of their configuration in it, in the order they ran."""
-    records: dict[str, list[Repeat]] = {}
-    for row in rows:
-        records.setdefault(row.record, []).append(row)
-    return [_of_record(sorted(record, key=lambda row: row.position)) for record in records.values()]
-
-
-def _of_record(rows: Sequence[Repeat]) -> list[float]:
-    speeds: dict[str, list[float]] = {}
-    for row in rows:
-        speeds.setdefault(row.configuration, []).append(math.log(row.tokens_per_s_per_gpu))
-    middle = {name: median(values) for name, values in speeds.items()}
-    return [math.log(row.tokens_per_s_per_gpu) - middle[row.configuration] for row in rows]
-
-
-def resampled(records: Sequence[Sequence[float]], draw: random.Random) -> Noise:
-    """An endless run of noise in blocks; a longer record is drawn from as much more often."""
-    weights = [len(record) for record in records]
-    while True:
-        (record,) = draw.choices(records, weights)
-        begin = draw.randrange(len(record))
-        yield from (record[(begin + i) % len(record)] for i in range(BLOCK))
-
-
-def study(noise: Noise, gains: Sequence[float], salt: str, max_pairs: int) -> Verdict:
+def study(machine: Machine, gains: Sequence[float], salt: str, max_pairs: int) -> Verdict:
     """Search and promotion over arms with these true log speeds."""
-
-    def run(arm: int) -> float:
-        return math.exp(gains[arm] + next(noise))
-
-    seen = {arm: run(arm) for arm in range(len(gains))}
+    seen = {arm: machine.run(gain) for arm, gain in enumerate(gains)}
+    searched = machine.counted + machine.repeats
     others = sorted((arm for arm in seen if arm != BASELINE), key=lambda arm: -seen[arm])
     near = [arm for arm in others[: promotion.MOST_CANDIDATES] if seen[arm] >= promotion.NEAR * seen[others[0]]]
     field = PromotionField(BASELINE, tuple(near))
     made: list[FreshRun] = []
     while (ask := (now := promotion.standing(field, seen, made, max_pairs, salt)).next) is not None:
-        made.append(FreshRun(ask.trial, ask.block, "worker", run(ask.trial)))
+        made.append(FreshRun(ask.trial, ask.block, "worker", machine.run(gains[ask.trial])))
     speedup = paired_test.speedup(now.log_ratios)
-    return Verdict(now.challenger if speedup is not None and speedup.ci95[0] > 1 else None, len(made))
+    winner = now.challenger if speedup is not None and speedup.ci95[0] > 1 else None
+    return Verdict(winner, machine.counted + machine.repeats - searched, searched)
 
 
 def replay(
-    records: Sequence[Sequence[float]], studies: int, gain: float, max_pairs: int, seed: int
+    records: Sequence[Record], studies: int, gain: float, max_pairs: int, seed: int, repeat_disturbed: float = 0.0
 ) -> list[tuple[int, Verdict]]:
     """Studies with the arm that is faster by `gain` (drawn for each), and their verdicts."""
     draw = random.Random(seed)
@@ -95,7 +66,8 @@ def replay(
     for number in range(studies):
         faster = draw.randrange(1, ARMS)
         gains = [math.log(1 + gain) if arm == faster else 0.0 for arm in range(ARMS)]
-        found.append((faster, study(resampled(records, draw), gains, f"{seed}:{number}", max_pairs)))
+        machine = Machine(resampled(records, draw), repeat_disturbed)
+        found.append((faster, study(machine, gains, f"{seed}:{number}", max_pairs)))
     return found
 
 
@@ -119,11 +91,12 @@ def upper95(successes: int, trials: int) -> float:
     return high
 
 
-def report(rows: Sequence[Repeat], studies: int, max_pairs: int, seed: int = 0) -> dict[str, Any]:
-    """The benchmark's object."""
-    records = deviations(rows)
-    alike = replay(records, studies, 0.0, max_pairs, seed)
-    planted = replay(records, studies, GAIN, max_pairs, seed + 1)
+def report(
+    records: Sequence[Record], studies: int, max_pairs: int, seed: int = 0, repeat_disturbed: float = 0.0
+) -> dict[str, Any]:
+    """What many studies on some records came to."""
+    alike = replay(records, studies, 0.0, max_pairs, seed, repeat_disturbed)
+    planted = replay(records, studies, GAIN, max_pairs, seed + 1, repeat_disturbed)
     false = sum(verdict.winner is not None for _, verdict in alike)
     right = sum(verdict.winner == faster for faster, verdict in planted)
     wrong = sum(verdict.winner not in (None, faster) for faster, verdict in planted)
@@ -141,20 +114,30 @@ def report(rows: Sequence[Repeat], studies: int, max_pairs: int, seed: int = 0) 
             "wrong_arm_rate": wrong / studies,
             "runs_per_study": round(fmean(verdict.runs for _, verdict in planted), 1),
             "most_runs": max(verdict.runs for _, verdict in planted),
+            "all_runs_per_study": round(fmean(verdict.runs + verdict.searched for _, verdict in planted), 1),
         },
         "max_pairs": max_pairs,
         "noise": _spread(records),
     }
 
 
-def _spread(records: Sequence[Sequence[float]]) -> dict[str, float | int]:
+def disturbed(records: Sequence[Record], studies: int, max_pairs: int) -> dict[str, Any]:
+    """The same on a disturbed machine, with disturbed runs repeated as a study does, and as if each counted."""
+    repeated = report(records, studies, max_pairs, repeat_disturbed=Budget().repeat_disturbed)
+    counted = report(records, studies, max_pairs)["planted"]
+    ratio = repeated["planted"]["all_runs_per_study"] / counted["all_runs_per_study"]
+    return {**repeated, "runs_ratio": round(ratio, 2), "power_if_each_counted": counted["power"]}
+
+
+def _spread(records: Sequence[Record]) -> dict[str, float | int]:
     """What the recorded runs are like: the middle, and the share far out of it."""
-    every = [value for record in records for value in record]
+    every = [run.deviation for record in records for run in record]
     size = 1.4826 * median(abs(value) for value in every)
     return {
         "runs": len(every),
         "typical_deviation": round(size, 4),
         "disturbed_share": round(sum(abs(value) > 4 * size for value in every) / len(every), 3),
+        "repeated_share": round(sum(run.is_disturbed for record in records for run in record) / len(every), 3),
     }
 
 
@@ -165,15 +148,19 @@ def main(say: Callable[[str], None] = print) -> None:
     parser.add_argument("--studies", type=int, default=1000)
     parser.add_argument("--data", type=Path, default=repeats.DATA)
     parser.add_argument("--record", action="append", help="records to draw from (idle)")
+    parser.add_argument("--disturbed", action="append", help="records of a disturbed machine (busy, shared)")
     parser.add_argument("--max-pairs", type=int, default=Budget().max_pairs)
     options = parser.parse_args()
-    records = options.record or ["idle"]
-    rows = [row for row in repeats.read(options.data) if row.record in records]
-    if not rows:
-        parser.error(f"--record ({', '.join(records)}) is not in {options.data}")
     if options.max_pairs < FEWEST_PAIRS:
         parser.error(f"--max-pairs ({options.max_pairs}) must be at least {FEWEST_PAIRS}")
-    found = report(rows, options.studies, options.max_pairs)
+    quiet, loud = (
+        noise.of_records([row for row in repeats.read(options.data) if row.record in names])
+        for names in (options.record or ["idle"], options.disturbed or list(DISTURBED))
+    )
+    if not quiet or not loud:
+        parser.error(f"--record or --disturbed names none of the records in {options.data}")
+    found = report(quiet, options.studies, options.max_pairs)
+    found["disturbed"] = disturbed(loud, options.studies, options.max_pairs)
     say(json.dumps(found) if options.json else "\n".join(f"{name}: {value}" for name, value in found.items()))
 
 

@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from opentelemetry.trace import TracerProvider
 from starlette.concurrency import run_in_threadpool
 
-from shardtune.db.session import Database, is_current, upgrade
+from shardtune.db.preparation import prepare_database
 from shardtune.service import pages, retention
 from shardtune.service.access import actions, auth
 from shardtune.service.best import watch_staleness
@@ -72,10 +72,6 @@ _ROUTES = (
 )
 
 
-class DatabaseNotMigrated(RuntimeError):
-    """The database is at another revision than the code, and not ours to migrate unasked."""
-
-
 def create_app(
     settings: Settings | None = None,
     context: Context | None = None,
@@ -131,20 +127,6 @@ def _lifespan(migrate: bool) -> Callable[[FastAPI], AbstractAsyncContextManager[
             context.db.close()
 
     return lifespan
-
-
-def prepare_database(database: Database, url: str, migrate: bool = True) -> None:
-    """Migrate SQLite; refuse a Postgres that is not migrated.
-
-    Raises:
-        DatabaseNotMigrated: names the command.
-    """
-    if migrate and database.is_sqlite:
-        upgrade(url)
-    if not is_current(database.engine):
-        raise DatabaseNotMigrated(
-            "the database is not at the revision of this version; run `shardtune db upgrade` once, then start again"
-        )
 
 
 def _version() -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import CursorResult, and_, func, select, update
 from sqlalchemy.orm import Session, aliased, joinedload
 
-from shardtune.api_schemas.trials import OPEN_TRIAL_STATES, RunPurpose, TrialState
+from shardtune.api_schemas.trials import OPEN_TRIAL_STATES, AttemptEnd, RunPurpose, TrialState
 from shardtune.db.queries import webhooks
 from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow, TrialRow, WorkerRow
 
@@ -141,6 +141,12 @@ def promotion_cost(session: Session, confirm_ids: Sequence[str]) -> tuple[int, f
         return 0, 0.0
     spent = select(func.coalesce(func.sum(AttemptRow.gpu_seconds), 0.0)).where(AttemptRow.run_id.in_(confirm_ids))
     return len(confirm_ids), session.scalars(spent).one() or 0.0
+
+
+def attempts_that_ended(session: Session, study_id: str, end: AttemptEnd) -> int:
+    """How many attempts at a study's runs ended so."""
+    query = select(func.count()).select_from(AttemptRow).join(RunRow, AttemptRow.run_id == RunRow.id)
+    return session.scalars(query.where(RunRow.study_id == study_id, AttemptRow.end == end)).one()
 
 
 def expired(session: Session, now: datetime) -> Sequence[RunRow]:

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import JSON, ColumnElement, SQLColumnExpression, and_, func, or_, select, type_coerce
@@ -108,21 +109,27 @@ def devices(session: Session, project_id: str | None) -> list[str]:
     return sorted(name for name in session.scalars(select(_DEVICE).where(*_of(project_id)).distinct()) if name)
 
 
-def confirmed_runs(session: Session, wanted: Sequence[tuple[str, int]]) -> dict[str, tuple[int, int]]:
-    """By study: numbers of complete fresh runs, of the promotion of the number given, and of all others."""
-    if not wanted:
-        return {}
-    rounds = dict(wanted)
+@dataclass(frozen=True)
+class RunCosts:
+    """Complete runs of one purpose and promotion, and the GPU-seconds of their last attempts."""
+
+    runs: int
+    shortest: float
+    mean: float
+
+
+def run_costs(session: Session, study_ids: Sequence[str]) -> dict[str, dict[tuple[RunPurpose, int], RunCosts]]:
+    """By study, then by purpose and number of the promotion (0: of the search)."""
+    spent = AttemptRow.gpu_seconds
     query = (
-        select(RunRow.study_id, RunRow.promotion_round, func.count())
-        .where(RunRow.study_id.in_(rounds), RunRow.purpose == RunPurpose.CONFIRM, RunRow.state == TrialState.COMPLETE)
-        .group_by(RunRow.study_id, RunRow.promotion_round)
+        select(RunRow.study_id, RunRow.purpose, RunRow.promotion_round, func.count(), func.min(spent), func.avg(spent))
+        .join(AttemptRow, and_(AttemptRow.run_id == RunRow.id, AttemptRow.attempt == RunRow.attempt))
+        .where(RunRow.study_id.in_(study_ids), RunRow.state == TrialState.COMPLETE)
+        .group_by(RunRow.study_id, RunRow.purpose, RunRow.promotion_round)
     )
-    found = dict.fromkeys(rounds, (0, 0))
-    for study_id, number, count in session.execute(query):
-        present, others = found[study_id]
-        is_present = number == rounds[study_id]
-        found[study_id] = (present + count, others) if is_present else (present, others + count)
+    found: dict[str, dict[tuple[RunPurpose, int], RunCosts]] = {study_id: {} for study_id in study_ids}
+    for study_id, purpose, number, runs, shortest, mean in session.execute(query) if study_ids else ():
+        found[study_id][purpose, number] = RunCosts(runs, shortest or 0.0, mean or 0.0)
     return found
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from shardtune.api_schemas.studies import Study, StudyPhase
 from shardtune.api_schemas.trials import Rejection, Trial, TrialState
-from shardtune.service.wording import study_words
+from shardtune.service.wording import study_words, time_left
 
 _TOLD_AT_ONCE = 3
 
@@ -94,7 +94,7 @@ def _trial_line(study: Study, trial: Trial, trials: Sequence[Trial], elapsed_s: 
             f"{study_words.gib(study_words.peak_memory(trial))} GiB{study_words.predicted(trial)}{study_words.tested(trial)}"
             + (", best so far" if best else "")
         )
-        left = study_words.time_left(study, trials, elapsed_s)
+        left = time_left.left(study, time_left.made_by(study, trials), elapsed_s)
         return line + (f" ({left} left)" if left else "")
     why = study_words.reason(trial)
     return f"{name}: {trial.description}: {trial.state.value}" + (f", {why}" if why else "")

@@ -7,9 +7,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from shardtune.api_schemas.studies import Study
+from shardtune.api_schemas.studies import Study, StudyPhase
 from shardtune.api_schemas.trials import Rejection, Trial, TrialState
-from shardtune.service.wording import study_words
+from shardtune.service.wording import study_words, time_left
 
 _STYLES = {
     TrialState.COMPLETE: "green",
@@ -93,7 +93,12 @@ def _footer(study: Study, trials: Sequence[Trial], rejections: Sequence[Rejectio
     limit = study.spec.budget.max_trials
     ended = sum(study_words.is_done(trial) for trial in trials)
     counts = [f"{ended} of {limit} trials" if limit else f"{ended} trials"]
-    left = study_words.time_left(study, trials, elapsed_s)
+    if study.phase is StudyPhase.CONFIRM:
+        fresh = len(study_words.fresh_runs(study, trials))
+        counts.append(f"{fresh} of at most {study_words.most_confirm_runs(study)} fresh runs")
+    elif study.phase is not StudyPhase.DONE:
+        counts.append(f"then some {time_left.fresh_runs_expected(study)} fresh runs")
+    left = time_left.left(study, time_left.made_by(study, trials), elapsed_s)
     counts.append(f"{study_words.duration(elapsed_s)} so far" + (f", {left} left" if left else ""))
     lines.append("time  " + ", ".join(counts))
     # One line each: a footer that wraps would push the table off the screen.

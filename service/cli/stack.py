@@ -11,8 +11,8 @@ from alembic.util import CommandError
 from filelock import FileLock, Timeout
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from shardtune.db.preparation import DatabaseNotMigrated, prepare_database
 from shardtune.db.session import Database
-from shardtune.service.app import DatabaseNotMigrated, prepare_database
 from shardtune.service.cli.errors import InputError, PlatformFailure
 from shardtune.service.cli.processes import MODULE, Child, listening_socket, wait_until
 from shardtune.service.client import ServiceClient

@@ -4,17 +4,28 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shardtune.api_schemas.studies import Contender, Promotion, Study, StudyResult, Verdict
+from shardtune.api_schemas.trials import Rejection, Trial, TrialState
 from shardtune.service.wording import study_words
+from shardtune.service.wording.trust import Trust, trust
+
+_MARKS = {"good": "+", "warn": "!", "bad": "-", "quiet": " "}
+"""Before each reason: it speaks for the answer, wants a look, or speaks against it."""
 
 
-def as_json(study: Study, result: StudyResult, exports: Sequence[str] | None = None) -> dict[str, Any]:
+def as_json(
+    study: Study, result: StudyResult, trials: Sequence[Trial] = (), exports: Sequence[str] | None = None
+) -> dict[str, Any]:
     """The object of `--json`; docs/cli.md describes it."""
+    reasons = _reasons(study, result, trials)
     answer: dict[str, Any] = {
         "study_id": study.study_id,
         "best": _contender(result.best),
         "baseline": _contender(result.baseline),
         "speedup": None,
         "verdict": result.verdict.value,
+        "undecided": result.undecided.model_dump(mode="json") if result.undecided else None,
+        "against_defaults": [row.model_dump(mode="json") for row in result.against_defaults],
+        "trust": [{"tone": reason.tone, "text": reason.text} for reason in reasons],
         "promotion": result.promotion.model_dump(mode="json", exclude={"ratios"}) if result.promotion else None,
         "restart": result.restart.model_dump(mode="json") if result.restart else None,
         "trials": trial_counts(study.trials),
@@ -43,25 +54,33 @@ def trial_counts(trials: Mapping[str, int]) -> dict[str, int]:
     return counts | {state: count for state, count in trials.items() if count and state not in counts}
 
 
+def _reasons(study: Study, result: StudyResult, trials: Sequence[Trial]) -> tuple[Trust, ...]:
+    """Why the answer can be believed, or not: what the study's page says under that title."""
+    complete = [trial.config for trial in trials if trial.state is TrialState.COMPLETE]
+    fresh = study_words.fresh_runs(study, trials)
+    of_best = [run.measurement for trial, run in fresh if trial.number == result.best.trial_number and run.measurement]
+    return trust(study.model_copy(update={"result": result}), complete, of_best)
+
+
 def as_text(
     study: Study,
     result: StudyResult,
-    why_not: Sequence[tuple[str, str]] = (),
+    trials: Sequence[Trial] = (),
+    rejections: Sequence[Rejection] = (),
     exports: Sequence[str] = (),
     how: str = "",
 ) -> str:
-    """The same for a person; `why_not` are rows about what is not feasible."""
+    """The same for a person; with what is not feasible, and why the answer can be believed."""
     rows = [("best", _describe(result.best)), ("baseline", _describe(result.baseline))]
     if result.candidate is not None:
-        rows.append(("candidate", _describe(result.candidate) + " (not confirmed)"))
+        rows.append(("candidate", _describe(result.candidate)))
     rows.append(("speed-up", _speedup(result)))
     if result.promotion is not None:
         rows.append(("promotion", _promotion(result.promotion)))
-    if result.restart is not None:
-        rows.append(("restart", study_words.restarted(result.restart)))
     rows.append(("trials", _counts(study)))
-    rows += why_not
-    rows += [("note", note) for note in result.notes]
+    rows += study_words.why_not(trials, rejections)
+    reasons = _reasons(study, result, trials)
+    rows += [("trust" if at == 0 else "", f"{_MARKS[reason.tone]} {reason.text}") for at, reason in enumerate(reasons)]
     if study.state.is_open:
         rows.append(("note", f"the study is being extended ({study.state.value}); this is its answer so far"))
     if exports:
@@ -91,9 +110,13 @@ def _speedup(result: StudyResult) -> str:
         return f"{why}: keep the baseline"
     low, high = result.speedup.ci95
     ratio = f"{result.speedup.value:.2f}x [{low:.2f}, {high:.2f}] over baseline"
+    pairs = f"{result.speedup.pairs} pairs of fresh runs (95 % interval)"
     if result.verdict is Verdict.CONFIRMED:
-        return f"{ratio}, confirmed in {result.speedup.pairs} pairs of fresh runs (95 % interval)"
-    return f"no significant improvement: keep the baseline (candidate {ratio} in {result.speedup.pairs} pairs of fresh runs)"
+        return f"{ratio}, confirmed in {pairs}"
+    word = "undecided" if result.verdict is Verdict.UNDECIDED else "not faster"
+    if result.candidate is None:
+        return f"{word}: {ratio} in {pairs}; the better of the two is the answer"
+    return f"{word}: keep the baseline (candidate {ratio} in {pairs})"
 
 
 def _promotion(promotion: Promotion) -> str:

@@ -14,12 +14,12 @@ from shardtune.api_schemas.restart import RestartMeasurement
 from shardtune.api_schemas.studies import StudyPhase, StudyState
 from shardtune.api_schemas.trials import AttemptEnd, RunPurpose, TrialState
 from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow, TrialRow
-from shardtune.service.lifecycle import transitions
+from shardtune.service.lifecycle import disturbances, transitions
 from shardtune.service.lifecycle.held_run import HeldRun
 from shardtune.service.planning import study_plan, study_snapshot
 from shardtune.tuner import objective
 from shardtune.tuner.prediction import memory_gate
-from shardtune.tuner.verdict import ranking, restart
+from shardtune.tuner.verdict import disturbance, ranking, restart
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +63,9 @@ def next_state(
     failure = ended.failure
     if failure is None:
         return TrialState.COMPLETE
+    if failure.kind is FailureKind.DISTURBED:
+        # The service finds it only where it may be repeated; a worker could claim it for ever.
+        return TrialState.WAITING if earlier.count(ended.end) < disturbance.MOST_REPEATS else TrialState.FAILED
     if failure.is_infeasible:
         is_first = ended.end not in earlier
         return TrialState.WAITING if might_fit and is_first else TrialState.INFEASIBLE
@@ -73,7 +76,7 @@ def next_state(
         return TrialState.FAILED
     lenient = purpose != RunPurpose.SEARCH and failure.kind is FailureKind.WORKER_LOST
     allowed = _MOST_TRIES if failure.kind is FailureKind.NODE_LOST else _SAME_END_OF_STUDY if lenient else _SAME_END
-    tries = [end for end in earlier if end != AttemptEnd.RELEASED]
+    tries = [end for end in earlier if end not in (AttemptEnd.RELEASED, AttemptEnd.DISTURBED)]
     final = sum(end == ended.end for end in tries) + 1 >= allowed or len(tries) + 1 >= _MOST_TRIES
     return TrialState.FAILED if final else TrialState.WAITING
 
@@ -89,6 +92,12 @@ def settle(session: Session, held: HeldRun, ended: JudgedEnd, now: datetime) -> 
         # Read before anything changes: reading would write what has changed, and the rest again later.
         assert held.trials
     failure = ended.failure or _fault_found(session, held, ended)
+    if failure is None and ended.measurement is not None:
+        counts = disturbances.judge(session, held, ended.measurement)
+        if isinstance(counts, Failure):
+            failure = counts
+        else:
+            ended = replace(ended, measurement=counts)
     judged = replace(ended, measurement=None if failure else ended.measurement, failure=failure)
     state = next_state(run.purpose, judged, held.ends, _might_fit(study, run, failure))
     _close_run(run, state, ended, failure, now)
@@ -190,6 +199,6 @@ def _judge(session: Session, study: StudyRow, trials: Sequence[TrialRow], now: d
         failure = Failure(kind=FailureKind.NUMERICS, message=reason)
         transitions.trial(rows[number], TrialState.INFEASIBLE, now, failure)
         log.warning("trial trains something else: %s", reason, extra={"study": study.id, "trial": number})
-        if study.promotion is not None and number in (study.promotion.baseline, *study.promotion.candidates):
+        if study.promotion is not None and number in study.promotion.members:
             study.promotion = None
     study.best_so_far = ranking.best_so_far(history, judgement)

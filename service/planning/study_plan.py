@@ -177,7 +177,7 @@ def _end_of_search(seen: StudySnapshot, reason: str | None, rejections: tuple[Re
 def _next_confirmation(seen: StudySnapshot, field: PromotionField) -> Step:
     if seen.has_open_run and not seen.is_stranded:
         return Wait()
-    if not field.candidates:
+    if not field.has_rivals:
         return _checked(seen, ranking.unbeaten(seen.history, field))
     searched = ranking.search_speeds(seen.history)
     standing = promotion.standing(field, searched, seen.fresh, seen.spec.budget.max_pairs, seen.study_id)

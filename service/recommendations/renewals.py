@@ -46,9 +46,7 @@ def replace(context: Context, session: Session, old: ServedCaseRow, study: Study
     now = context.now()
     if _is_of(study.result, old.serving):
         stands = study.result.baseline
-        beside = StudyResult(
-            best=stands, baseline=stands, speedup=None, verdict=Verdict.NO_SIGNIFICANT_IMPROVEMENT, notes=(why,)
-        )
+        beside = StudyResult(best=stands, baseline=stands, speedup=None, verdict=Verdict.NOT_FASTER, notes=(why,))
         _renew(session, old, study, beside, "measured beside what replaces it", now)
     row = served_case(session, study, now)
     found = recommend(session, row, study, study.result, now)

@@ -26,7 +26,7 @@ from shardtune.service.process.context import Context
 from shardtune.service.studies import validation, views
 from shardtune.service.workers import compatibility, registry
 from shardtune.tuner import export
-from shardtune.tuner.verdict import ranking
+from shardtune.tuner.verdict import contenders
 
 log = logging.getLogger(__name__)
 
@@ -206,7 +206,7 @@ def _contender(session: Session, row: StudyRow, which: str) -> Contender:
         raise Conflict(
             "trial_unmeasured", f"trial {which} is {trial.state.value} and has no measurement; choose another"
         )
-    return ranking.contender(seen)
+    return contenders.contender(seen)
 
 
 def _result(row: StudyRow) -> StudyResult:

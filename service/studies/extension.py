@@ -123,7 +123,7 @@ def _grow(session: Session, row: StudyRow, more: Extension, now: datetime) -> No
 
 
 def _check_more_pairs(row: StudyRow) -> None:
-    if row.promotion is None or not row.promotion.candidates:
+    if row.promotion is None or not row.promotion.has_rivals:
         raise Conflict(
             "nothing_to_extend", f"study {row.id} has no candidate to pair with the baseline; give add_trials"
         )

@@ -8,6 +8,7 @@ from shardtune.api_schemas.studies import Study
 from shardtune.api_schemas.trials import Attempt, Run, RunPurpose, Trial
 from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow, TrialRow
 from shardtune.tuner.prediction import learning
+from shardtune.tuner.verdict import promotion
 
 
 def study(row: StudyRow, trials: Mapping[str, int], rejected: int) -> Study:
@@ -25,6 +26,7 @@ def study(row: StudyRow, trials: Mapping[str, int], rejected: int) -> Study:
         rejected=rejected,
         gpu_seconds=row.gpu_seconds,
         promotion=row.promotion_round,
+        promotion_runs=_promotion_runs(row),
         created_at=row.created_at,
         finished_at=row.finished_at,
         best_so_far=row.best_so_far,
@@ -33,6 +35,11 @@ def study(row: StudyRow, trials: Mapping[str, int], rejected: int) -> Study:
         system_study=row.system_study,
         warnings=tuple(row.notes),
     )
+
+
+def _promotion_runs(row: StudyRow) -> int | None:
+    field, pairs = row.promotion, row.spec.budget.max_pairs
+    return promotion.most_runs(len(field.candidates), pairs, len(field.defaults)) if field is not None else None
 
 
 def trial(row: TrialRow) -> Trial:

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from shardtune.api_schemas.measurements import Progress
 from shardtune.api_schemas.restart import RestartCheck, RestartOutcome
-from shardtune.api_schemas.studies import FEWEST_PAIRS, Study, StudyPhase
+from shardtune.api_schemas.studies import Study, StudyPhase
 from shardtune.api_schemas.trials import Rejection, Run, RunPurpose, Trial, TrialOrigin, TrialState
+from shardtune.api_schemas.verdicts import AgainstDefault, OpenVerdict
 from shardtune.tuner.verdict import promotion
 
 _MOST_REASONS = 5
@@ -93,6 +94,27 @@ def restarted(check: RestartCheck) -> str:
     )
 
 
+def undecided(verdict: OpenVerdict) -> str:
+    """What is not known, and what would settle it."""
+    said = f"undecided: the candidate won {verdict.won} of {verdict.pairs} pairs"
+    if verdict.disturbed_runs:
+        said += f", and {verdict.disturbed_runs} of their runs were disturbed by other programs"
+    if verdict.more_pairs is None:
+        return f"{said}; if it goes on like this, more pairs will not settle it"
+    pairs = "1 more pair" if verdict.more_pairs == 1 else f"{verdict.more_pairs} more pairs"
+    return f"{said}; if it goes on like this, {pairs} would confirm it"
+
+
+def against(row: AgainstDefault) -> str:
+    """The answer beside a documented default at its best micro batch."""
+    sizes = row.micro_batches
+    tried = (
+        f"the best of micro batch {', '.join(map(str, sizes))}" if len(sizes) > 1 else "tried at no other micro batch"
+    )
+    runs = "one run" if row.runs == 1 else f"{row.runs} runs"
+    return f"{row.ratio:.2f}x the speed of {row.description} ({rate(row.tokens_per_s_per_gpu)} tokens/s/GPU in {runs}; {tried})"
+
+
 def why_not(trials: Sequence[Trial], rejections: Sequence[Rejection]) -> list[tuple[str, str]]:
     """Infeasible and failed trials, the closest refusal of each backend, and a search that never began, as rows."""
     rows = [
@@ -131,11 +153,9 @@ def confirm_position(study: Study, trials: Sequence[Trial]) -> str:
 
 def most_confirm_runs(study: Study) -> int:
     """Fresh runs a promotion can take; it ends as soon as the pairs are clear."""
-    return promotion.most_runs(_most_candidates(study), study.spec.budget.max_pairs)
-
-
-def _most_candidates(study: Study) -> int:
-    return study.spec.budget.most_trials - 1
+    if study.promotion_runs is not None:
+        return study.promotion_runs
+    return promotion.most_runs(study.spec.budget.most_trials - 1, study.spec.budget.max_pairs)
 
 
 def fresh_runs(study: Study, trials: Sequence[Trial]) -> list[tuple[Trial, Run]]:
@@ -162,30 +182,3 @@ def step(progress: Progress | None) -> str:
     }
     phase = words.get(progress.phase, progress.phase)
     return f"{phase}, step {progress.step}" if progress.step else phase
-
-
-def time_left(study: Study, trials: Sequence[Trial], elapsed_s: float) -> str:
-    """An estimate from the mean time of a run so far; empty before there is one."""
-    finished = sum(is_done(trial) for trial in trials)
-    confirmed = len(fresh_runs(study, trials))
-    earlier = len(runs_of(trials, "confirm", TrialState.COMPLETE)) - confirmed
-    return remaining(study, finished, confirmed, earlier, elapsed_s)
-
-
-def remaining(study: Study, finished: int, confirmed: int, earlier: int, elapsed_s: float) -> str:
-    """The same from the numbers of finished trials, and of complete fresh runs of this and of former promotions."""
-    if not finished or study.phase is StudyPhase.DONE:
-        return ""
-    # Not from the elapsed time: a resumed study has not spent all of it.
-    per_run = study.gpu_seconds / study.cluster.world_size / (finished + confirmed + earlier)
-    budget = study.spec.budget
-    search_s = 0.0
-    if study.phase is StudyPhase.SEARCH:
-        search_s = max(0, budget.most_trials - finished) * per_run
-        if budget.max_wall_seconds is not None:
-            search_s = min(search_s, max(0.0, budget.max_wall_seconds - elapsed_s))
-    # Clear winners take the fewest pairs there can be, and most that are none are seen to be none by then.
-    usual = promotion.most_runs(_most_candidates(study), FEWEST_PAIRS)
-    left = usual if confirmed < usual else most_confirm_runs(study)
-    total = duration(search_s + (left - confirmed) * per_run)
-    return f"at most {total}" if budget.max_trials is None or left > usual else f"about {total}"

@@ -4,14 +4,15 @@ import random
 
 import pytest
 
-from benchmarks import repeats, verdicts
+from benchmarks import baseline, noise, repeats, verdicts
+from benchmarks.noise import Draw, Machine
 from shardtune.tuner.verdict import promotion
 
 
 def gaussian(deviation, disturbed=0.0):
     """A long record; a disturbed run is 40 % slower."""
     draw = random.Random(7)
-    return [[draw.gauss(0, deviation) - 0.5 * (draw.random() < disturbed) for _ in range(400)]]
+    return [[Draw(draw.gauss(0, deviation) - 0.5 * (draw.random() < disturbed)) for _ in range(400)]]
 
 
 def rate(studies, won):
@@ -20,7 +21,7 @@ def rate(studies, won):
 
 @pytest.fixture(scope="module")
 def recorded():
-    return verdicts.deviations(repeats.read())
+    return noise.of_records([row for row in repeats.read() if row.record in ("idle", "busy")])
 
 
 def test_arms_that_are_alike_have_no_winner_on_recorded_noise(recorded):
@@ -42,10 +43,29 @@ def test_deviations_are_from_the_configurations_own_median_in_the_order_of_the_r
     rows = [repeats.Repeat("r", i, float(i), name, speed, 0.01, 5.0) for i, (name, speed) in enumerate(
         [("a", 100.0), ("b", 10.0), ("a", 110.0), ("b", 10.0), ("a", 90.0), ("b", 10.0)]
     )]  # fmt: skip
-    (record,) = verdicts.deviations(rows)
-    assert record == pytest.approx([0.0, 0.0, 0.0953, 0.0, -0.1054, 0.0], abs=1e-4)
+    (record,) = noise.of_records(rows)
+    assert [run.deviation for run in record] == pytest.approx([0.0, 0.0, 0.0953, 0.0, -0.1054, 0.0], abs=1e-4)
 
 
 @pytest.mark.parametrize(("successes", "trials", "bound"), [(0, 20, 0.1391), (30, 1000, 0.0405), (5, 5, 1.0)])
 def test_the_upper_bound_is_clopper_and_pearsons(successes, trials, bound):
     assert verdicts.upper95(successes, trials) == pytest.approx(bound, abs=2e-4)
+
+
+def test_a_disturbed_run_is_repeated_while_it_may_be_and_counts_then():
+    draws = iter([Draw(-0.5, True), Draw(0.0), *[Draw(-0.5, True)] * 20])
+    machine = Machine(draws, repeat_disturbed=0.5)
+    assert machine.run(0.0) == 1.0 and machine.repeats == 1
+    assert machine.run(0.0) < 1.0 and machine.repeats == 5
+    assert Machine(iter([Draw(-0.5, True)]), repeat_disturbed=0.0).run(0.0) < 1.0
+
+
+def test_gains_are_found_on_the_disturbed_record_where_disturbed_runs_are_repeated():
+    busy = noise.of_records([row for row in repeats.read() if row.record == "busy"])
+    found = verdicts.disturbed(busy, 40, 24)
+    assert found["planted"]["power"] > found["power_if_each_counted"] + 0.1 and found["runs_ratio"] < 1.7
+
+
+def test_the_slower_of_two_defaults_is_not_served_because_of_one_disturbed_run():
+    found = baseline.report(50)
+    assert found["now"]["slower_default_served"] <= 0.04 < 0.2 < found["then"]["slower_default_served"]

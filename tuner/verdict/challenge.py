@@ -23,17 +23,16 @@ from shardtune.api_schemas.studies import FEWEST_PAIRS
 from shardtune.api_schemas.trials import TrialState
 from shardtune.tuner.history import Observation
 from shardtune.tuner.verdict import paired_test
-from shardtune.tuner.verdict.paired_test import Decision
+from shardtune.tuner.verdict.contenders import contender
+from shardtune.tuner.verdict.paired_test import WORTHWHILE, Decision
 from shardtune.tuner.verdict.promotion import NEAR
-from shardtune.tuner.verdict.ranking import contender, search_speeds
+from shardtune.tuner.verdict.ranking import search_speeds
 
 MOST_CHALLENGERS = 3
 RUNNER_UPS = 2
 PAIRS = 13
 """At most: a challenger wins with up to two of them lost."""
 LOSSES = 2
-WORTHWHILE = 0.02
-"""A gain below this is no reason to change what runs; the challenge does not look for it."""
 
 Finding = Literal["kept", "faster", "inconclusive"]
 """`inconclusive`: the challenger looks faster by more than `WORTHWHILE`, but that could not be shown."""

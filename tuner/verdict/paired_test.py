@@ -22,6 +22,9 @@ from shardtune.api_schemas.studies import MOST_PAIRS, Speedup
 ERROR = 0.025
 """Probability, over all looks, of calling an equal or slower challenger faster; the interval has as much on either side."""
 
+WORTHWHILE = 0.02
+"""A gain below this is no reason to change what runs; a challenge does not look for it."""
+
 Decision = Literal["faster", "open", "not_shown"]
 
 

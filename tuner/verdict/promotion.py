@@ -1,6 +1,7 @@
 """Promotion: which trials are run again, in which order, and what their fresh runs decide.
 
-First the fastest trials of the search run against each other in blocks, each block every remaining candidate once, and
+Where the user gave no baseline, the documented defaults run against each other first: one run each in the search would leave
+it to chance which of them everything is held against. Then the fastest trials of the search run against each other in blocks, each block every remaining candidate once, and
 the slower ones are eliminated: the search picked them by one value each, and the luck in it. The search counts as one more
 block. What disturbs a run slows it down, so only the faster half of a candidate's runs is compared, by its mean. The one
 that is left then runs in pairs with the baseline, until `tuner.verdict.paired_test` knows. The pairs alone make the verdict: they
@@ -21,12 +22,17 @@ from shardtune.tuner.verdict.paired_test import Decision
 
 MOST_CANDIDATES = 20
 NEAR = 0.9
-"""Candidates reach this share of the fastest one's speed, in the search and after each round of screening."""
+"""Candidates reach this share of the fastest one's speed, in the search and after each round of screening, and of the baseline's."""
 ROUNDS = ((1, 8), (1, 4), (2, 1))
 """Blocks of each round, and the candidates left after it. A round that would eliminate nobody is left out. With the search's
 run nobody is eliminated for a single disturbed one."""
 
+DEFAULT_BLOCKS = 2
+"""Of the defaults against each other, at most; after each, those far behind are left out."""
+
 Decide = Callable[[Sequence[float], int], Decision]
+Seen = dict[int, list[float]]
+"""Log speeds of each trial, of its search run first."""
 
 
 @dataclass(frozen=True)
@@ -53,19 +59,22 @@ class NextRun:
 class Standing:
     """How far a promotion is."""
 
+    baseline: int
+    """Where several may be it, the fastest by the search until their fresh runs are there."""
     challenger: int | None
-    """Who is paired with the baseline; None while candidates are screened."""
+    """Who is paired with the baseline; None while candidates are screened, and where none came near the baseline."""
     log_ratios: tuple[float, ...]
     """log(challenger / baseline) of each pair."""
     next: NextRun | None
     """None: the verdict stands."""
 
 
-def most_runs(candidates: int, most_pairs: int) -> int:
-    """Runs of a promotion that uses all its pairs, loses no block, and has candidates that are all alike."""
+def most_runs(candidates: int, most_pairs: int, defaults: int = 0) -> int:
+    """Runs of a promotion that uses all its pairs, loses no block, and has candidates and defaults that are all alike."""
+    among_defaults = DEFAULT_BLOCKS * defaults if defaults > 1 else 0
     if candidates == 0:
-        return 0
-    runs, alive = 2 * most_pairs, min(MOST_CANDIDATES, candidates)
+        return among_defaults
+    runs, alive = 2 * most_pairs + among_defaults, min(MOST_CANDIDATES, candidates)
     for blocks, left in ROUNDS:
         runs += blocks * alive if alive > left else 0
         alive = min(alive, left)
@@ -82,36 +91,68 @@ def standing(
 ) -> Standing:
     """Replay a promotion from its complete runs. `salt` (the study's id) seeds the order within blocks.
 
-    `searched` has the tokens_per_s_per_gpu of the candidates' search runs. `decide` says when the pairs are enough.
+    `searched` has the tokens_per_s_per_gpu of its members' search runs. `decide` says when the pairs are enough.
     """
-    assert field.baseline is not None and field.candidates
+    assert field.baseline is not None and field.has_rivals
     blocks = _Blocks(field, runs, salt)
-    alive: tuple[int, ...] = field.candidates
-    seen: list[Mapping[int, float]] = [{trial: math.log(searched[trial]) for trial in alive}]
+    seen: Seen = {trial: [math.log(searched[trial])] for trial in field.members}
+    baseline = _fastest_default(field, blocks, seen)
+    if isinstance(baseline, NextRun):
+        return Standing(field.baseline, None, (), baseline)
+    challenger = _screened(field, baseline, blocks, seen)
+    if isinstance(challenger, NextRun):
+        return Standing(baseline, None, (), challenger)
+    if challenger is None:
+        return Standing(baseline, None, (), None)
+    return _paired(baseline, challenger, blocks, most_pairs, decide)
+
+
+def _paired(baseline: int, challenger: int, blocks: "_Blocks", most_pairs: int, decide: Decide) -> Standing:
+    ratios: list[float] = []
+    last = blocks.block + most_pairs
+    while blocks.block < last and decide(ratios, most_pairs) == "open":
+        pair = blocks.take((baseline, challenger))
+        if isinstance(pair, NextRun):
+            # A block left out may have been the last one allowed.
+            return Standing(baseline, challenger, tuple(ratios), pair if pair.block < last else None)
+        ratios.append(pair[challenger] - pair[baseline])
+    return Standing(baseline, challenger, tuple(ratios), None)
+
+
+def _fastest_default(field: PromotionField, blocks: "_Blocks", seen: Seen) -> int | NextRun:
+    """Who everything is held against; the run that is missing to know it."""
+    assert field.baseline is not None
+    alive = field.defaults or (field.baseline,)
+    for _ in range(DEFAULT_BLOCKS):
+        if len(alive) > 1:
+            lacking = blocks.add(alive, seen)
+            if lacking is not None:
+                return lacking
+            alive = _fastest(alive, seen, len(alive))
+    return max(alive, key=lambda trial: _undisturbed(seen[trial]))
+
+
+def _screened(field: PromotionField, baseline: int, blocks: "_Blocks", seen: Seen) -> int | NextRun | None:
+    """Who is paired with the baseline; None where nobody came near it."""
+    least = _undisturbed(seen[baseline]) + math.log(NEAR)
+    others = (trial for trial in field.members if trial != baseline)
+    alive = tuple(trial for trial in others if _undisturbed(seen[trial]) >= least)
+    if not alive:
+        return None
     for count, left in ROUNDS:
         if len(alive) <= left:
             continue
         for _ in range(count):
-            found = blocks.take(alive)
-            if isinstance(found, NextRun):
-                return Standing(None, (), found)
-            seen.append(found)
+            lacking = blocks.add(alive, seen)
+            if lacking is not None:
+                return lacking
         alive = _fastest(alive, seen, left)
-    challenger = alive[0]
-    ratios: list[float] = []
-    last = blocks.block + most_pairs
-    while blocks.block < last and decide(ratios, most_pairs) == "open":
-        pair = blocks.take((field.baseline, challenger))
-        if isinstance(pair, NextRun):
-            # A block left out may have been the last one allowed.
-            return Standing(challenger, tuple(ratios), pair if pair.block < last else None)
-        ratios.append(pair[challenger] - pair[field.baseline])
-    return Standing(challenger, tuple(ratios), None)
+    return alive[0]
 
 
-def _fastest(alive: Sequence[int], seen: Sequence[Mapping[int, float]], keep: int) -> tuple[int, ...]:
+def _fastest(alive: Sequence[int], seen: Seen, keep: int) -> tuple[int, ...]:
     """Those whose faster runs are the fastest, in the order of the search."""
-    speeds = {trial: _undisturbed([block[trial] for block in seen]) for trial in alive}
+    speeds = {trial: _undisturbed(seen[trial]) for trial in alive}
     ranked = sorted(alive, key=lambda trial: -speeds[trial])[:keep]
     least = speeds[ranked[0]] + math.log(NEAR)
     return tuple(trial for trial in alive if trial in ranked and speeds[trial] >= least)
@@ -128,12 +169,20 @@ class _Blocks:
 
     def __init__(self, field: PromotionField, runs: Sequence[FreshRun], salt: str) -> None:
         self.block = 0
-        assert field.baseline is not None
-        self._arms = (field.baseline, *field.candidates)
+        self._arms = field.members
         self._salt = salt
         self._runs: dict[int, list[FreshRun]] = {}
         for run in runs:
             self._runs.setdefault(run.block, []).append(run)
+
+    def add(self, arms: Sequence[int], seen: Seen) -> NextRun | None:
+        """Note the next whole block among what was seen, or say which run it lacks."""
+        found = self.take(arms)
+        if isinstance(found, NextRun):
+            return found
+        for trial in arms:
+            seen[trial].append(found[trial])
+        return None
 
     def take(self, arms: Sequence[int]) -> dict[int, float] | NextRun:
         """Log speeds of the next whole block by trial, or the run that it lacks."""

@@ -1,36 +1,19 @@
 """Who wins: the baseline, whom to promote against it, and the result their fresh runs support."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from statistics import median
 
-from shardtune.api_schemas.measurements import Measurement
 from shardtune.api_schemas.promotion import PromotionField
 from shardtune.api_schemas.studies import Contender, Promotion, StudyResult, Verdict
 from shardtune.api_schemas.trials import TrialOrigin, TrialState
 from shardtune.tuner.history import Observation
-from shardtune.tuner.verdict import paired_test
+from shardtune.tuner.verdict import paired_test, settling
+from shardtune.tuner.verdict.contenders import beside_defaults, contender
 from shardtune.tuner.verdict.parity import Judgement
 from shardtune.tuner.verdict.promotion import MOST_CANDIDATES, NEAR, Standing
 
-
-def contender(obs: Observation) -> Contender:
-    """A measured trial as shown to a user; its figures are those of its fresh runs where it has them."""
-    runs = obs.confirmations or ((obs.measurement,) if obs.measurement is not None else ())
-    assert runs, "a contender has been measured"
-    speeds = [run.tokens_per_s_per_gpu for run in runs]
-    mfus = [run.mfu for run in runs if run.mfu is not None]
-    return Contender(
-        trial_number=obs.number,
-        config=obs.config,
-        description=obs.config.describe(),
-        tokens_per_s_per_gpu=median(speeds),
-        spread=(min(speeds), max(speeds)) if len(obs.confirmations) > 1 else None,
-        peak_allocated_gib=_largest(run.memory.peak_allocated_gib for run in _all_runs(obs)),
-        peak_reserved_gib=_largest(run.memory.peak_reserved_gib for run in _all_runs(obs)),
-        mfu=median(mfus) if mfus else None,
-        runs=len(runs),
-    )
+_NOBODY_NEAR = f"nothing else came within {1 - NEAR:.0%} of the baseline's speed, so nothing was run in pairs with it"
 
 
 def best_so_far(history: Sequence[Observation], judgement: Judgement) -> Contender | None:
@@ -57,7 +40,8 @@ def pick(history: Sequence[Observation], spec_has_baseline: bool, judgement: Jud
             baseline.number, (), (*notes, "no other configuration is feasible: there is nothing to compare")
         )
     near = [obs.number for obs in others[:MOST_CANDIDATES] if _search_speed(obs) >= NEAR * _search_speed(others[0])]
-    return PromotionField(baseline.number, tuple(near), notes)
+    defaults = () if baseline.origin == TrialOrigin.BASELINE else _defaults(feasible) or (baseline.number,)
+    return PromotionField(baseline.number, tuple(near), notes, defaults)
 
 
 def search_speeds(history: Sequence[Observation]) -> dict[int, float]:
@@ -67,9 +51,9 @@ def search_speeds(history: Sequence[Observation]) -> dict[int, float]:
 
 def unbeaten(history: Sequence[Observation], field: PromotionField) -> StudyResult:
     """The answer where nothing but the baseline is feasible."""
-    stands = contender(next(obs for obs in history if obs.number == field.baseline))
-    verdict = Verdict.NO_SIGNIFICANT_IMPROVEMENT
-    return StudyResult(best=stands, baseline=stands, speedup=None, verdict=verdict, notes=field.notes)
+    trial = next(obs for obs in history if obs.number == field.baseline)
+    stands, notes = contender(trial), (*field.notes, *_which_default(trial, field))
+    return StudyResult(best=stands, baseline=stands, speedup=None, verdict=Verdict.NOT_FASTER, notes=notes)
 
 
 def result(
@@ -83,27 +67,63 @@ def result(
 
     `without_interval` says why there are too few pairs, should that be so.
     """
-    assert field.baseline is not None and standing.challenger is not None
-    trials = {obs.number: obs for obs in history}
-    baseline, challenger = contender(trials[field.baseline]), contender(trials[standing.challenger])
-    speedup = paired_test.speedup(standing.log_ratios)
-    is_faster = speedup is not None and speedup.ci95[0] > 1
-    lacking = () if speedup else (without_interval,)
-    return StudyResult(
-        best=challenger if is_faster else baseline,
-        baseline=baseline,
-        candidate=None if is_faster else challenger,
-        speedup=speedup,
-        verdict=Verdict.CONFIRMED if is_faster else Verdict.NO_SIGNIFICANT_IMPROVEMENT,
-        promotion=Promotion(
-            candidates=field.candidates,
-            pairs=len(standing.log_ratios),
-            runs=cost[0],
-            gpu_seconds=cost[1],
-            ratios=tuple(map(math.exp, standing.log_ratios)),
-        ),
-        notes=(*field.notes, *lacking),
+    trials, ratios = {obs.number: obs for obs in history}, standing.log_ratios
+    stands = trials[standing.baseline]
+    baseline = contender(stands)
+    notes = (*field.notes, *_which_default(stands, field))
+    spent = Promotion(
+        candidates=field.candidates,
+        pairs=len(ratios),
+        runs=cost[0],
+        gpu_seconds=cost[1],
+        ratios=tuple(map(math.exp, ratios)),
     )
+    if standing.challenger is None:
+        alone = StudyResult(best=baseline, baseline=baseline, speedup=None, verdict=Verdict.NOT_FASTER, promotion=spent)
+        return _beside_defaults(alone, history, (*notes, _NOBODY_NEAR))
+    challenger, speedup = contender(trials[standing.challenger]), paired_test.speedup(ratios)
+    verdict, disturbed = settling.verdict(ratios, speedup), _disturbed(stands, trials[standing.challenger])
+    is_served = serves_challenger(field, ratios)
+    found = StudyResult(
+        best=challenger if is_served else baseline,
+        baseline=baseline,
+        candidate=None if is_served else challenger,
+        speedup=speedup,
+        verdict=verdict,
+        undecided=settling.what_is_open(ratios, disturbed) if verdict is Verdict.UNDECIDED else None,
+        promotion=spent,
+    )
+    return _beside_defaults(found, history, (*notes, *(() if speedup else (without_interval,))))
+
+
+def serves_challenger(field: PromotionField, log_ratios: Sequence[float]) -> bool:
+    """Whether the challenger is the answer.
+
+    A user's baseline stands until it is beaten. Which default is the baseline is our choice, and chance must not make it
+    the answer: there the better one in the pairs is served.
+    """
+    speedup = paired_test.speedup(log_ratios)
+    is_faster = speedup is not None and speedup.ci95[0] > 1
+    return is_faster or bool(field.defaults and log_ratios and median(log_ratios) > 0)
+
+
+def _which_default(chosen: Observation, field: PromotionField) -> tuple[str, ...]:
+    if chosen.origin != TrialOrigin.DEFAULT:
+        return ()
+    how = f"by fresh runs of {len(field.defaults)}" if len(field.defaults) > 1 else "the only feasible one that ran"
+    return (f"baseline: {chosen.config.describe()}, the fastest documented default ({how})",)
+
+
+def _beside_defaults(result: StudyResult, history: Sequence[Observation], notes: tuple[str, ...]) -> StudyResult:
+    return result.model_copy(update={"against_defaults": beside_defaults(result.best, history), "notes": notes})
+
+
+def _disturbed(*pair: Observation) -> int:
+    return sum(run.disturbed is not None for obs in pair for run in obs.confirmations)
+
+
+def _defaults(feasible: Sequence[Observation]) -> tuple[int, ...]:
+    return tuple(obs.number for obs in feasible if obs.origin == TrialOrigin.DEFAULT)
 
 
 def _baseline(
@@ -117,8 +137,7 @@ def _baseline(
     if spec_has_baseline:
         notes = (f"the given baseline was replaced: {_why_not(history, judgement)}",)
     if defaults:
-        fastest = max(defaults, key=_search_speed)
-        return fastest, (*notes, f"baseline: {fastest.config.describe()}, the fastest feasible documented default")
+        return max(defaults, key=_search_speed), notes
     first = min(feasible, key=lambda obs: obs.number)
     note = f"no documented default is feasible; trial {first.number}, the first that was, stands as baseline"
     return first, (*notes, note)
@@ -144,11 +163,3 @@ def _feasible(history: Sequence[Observation], judgement: Judgement) -> list[Obse
 def _search_speed(obs: Observation) -> float:
     assert obs.measurement is not None
     return obs.measurement.tokens_per_s_per_gpu
-
-
-def _all_runs(obs: Observation) -> tuple[Measurement, ...]:
-    return (*obs.confirmations, obs.measurement) if obs.measurement is not None else obs.confirmations
-
-
-def _largest(values: Iterable[float | None]) -> float | None:
-    return max((value for value in values if value is not None), default=None)

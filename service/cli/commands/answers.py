@@ -21,7 +21,6 @@ from shardtune.service.cli.options import (
     StudyId,
     worker_options,
 )
-from shardtune.service.wording import study_words
 
 app = typer.Typer()
 
@@ -37,12 +36,11 @@ def best(
     """Print the answer of a finished study."""
     with connected(service, state_dir, key_file) as client:
         stored = study_named(client, study)
-        result = client.best(stored.study_id)
+        result, trials = client.best(stored.study_id), client.trials(stored.study_id)
         if as_json:
-            print(json.dumps(summary.as_json(stored, result)))
+            print(json.dumps(summary.as_json(stored, result, trials)))
         else:
-            why_not = study_words.why_not(client.trials(stored.study_id), client.rejections(stored.study_id))
-            print(summary.as_text(stored, result, why_not))
+            print(summary.as_text(stored, result, trials, client.rejections(stored.study_id)))
 
 
 @app.command()

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from shardtune.api_schemas.studies import MOST_PAIRS
 from shardtune.service.cli.commands.tune import TuneOptions
 from shardtune.service.cli.commands.tune import tune as run_tune
 from shardtune.service.cli.errors import InputError
@@ -23,6 +24,10 @@ def tune(
     memory_gib: Annotated[float | None, typer.Option(help="Memory of one CPU rank.")] = None,
     as_json: AsJson = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the last unfinished study.")] = False,
+    add_pairs: Annotated[
+        int | None,
+        typer.Option(min=1, max=MOST_PAIRS, help="Go on with an undecided verdict: more pairs for the last study."),
+    ] = None,
     state_dir: StateDir = Path(".shardtune"),
     out: Annotated[Path, typer.Option(help="Where the files of the winner are written.")] = Path("best"),
     allow_model: AllowModel = None,
@@ -31,5 +36,7 @@ def tune(
     """Find the fastest configuration on this machine, and write it as ready-to-use files."""
     if memory_gib is not None and memory_gib <= 0:
         raise InputError(f"--memory-gib ({memory_gib}) must be above 0; give the GiB that one rank may take")
+    if resume and add_pairs:
+        raise InputError("--resume and --add-pairs: give one; --add-pairs is for a study that has ended")
     allowed = worker_options(allow_model, allow_script)
-    run_tune(TuneOptions(study, ranks, max_trials, memory_gib, resume, state_dir, out, as_json, allowed))
+    run_tune(TuneOptions(study, ranks, max_trials, memory_gib, resume, state_dir, out, as_json, allowed, add_pairs))

@@ -222,10 +222,9 @@ def _follow(client: ServiceClient, study_id: str, timeout_s: float | None, as_js
     if study.result is None:
         raise without_result(study, client.trials(study_id))
     if as_json:
-        print(json.dumps(summary.as_json(study, study.result)))
+        print(json.dumps(summary.as_json(study, study.result, client.trials(study_id))))
     else:
-        why_not = study_words.why_not(client.trials(study_id), client.rejections(study_id))
-        print(summary.as_text(study, study.result, why_not))
+        print(summary.as_text(study, study.result, client.trials(study_id), client.rejections(study_id)))
 
 
 def _print(study: Study, as_json: bool) -> None:

@@ -5,14 +5,16 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.studies import Study, StudyRequest, StudyState
+from shardtune.api_schemas.studies import Study, StudyRequest, StudyResult, StudyState
+from shardtune.api_schemas.study_changes import Extension
 from shardtune.api_schemas.trials import Rejection, Trial
 from shardtune.service.cli import study_file, summary
 from shardtune.service.cli.errors import InputError, Interrupted, NothingFeasible, PlatformFailure
@@ -23,9 +25,10 @@ from shardtune.service.cli.signals import signals_interrupt
 from shardtune.service.cli.stack import DATABASE_VARIABLE, LocalWorker, local_service, state_directory
 from shardtune.service.cli.write_files import write_files
 from shardtune.service.client import ServiceClient, ServiceRefused, ServiceUnreachable
-from shardtune.service.wording import study_words
 
 _POLL_S = 0.5
+MORE_PAIRS = 6
+"""That an undecided study is offered at least."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,8 @@ class TuneOptions:
     as_json: bool
     allowed: tuple[str, ...] = ()
     """Options of the worker that allow code of the user's own."""
+    add_pairs: int | None = None
+    """Of fresh runs, for the newest study that has an answer."""
 
 
 def say(line: str) -> None:
@@ -56,9 +61,10 @@ def tune(options: TuneOptions) -> None:
     Raises:
         CliError: one of its kinds, for every end but success.
     """
-    if options.resume:
+    if options.resume or options.add_pairs:
+        flag = "--resume" if options.resume else "--add-pairs"
         if options.study is not None or options.max_trials is not None:
-            raise InputError("--resume goes on with a stored study as it is; give no file and no --max-trials with it")
+            raise InputError(f"{flag} goes on with a stored study as it is; give no file and no --max-trials with it")
         spec = None
     else:
         spec = _read(options)
@@ -104,7 +110,7 @@ def _check_out(out: Path) -> None:
 
 
 def _run(client: ServiceClient, state_dir: Path, spec: StudyRequest | None, options: TuneOptions) -> None:
-    study = _last_unfinished(client, options.state_dir) if spec is None else None
+    study = _stored(client, options) if spec is None else None
     ranks, memory_gib = _worker_options(study.cluster if study else spec.cluster if spec else "local", options)
     asked = study.spec if study else spec
     assert asked is not None
@@ -116,7 +122,9 @@ def _run(client: ServiceClient, state_dir: Path, spec: StudyRequest | None, opti
         worker.start(say)
         if study is None:
             assert spec is not None
-            study = _create(client, spec)
+            study = _accepted(partial(client.create_study, spec))
+        elif options.add_pairs:
+            study = _accepted(partial(client.extend, study.study_id, Extension(add_pairs=options.add_pairs)))
         say(f"study {study.study_id}: {study.spec.model.name} on {_cluster_words(study.cluster)}")
         for line in study.warnings:
             say(f"note: {line}")
@@ -137,9 +145,10 @@ def _only(client: ServiceClient, study: Study | None) -> None:
         client.pause(study.study_id, paused=False)
 
 
-def _create(client: ServiceClient, spec: StudyRequest) -> Study:
+def _accepted(ask: Callable[[], Study]) -> Study:
+    """The study that the service made or changed."""
     try:
-        return client.create_study(spec)
+        return ask()
     except ServiceRefused as refused:
         if refused.is_input_error:
             raise InputError(*refused.lines()) from None
@@ -159,13 +168,15 @@ def _cluster_words(cluster: Cluster) -> str:
     return f"{nodes}{cluster.gpus_per_node} {kind}, {cluster.memory_gib:g} GiB each"
 
 
-def _last_unfinished(client: ServiceClient, state_dir: Path) -> Study:
-    unfinished = [study for study in client.studies() if study.state.is_open]
-    if not unfinished:
+def _stored(client: ServiceClient, options: TuneOptions) -> Study:
+    """What `--resume` or `--add-pairs` goes on with: the newest study that has not ended, or that has an answer."""
+    flag, kind = ("--resume", "unfinished") if options.resume else ("--add-pairs", "finished")
+    found = [study for study in client.studies() if (study.state.is_open if options.resume else study.result)]
+    if not found:
         raise InputError(
-            f"--resume: no unfinished study in --state-dir ({state_dir}); start one with `shardtune tune FILE`"
+            f"{flag}: no {kind} study in --state-dir ({options.state_dir}); start one with `shardtune tune FILE`"
         )
-    return max(unfinished, key=lambda study: study.created_at)
+    return max(found, key=lambda study: study.created_at)
 
 
 def _watch(client: ServiceClient, worker: LocalWorker, study_id: str) -> Study:
@@ -197,12 +208,20 @@ def _look(client: ServiceClient, study_id: str) -> tuple[Study, list[Trial], lis
 def _finish(client: ServiceClient, study: Study, options: TuneOptions) -> None:
     if study.result is None:
         raise without_result(study, client.trials(study.study_id))
-    paths = write_files(options.out, client.export(study.study_id).files)
+    paths, trials = write_files(options.out, client.export(study.study_id).files), client.trials(study.study_id)
     if options.as_json:
-        print(json.dumps(summary.as_json(study, study.result, paths)))
+        print(json.dumps(summary.as_json(study, study.result, trials, paths)))
     else:
-        why_not = study_words.why_not(client.trials(study.study_id), client.rejections(study.study_id))
-        print(summary.as_text(study, study.result, why_not, paths, _how_to_run(options.out, paths)))
+        rejections, how = client.rejections(study.study_id), _how_to_run(options.out, paths)
+        print(summary.as_text(study, study.result, trials, rejections, paths, how))
+        _say_how_to_settle(study.result, options)
+
+
+def _say_how_to_settle(result: StudyResult, options: TuneOptions) -> None:
+    if result.undecided is not None and result.undecided.more_pairs is not None:
+        # Some more than would do if every pair goes as those so far.
+        pairs = max(result.undecided.more_pairs, MORE_PAIRS)
+        print(f"{'settle it':<12}shardtune tune --add-pairs {pairs}{_state_flag(options)}")
 
 
 def _how_to_run(out: Path, paths: Sequence[str]) -> str:
@@ -228,5 +247,8 @@ def without_result(study: Study, trials: Sequence[Trial]) -> NothingFeasible | P
 
 
 def _how_to_resume(options: TuneOptions) -> str:
-    flags = "" if options.state_dir == Path(".shardtune") else f" --state-dir {options.state_dir}"
-    return f"go on with: shardtune tune --resume{flags}"
+    return f"go on with: shardtune tune --resume{_state_flag(options)}"
+
+
+def _state_flag(options: TuneOptions) -> str:
+    return "" if options.state_dir == Path(".shardtune") else f" --state-dir {options.state_dir}"

@@ -1,15 +1,16 @@
 """The home page: one row for each model, workload and cluster that has an answer."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.studies import OPEN_STUDY_STATES, Contender, Study, StudyState
-from shardtune.api_schemas.trials import OPEN_TRIAL_STATES, TrialState
+from shardtune.api_schemas.trials import OPEN_TRIAL_STATES, RunPurpose, TrialState
 from shardtune.db.listing import Page
 from shardtune.db.queries import overview, studies, workers
+from shardtune.db.queries.overview import RunCosts
 from shardtune.db.queries.workers import OfferedMachine
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.pages.views import freshness, purpose, words
@@ -17,7 +18,8 @@ from shardtune.service.pages.views.freshness import StudyFreshness
 from shardtune.service.pages.views.purpose import Purpose
 from shardtune.service.pages.views.recommended import Recommended, of_studies
 from shardtune.service.studies import views as shown
-from shardtune.service.wording import study_words
+from shardtune.service.wording import time_left
+from shardtune.service.wording.time_left import RunsMade
 from shardtune.tuner.objective import available_gib
 
 PAGE = 25
@@ -98,14 +100,28 @@ def running_rows(session: Session, rows: Sequence[StudyRow], now: datetime) -> t
     """Studies with their progress."""
     found = read_models(session, rows)
     purposes = purpose.of_studies(session, found)
-    confirming = [(row.id, row.promotion_round) for row in rows if row.state is StudyState.RUNNING]
-    fresh = overview.confirmed_runs(session, confirming)
-    return tuple(
-        _running_row(study, purposes[study.study_id], fresh.get(study.study_id, (0, 0)), now) for study in found
+    made = runs_made(session, [study for study in found if study.state is StudyState.RUNNING])
+    return tuple(_running_row(study, purposes[study.study_id], made.get(study.study_id), now) for study in found)
+
+
+def runs_made(session: Session, found: Sequence[Study]) -> dict[str, RunsMade]:
+    """By study: what its time left follows from."""
+    costs = overview.run_costs(session, [study.study_id for study in found])
+    return {study.study_id: _made(study, costs[study.study_id]) for study in found}
+
+
+def _made(study: Study, costs: Mapping[tuple[RunPurpose, int], RunCosts]) -> RunsMade:
+    search, again = costs.get((RunPurpose.SEARCH, 0)), costs.get((RunPurpose.CONFIRM, study.promotion))
+    world = study.cluster.world_size
+    return RunsMade(
+        finished=finished(study),
+        shortest_s=search.shortest / world if search else None,
+        fresh=again.runs if again else 0,
+        fresh_s=again.mean / world if again else None,
     )
 
 
-def _running_row(study: Study, why: Purpose, fresh: tuple[int, int], now: datetime) -> RunningRow:
+def _running_row(study: Study, why: Purpose, made: RunsMade | None, now: datetime) -> RunningRow:
     tone, sentence = words.verdict(study, why.outcome)
     return RunningRow(
         study=study,
@@ -113,7 +129,7 @@ def _running_row(study: Study, why: Purpose, fresh: tuple[int, int], now: dateti
         workload=words.workload(study.spec.workload),
         state_tone=words.STATE_TONES[study.state],
         purpose=why,
-        doing=_doing(study, fresh, now) if study.state is StudyState.RUNNING else "",
+        doing=_doing(study, made, now) if made is not None else "",
         done=finished(study),
         total=study.spec.budget.max_trials,
         tone=tone,
@@ -128,10 +144,9 @@ def finished(study: Study) -> int:
     )
 
 
-def _doing(study: Study, fresh: tuple[int, int], now: datetime) -> str:
-    elapsed_s = (now - study.created_at).total_seconds()
-    left = study_words.remaining(study, finished(study), *fresh, elapsed_s)
-    return words.phase(study, fresh[0]) + (f" · {left} left" if left else "")
+def _doing(study: Study, made: RunsMade, now: datetime) -> str:
+    left = time_left.left(study, made, (now - study.created_at).total_seconds())
+    return words.phase(study, made.fresh) + (f" · {left} left" if left else "")
 
 
 def answer(study: Study) -> Contender | None:

@@ -23,14 +23,15 @@ from shardtune.service.pages.views.freshness import StudyFreshness
 from shardtune.service.pages.views.predicted import Predicted, predicted
 from shardtune.service.pages.views.purpose import Purpose
 from shardtune.service.pages.views.recommended import Recommended, of_study
-from shardtune.service.pages.views.trust import Trust, trust
 from shardtune.service.studies import insights
-from shardtune.service.wording import study_words
+from shardtune.service.wording import study_words, time_left
+from shardtune.service.wording.trust import Trust, trust
 from shardtune.tuner.objective import available_gib
 from shardtune.tuner.search.space.flat import flatten
 from shardtune.tuner.search.space.legal_values import Flat
 
 PAGE = 50
+_FRESH_TONES = {"fresh": "good", "stale": "bad", "unchecked": "quiet"}
 _MOST_CHARTED = 2_000
 """Trials that the charts are made from, newest first; a study of more is rare, and its shape shows long before."""
 
@@ -121,14 +122,17 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
     why = purpose.of_studies(session, [study])[study.study_id]
     tone, sentence = words.verdict(study, why.outcome)
     plots = (best_so_far(points, link), speed_against_memory(points, limit, link, best_number))
-    flat = [flatten(TrialConfig.model_validate(point.config)) for point in points]
-    complete = [t for t, p in zip(flat, points, strict=True) if p.state == TrialState.COMPLETE]
+    configs = [TrialConfig.model_validate(point.config) for point in points]
+    flat = [flatten(config) for config in configs]
+    complete = [config for config, p in zip(configs, points, strict=True) if p.state == TrialState.COMPLETE]
     recommended = of_study(session, row.id)
     fresh = freshness.of(
         study, workers.machines(session, row.project_id), recommended.stale_fields if recommended else ()
     )
     fastest = max((p.tokens_per_s_per_gpu or 0 for p in points if p.state == TrialState.COMPLETE), default=0.0)
     winner = trials.by_number(session, row.id, best_number) if best_number is not None else None
+    again = winner.runs if winner is not None else ()
+    fresh_runs = [run.measurement for run in again if run.purpose == RunPurpose.CONFIRM and run.measurement]
     shown = trial_points.of_study(session, row.id, chosen, page)
     rejected = [r.value for r in trials.rejections(session, row.id)] if study.rejected else []
     return StudyContext(
@@ -144,7 +148,7 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
         changes=names.changes(study.result) if study.result else "",
         best_peak_gib=best.contender_peak(answer) if answer else None,
         progress=_progress(session, row, study, now),
-        trust=trust(study, fresh, complete, winner.runs if winner else ()),
+        trust=(*trust(study, complete, fresh_runs), Trust(_FRESH_TONES[fresh.word], fresh.why)) if study.result else (),
         freshness=fresh,
         verdict_chart=interval(study.result.speedup) if study.result and study.result.speedup else None,
         plots=tuple(plot for plot in plots if plot is not None),
@@ -165,8 +169,9 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
 
 
 def _progress(session: Session, row: StudyRow, study: Study, now: datetime) -> StudyProgress:
-    confirmed, earlier = overview.confirmed_runs(session, [(row.id, row.promotion_round)])[row.id]
     done = best.finished(study)
+    made = best.runs_made(session, [study])[study.study_id]
+    confirmed = made.fresh
     end = study.finished_at or now
     elapsed = (end - study.created_at).total_seconds()
     running = study.state is StudyState.RUNNING
@@ -179,7 +184,7 @@ def _progress(session: Session, row: StudyRow, study: Study, now: datetime) -> S
         confirmed=confirmed,
         confirmations=study_words.most_confirm_runs(study),
         activity=_activity(session, study, confirmed) if running else "",
-        remaining=study_words.remaining(study, done, confirmed, earlier, elapsed) if running else "",
+        remaining=time_left.left(study, made, elapsed) if running else "",
         rivals=overview.count_running(session, row.project_id) - 1 if running else 0,
         elapsed_s=elapsed,
     )

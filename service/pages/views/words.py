@@ -40,6 +40,7 @@ FAILURES = {
     "node_lost": "one of its hosts was lost",
     "device": "its device was not fit",
     "suspect": "cannot be true",
+    "disturbed": "disturbed by other programs",
     "setup": "could not be started",
 }
 _TO_FIT = "What takes less: sharding (ZeRO, FSDP), more so over more ranks; checkpointing; a smaller micro batch. The search tries them by itself."
@@ -141,11 +142,18 @@ def _answer(result: StudyResult) -> tuple[str, str]:
         return "quiet", "Nothing was run in pairs: no other configuration came near this one. Keep it."
     low, high = result.speedup.ci95
     figures = f"{result.speedup.value:.2f}× the baseline's speed (95 % interval {low:.2f} to {high:.2f}"
+    if result.undecided is not None:
+        kept = (
+            "Keep the baseline until it is." if result.candidate else "Of the two, the one that was faster is served."
+        )
+        won = f"won {result.undecided.won} of {result.undecided.pairs} pairs"
+        return "warn", f"Undecided: the fastest candidate {won}, {figures}). {kept}"
     if high < 1:
         return "quiet", f"The fastest candidate is slower: {figures}). Keep the baseline."
     return "quiet", (
-        f"No significant improvement: the fastest candidate came to {figures}"
-        f"{', which includes 1' if low <= 1 else ''}). Keep the baseline."
+        f"Not faster by a gain worth having: the fastest candidate came to {figures}"
+        f"{', which includes 1' if low <= 1 else ''}). "
+        f"{'Keep the baseline.' if result.candidate else 'Of the two, the one that was faster is served.'}"
     )
 
 

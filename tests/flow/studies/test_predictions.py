@@ -62,8 +62,11 @@ def test_a_stored_run_that_cannot_be_read_is_left_out_with_a_line_in_the_log(ope
 
 
 def test_over_the_limit_by_a_hair_counts_when_it_happens_twice(quick_client):
+    seen = []
+
     def hair(lease, task):
-        over = lease.trial_number == 0 or (lease.trial_number == 1 and lease.attempt == 1)
+        seen.append(lease.trial_number)
+        over = lease.trial_number == 0 or (lease.trial_number == 1 and seen.count(1) == 1)
         return measurement(speed_of(task.config), peak_gib=3.81 if over else 0.5)
 
     trials = run_study(quick_client, hair)

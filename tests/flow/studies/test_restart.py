@@ -93,7 +93,7 @@ def test_a_baseline_that_nothing_beats_stays_with_its_failure_told(quick_client)
     study_id = create(quick_client, baseline=baseline, space={"backends": ["ddp", "fsdp2"]})
     worker.work()
     result = best(quick_client, study_id)
-    assert result["verdict"] == "no_significant_improvement" and result["best"] == result["baseline"]
+    assert result["verdict"] == "not_faster" and result["best"] == result["baseline"]
     assert result["restart"]["outcome"] == "failed" and "6" in result["restart"]["reason"]
 
 

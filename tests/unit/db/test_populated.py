@@ -101,6 +101,8 @@ def populated(empty_database_url):
             plain = {
                 key: json.loads(v.model_dump_json()) if hasattr(v, "model_dump_json") else v for key, v in row.items()
             }
+            # The first release knew no such field.
+            plain.get("spec", {}).get("budget", {}).pop("repeat_disturbed", None)
             connection.execute(table.insert(), plain)
     yield empty_database_url
     engine.dispose()
@@ -171,6 +173,40 @@ def test_what_told_of_nvme_is_forgotten_and_the_rest_is_read(populated):
         assert studies.get(session, "study-1").spec == StudySpec.model_validate(SPEC)
         assert session.scalars(select(WorkerRow)).one().inventory == FIRST["workers"]["inventory"]
     database.close()
+
+
+def test_a_verdict_that_was_not_confirmed_is_told_apart_and_back(populated):
+    speedups = {
+        "undecided": {"value": 1.65, "ci95": [0.86, 5.81], "pairs": 7},
+        "not_faster": {"value": 0.99, "ci95": [0.97, 1.02], "pairs": 7},
+    }
+    config = json.loads(TrialConfig(strategy=DdpConfig()).model_dump_json())
+    known = {"trial_number": 0, "config": config, "description": "DDP", "tokens_per_s_per_gpu": 1.0, "runs": 1}
+    known |= {"peak_allocated_gib": None, "peak_reserved_gib": None}
+    engine = make_engine(populated)
+    for word, speedup in speedups.items():
+        with migration_config(populated) as alembic:
+            command.upgrade(alembic, "0018")
+        result = {"best": known, "baseline": known, "speedup": speedup, "verdict": "no_significant_improvement"}
+        with engine.begin() as connection:
+            table = Table("studies", MetaData(), autoload_with=connection)
+            connection.execute(table.update().values(result=result))
+        upgrade(populated)
+        database = Database(populated)
+        with database.write() as session:
+            study = studies.lock(session, "study-1")
+            assert study.result.verdict == word
+            # As a study of today leaves it.
+            study.result = study.result.model_copy(update={"notes": ("kept",)})
+            study.spec = study.spec.model_copy(update={"seed": 1})
+        database.close()
+        with migration_config(populated) as alembic:
+            command.downgrade(alembic, "0018")
+        with engine.begin() as connection:
+            stored_result, spec = connection.execute(select(table.c.result, table.c.spec)).one()
+        assert stored_result["verdict"] == "no_significant_improvement"
+        assert "against_defaults" not in stored_result and "repeat_disturbed" not in spec["budget"]
+    engine.dispose()
 
 
 def test_data_of_the_first_revision_survives_every_migration(populated):

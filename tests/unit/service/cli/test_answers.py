@@ -24,6 +24,7 @@ from shardtune.api_schemas.studies import (
     Verdict,
 )
 from shardtune.api_schemas.trials import Rejection, Run, Trial, TrialState
+from shardtune.api_schemas.verdicts import AgainstDefault, OpenVerdict
 from shardtune.api_schemas.workload import Workload
 from shardtune.service.cli import live, summary
 from shardtune.service.cli.commands import tune
@@ -71,18 +72,21 @@ CONFIRMED = StudyResult(
 )  # fmt: skip
 UNBEATEN = StudyResult(
     best=contender(0, DDP, 942.0), baseline=contender(0, DDP, 942.0), candidate=contender(1, ZERO, 950.0),
-    speedup=Speedup(value=1.01, ci95=(0.97, 1.05), pairs=5), verdict=Verdict.NO_SIGNIFICANT_IMPROVEMENT,
+    speedup=Speedup(value=1.01, ci95=(0.97, 1.05), pairs=5), verdict=Verdict.NOT_FASTER,
 )  # fmt: skip
 
 
 def test_the_json_object_has_exactly_the_documented_keys() -> None:
-    answer = summary.as_json(study(), CONFIRMED, ["best/config.json"])
+    answer = summary.as_json(study(), CONFIRMED, [], ["best/config.json"])
     assert list(answer) == [
         "study_id",
         "best",
         "baseline",
         "speedup",
         "verdict",
+        "undecided",
+        "against_defaults",
+        "trust",
         "promotion",
         "restart",
         "trials",
@@ -98,9 +102,37 @@ def test_the_json_object_has_exactly_the_documented_keys() -> None:
 
 def test_an_unconfirmed_challenger_is_the_candidate_and_the_baseline_is_best() -> None:
     answer = summary.as_json(study(), UNBEATEN)
-    assert (answer["verdict"], answer["best"]) == ("no_significant_improvement", answer["baseline"])
+    assert (answer["verdict"], answer["best"]) == ("not_faster", answer["baseline"])
     assert answer["candidate"]["tokens_per_s_per_gpu"] == 950.0
     assert "exports" not in answer
+
+
+def test_an_undecided_verdict_says_what_would_settle_it_and_why_the_answer_can_be_believed() -> None:
+    noisy = Speedup(value=1.65, ci95=(0.86, 5.81), pairs=7, ratios=(0.86, 1.5, 1.6, 1.65, 1.7, 2.0, 5.81))
+    settle = OpenVerdict(pairs=7, won=6, more_pairs=3, disturbed_runs=2)
+    beside = AgainstDefault(
+        trial_number=2,
+        description="DDP, micro batch 8",
+        micro_batches=(1, 8),
+        tokens_per_s_per_gpu=900,
+        runs=1,
+        ratio=1.05,
+    )
+    found = UNBEATEN.model_copy(
+        update={"verdict": Verdict.UNDECIDED, "speedup": noisy, "undecided": settle, "against_defaults": (beside,)}
+    )
+    text = summary.as_text(study(), found)
+    for words in (
+        "undecided: keep",
+        "won 6 of 7 pairs",
+        "3 more pairs would confirm it",
+        "2 of their runs were disturbed",
+    ):
+        assert words in text
+    assert "1.05x the speed of DDP, micro batch 8" in text and "trust       !" in text
+    answer = summary.as_json(study(), found)
+    assert answer["undecided"]["more_pairs"] == 3 and answer["against_defaults"][0]["micro_batches"] == [1, 8]
+    assert any(reason["tone"] == "warn" for reason in answer["trust"])
 
 
 def test_nothing_to_compare_gives_a_null_speedup() -> None:
@@ -110,7 +142,7 @@ def test_nothing_to_compare_gives_a_null_speedup() -> None:
 
 
 def test_the_summary_says_what_won_by_how_much_and_where_it_is() -> None:
-    text = summary.as_text(study(), CONFIRMED, [], ["best/config.json"], "best/launch.sh --steps 10")
+    text = summary.as_text(study(), CONFIRMED, [], [], ["best/config.json"], "best/launch.sh --steps 10")
     for words in (
         "ZeRO-2, micro batch 4: 1,234",
         "1.31x [1.27, 1.35] over baseline",
@@ -193,13 +225,6 @@ def test_the_activity_is_in_words(phase: StudyPhase, progress: Progress | None, 
     assert words in study_words.activity(study(phase=phase), [trial(1, TrialState.RUNNING, runs=(run,))])
 
 
-def test_the_time_left_counts_trials_and_fresh_runs() -> None:
-    done = [trial(number, TrialState.COMPLETE) for number in range(4)]
-    # 40 GPU seconds on 2 ranks over 4 runs: 5 s each, for 4 trials, 15 screening runs and 7 pairs.
-    assert study_words.time_left(study(), done, 100.0) == "about 3 min"
-    assert study_words.time_left(study(), [], 100.0) == ""
-
-
 def test_what_the_memory_gate_refused_is_told_with_its_reason() -> None:
     lines: list[str] = []
     view, rejections = (
@@ -216,8 +241,8 @@ def test_what_the_memory_gate_refused_is_told_with_its_reason() -> None:
 
 def test_the_summary_says_why_a_configuration_did_not_count() -> None:
     too_much = Failure(kind=FailureKind.OVER_LIMIT, message="took 5.1 GiB of 4.0")
-    rows = study_words.why_not([trial(0, TrialState.INFEASIBLE, failure=too_much)], [refused(ZERO, 6.0)])
-    text = summary.as_text(study(), CONFIRMED, rows)
+    trials, rejections = [trial(0, TrialState.INFEASIBLE, failure=too_much)], [refused(ZERO, 6.0)]
+    text = summary.as_text(study(), CONFIRMED, trials, rejections)
     assert "infeasible  DDP, micro batch 1: over_limit: took 5.1 GiB of 4.0" in text
     assert "refused     ZeRO-2, micro batch 4: holds at least 6.0 GiB" in text
 

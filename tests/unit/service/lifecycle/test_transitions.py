@@ -11,6 +11,7 @@ from shardtune.api_schemas.trials import ALLOWED_MOVES, TrialState
 from shardtune.db.tables.studies import RunRow, TrialRow
 from shardtune.service.lifecycle import transitions
 from shardtune.service.lifecycle.outcomes import JudgedEnd, next_state
+from shardtune.tuner.verdict import disturbance
 from tests.support.simulated_worker import failure
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -42,7 +43,7 @@ def test_rows_move_only_along_the_table(here, there):
 
 
 INFEASIBLE = [FailureKind.OOM, FailureKind.OVER_LIMIT, FailureKind.ILLEGAL, FailureKind.NUMERICS]
-PLATFORM = sorted(set(FailureKind) - {*INFEASIBLE, FailureKind.NODE_LOST})
+PLATFORM = sorted(set(FailureKind) - {*INFEASIBLE, FailureKind.NODE_LOST, FailureKind.DISTURBED})
 
 
 def after(kind, earlier=(), purpose="search", is_release=False):
@@ -53,6 +54,12 @@ def after(kind, earlier=(), purpose="search", is_release=False):
 @pytest.mark.parametrize("purpose", ["profile", "search", "confirm"])
 def test_the_configurations_fault_is_final(kind, purpose):
     assert after(kind, purpose=purpose) is TrialState.INFEASIBLE
+
+
+def test_a_worker_that_claims_to_be_disturbed_for_ever_is_not_asked_for_ever():
+    ends = [FailureKind.DISTURBED.value] * disturbance.MOST_REPEATS
+    assert after(FailureKind.DISTURBED, ends[:-1]) is TrialState.WAITING
+    assert after(FailureKind.DISTURBED, ends) is TrialState.FAILED
 
 
 @pytest.mark.parametrize("kind", PLATFORM)

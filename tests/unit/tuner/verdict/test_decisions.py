@@ -117,7 +117,7 @@ AGREED = parity.Judgement(reference=0, confirmed_by=1)
 
 
 def answer(history, field, ratios, challenger):
-    standing = Standing(challenger, tuple(map(math.log, ratios)), None)
+    standing = Standing(field.baseline, challenger, tuple(map(math.log, ratios)), None)
     return ranking.result(history, field, standing, (20, 120.0))
 
 
@@ -125,10 +125,11 @@ def test_the_fastest_are_promoted_against_the_fastest_documented_default():
     history = [complete(0, DDP, 120, "sampler"), complete(1, FSDP2, 100, "default"), complete(2, ZERO, 130)]
     field = ranking.pick(history, False, AGREED)
     assert (field.baseline, field.candidates) == (1, (2, 0))
-    assert "documented default" in field.notes[0]
+    assert field.defaults == (1,)
     history[1], history[2] = confirmed(history[1], [100, 101, 99]), confirmed(history[2], [128, 131, 130])
     found = answer(history, field, [1.3] * 7, 2)
     assert found.verdict is Verdict.CONFIRMED and found.candidate is None
+    assert "documented default" in found.notes[0]
     assert (found.best.trial_number, found.best.tokens_per_s_per_gpu, found.best.runs) == (2, 130, 3)
     assert (found.best.spread, found.promotion.runs, found.promotion.gpu_seconds) == ((128, 131), 20, 120.0)
 
@@ -149,7 +150,7 @@ def test_a_challenger_that_does_not_pass_leaves_the_baseline_best():
     history = [complete(0, DDP, 100, "baseline"), complete(1, FSDP2, 110)]
     field = ranking.pick(history, True, AGREED)
     found = answer(history, field, [1.01, 0.99, 1.02, 0.98, 0.97, 1.01, 0.99], 1)
-    assert found.verdict is Verdict.NO_SIGNIFICANT_IMPROVEMENT
+    assert found.verdict is Verdict.NOT_FASTER
     assert found.best == found.baseline and found.candidate.trial_number == 1
     assert found.speedup.ci95 == pytest.approx((0.97, 1.02))
 
@@ -157,8 +158,50 @@ def test_a_challenger_that_does_not_pass_leaves_the_baseline_best():
 def test_too_few_pairs_give_no_interval_and_say_so():
     history = [complete(0, DDP, 100, "baseline"), complete(1, FSDP2, 110)]
     found = answer(history, ranking.pick(history, True, AGREED), [1.3] * 6, 1)
-    assert found.speedup is None and found.verdict is Verdict.NO_SIGNIFICANT_IMPROVEMENT
+    assert found.speedup is None and found.verdict is Verdict.UNDECIDED
+    assert found.best == found.baseline and found.undecided.more_pairs == 1
     assert "too few pairs" in found.notes[-1]
+
+
+def test_without_a_users_baseline_the_better_point_estimate_is_served_and_the_verdict_says_what_is_proved():
+    """A tie must not go to whom chance made the baseline."""
+    history = [complete(0, DDP, 100, "default"), complete(1, FSDP2, 98, "default"), complete(2, ZERO, 99)]
+    field = ranking.pick(history, False, AGREED)
+    assert (field.baseline, field.defaults) == (0, (0, 1))
+    ahead = answer(history, field, [1.3, 0.8, 1.35, 1.3, 1.3, 1.7, 1.2], 1)
+    assert (ahead.best.trial_number, ahead.baseline.trial_number, ahead.candidate) == (1, 0, None)
+    assert ahead.verdict is Verdict.UNDECIDED and ahead.undecided.won == 6 and ahead.undecided.more_pairs == 3
+    behind = answer(history, field, [0.9, 0.8, 0.95, 0.9, 1.01, 0.7, 0.9], 1)
+    assert behind.best == behind.baseline and behind.verdict is Verdict.NOT_FASTER
+    own = ranking.pick([complete(0, DDP, 100, "baseline"), complete(1, FSDP2, 98, "default")], True, AGREED)
+    assert own.defaults == ()
+    assert answer(history, own, [1.3, 0.8, 1.35, 1.3, 1.3, 1.7, 1.2], 1).best.trial_number == 0
+
+
+def test_the_answer_stands_beside_each_default_at_its_best_micro_batch():
+    wide = DDP.model_copy(update={"micro_batch": 8})
+    history = [complete(0, DDP, 100, "default"), complete(1, wide, 165), complete(2, ZERO, 170)]
+    found = answer(history, ranking.pick(history, False, AGREED), [1.7] * 7, 2)
+    (beside,) = found.against_defaults
+    assert (beside.trial_number, beside.micro_batches) == (1, (1, 8))
+    assert found.speedup.value == pytest.approx(1.7) and beside.ratio == pytest.approx(170 / 165)
+
+
+@pytest.mark.parametrize(
+    ("ratios", "word", "more"),
+    [
+        ([1.3] * 7, Verdict.CONFIRMED, None),
+        ([1.65, 1.7, 0.86, 1.5, 5.81, 2.0, 1.1], Verdict.UNDECIDED, 3),
+        ([0.97, 1.01, 0.99, 1.02, 0.98, 1.0, 0.99], Verdict.NOT_FASTER, None),
+        ([0.5, 1.9, 0.8, 0.9, 0.7, 1.3, 0.9], Verdict.UNDECIDED, None),
+        ([1.3] * 5, Verdict.UNDECIDED, 2),
+    ],
+)
+def test_three_verdicts(ratios, word, more):
+    history = [complete(0, DDP, 100, "baseline"), complete(1, FSDP2, 110)]
+    found = answer(history, ranking.pick(history, True, AGREED), ratios, 1)
+    assert found.verdict is word and (found.undecided is not None) == (word is Verdict.UNDECIDED)
+    assert found.undecided is None or found.undecided.more_pairs == more
 
 
 def test_a_baseline_that_did_not_fit_is_replaced_and_said_so():
@@ -175,7 +218,7 @@ def test_a_single_feasible_configuration_has_nothing_to_beat():
     field = ranking.pick(history, False, parity.Judgement(0, None))
     found = ranking.unbeaten(history, field)
     assert field.candidates == ()
-    assert found.speedup is None and found.promotion is None and found.verdict is Verdict.NO_SIGNIFICANT_IMPROVEMENT
+    assert found.speedup is None and found.promotion is None and found.verdict is Verdict.NOT_FASTER
 
 
 def test_no_winner_until_two_agree():

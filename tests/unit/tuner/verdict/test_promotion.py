@@ -64,7 +64,7 @@ MATCH = PromotionField(0, (1, 2, 3, 4))
 
 def play(speed, field=MATCH, salt="study-1", most_pairs=20, worker="w", searched=None):
     """Make every run a promotion asks for; `speed` is a function of trial and run number."""
-    runs, searched = [], searched or dict.fromkeys(field.candidates, 100.0)
+    runs, searched = [], dict.fromkeys(field.members, 100.0) | (searched or {})
     while (ask := standing(field, searched, runs, most_pairs, salt).next) is not None:
         runs.append(FreshRun(ask.trial, ask.block, worker, speed(ask.trial, len(runs))))
     return runs, standing(field, searched, runs, most_pairs, salt)
@@ -99,6 +99,20 @@ def test_a_single_candidate_needs_no_screening():
     assert end.challenger == 5 and len(runs) == 14 == promotion.most_runs(1, 7)
 
 
+def test_the_default_that_is_fastest_in_fresh_runs_is_the_baseline_however_slow_its_search_run_was():
+    field = PromotionField(0, (4,), defaults=(0, 1, 2))
+    speeds = {0: 688.0, 1: 1000.0, 2: 300.0, 4: 950.0}
+    runs, end = play(lambda trial, _: speeds[trial], field, searched={0: 688.0, 1: 350.0, 2: 300.0, 4: 950.0})
+    assert (end.baseline, end.challenger) == (1, 4)
+    assert [{run.trial for run in runs if run.block == block} for block in (0, 1)] == [{0, 1, 2}, {1, 4}]
+    assert len(runs) <= promotion.most_runs(1, 20, defaults=3)
+
+
+def test_a_candidate_that_is_far_slower_than_the_baseline_is_not_run_again():
+    runs, end = play(lambda trial, _: 100.0, PromotionField(0, (1,)), searched={0: 100.0, 1: 55.0})
+    assert runs == [] and end.challenger is None and end.next is None
+
+
 def test_a_promotion_ends_at_its_limit():
     noise = random.Random(1)
     runs, end = play(lambda *_: 100 + noise.random(), most_pairs=9)
@@ -126,12 +140,12 @@ def test_a_block_on_other_hosts_of_the_same_worker_does_not_count(other, block):
 
 def test_a_block_of_two_workers_does_not_count():
     runs = [FreshRun(trial, 0, "w" if trial < 3 else "v", 100.0) for trial in (1, 2, 3)]
-    found = standing(MATCH, dict.fromkeys(MATCH.candidates, 100.0), runs, 20, "s").next
+    found = standing(MATCH, dict.fromkeys(MATCH.members, 100.0), runs, 20, "s").next
     assert isinstance(found, NextRun) and found.block == 1
 
 
 def test_blocks_that_never_count_end_too():
     runs: list[FreshRun] = []
-    while (ask := standing(PromotionField(0, (1,)), {1: 100.0}, runs, 20, "s").next) is not None:
+    while (ask := standing(PromotionField(0, (1,)), {0: 100.0, 1: 100.0}, runs, 20, "s").next) is not None:
         runs.append(FreshRun(ask.trial, ask.block, f"w{len(runs)}", 100.0))
-    assert len(runs) == 40 and standing(PromotionField(0, (1,)), {1: 100.0}, runs, 20, "s").log_ratios == ()
+    assert len(runs) == 40 and standing(PromotionField(0, (1,)), {0: 100.0, 1: 100.0}, runs, 20, "s").log_ratios == ()

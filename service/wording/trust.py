@@ -1,17 +1,14 @@
-"""Reasons for and against believing the answer of a study."""
+"""Reasons for and against believing the answer of a study, for the pages and the command line."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
+from shardtune.api_schemas.measurements import Measurement
+from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies import Study, StudyResult
-from shardtune.api_schemas.trials import RunPurpose
-from shardtune.db.tables.studies import RunRow
-from shardtune.service.pages.views.conditions import troubles
-from shardtune.service.pages.views.freshness import StudyFreshness
 from shardtune.service.wording import study_words
 from shardtune.service.wording.backend_words import backend_name
-from shardtune.tuner.search.space.legal_values import Flat
 from shardtune.tuner.search.stopping import MIN_GUIDED, MIN_TRIALS
 
 _NOISY = 0.1
@@ -27,17 +24,16 @@ class Trust:
     text: str
 
 
-def trust(study: Study, fresh: StudyFreshness, complete: Sequence[Flat], runs: Sequence[RunRow]) -> tuple[Trust, ...]:
-    """All of them, of a study with an answer; `complete`: the configurations that were measured; `runs`: of the best."""
+def trust(study: Study, complete: Sequence[TrialConfig], fresh: Sequence[Measurement]) -> tuple[Trust, ...]:
+    """All that follow from the study itself; `complete`: what was measured; `fresh`: the fresh runs of the best."""
     result = study.result
     if result is None:
         return ()
-    found = [_pairs(result), *_rivals(result), *_disturbed(result, runs), *_thin(study, complete)]
+    found = [_pairs(result), *_open(result), *_rivals(result), *_disturbed(result, fresh), *_thin(study, complete)]
     found.append(_numerics(result, complete))
     if result.restart is not None:
         found.append(Trust(_RESTART_TONES[result.restart.outcome], study_words.restarted(result.restart)))
-    tones = {"fresh": "good", "stale": "bad", "unchecked": "quiet"}
-    found.append(Trust(tones[fresh.word], fresh.why))
+    found += [Trust("quiet", study_words.against(row)) for row in result.against_defaults]
     return (*found, *(Trust("quiet", note) for note in result.notes))
 
 
@@ -55,6 +51,10 @@ def _pairs(result: StudyResult) -> Trust:
     return Trust("warn" if is_noisy else "good", text)
 
 
+def _open(result: StudyResult) -> list[Trust]:
+    return [Trust("warn", study_words.undecided(result.undecided))] if result.undecided is not None else []
+
+
 def _rivals(result: StudyResult) -> list[Trust]:
     """Who was run again, too, and was not paired: among them may be the fastest of the search."""
     paired = result.candidate or result.best
@@ -67,22 +67,21 @@ def _rivals(result: StudyResult) -> list[Trust]:
     return [Trust("quiet", f"run again, too: {named}; trial {paired.trial_number} was the fastest there")]
 
 
-def _disturbed(result: StudyResult, runs: Sequence[RunRow]) -> list[Trust]:
-    """The best's fresh runs during which something was not as it should be."""
-    seen = [run.measurement for run in runs if run.purpose == RunPurpose.CONFIRM and run.measurement is not None]
-    count = sum(bool(troubles(measured.conditions)) for measured in seen)
-    if not count:
+def _disturbed(result: StudyResult, fresh: Sequence[Measurement]) -> list[Trust]:
+    """The best's fresh runs that count although the machine did not get quiet."""
+    reasons = [run.disturbed for run in fresh if run.disturbed is not None]
+    if not reasons:
         return []
-    where = f"trial {result.best.trial_number} says what it was"
-    return [Trust("warn", f"{count} of the {len(seen)} fresh runs of the best were disturbed; {where}")]
+    which = f"{len(reasons)} of the {len(fresh)} fresh runs of trial {result.best.trial_number}"
+    return [Trust("warn", f"the machine did not get quiet: {which} count although disturbed ({reasons[-1]})")]
 
 
-def _thin(study: Study, complete: Sequence[Flat]) -> list[Trust]:
+def _thin(study: Study, complete: Sequence[TrialConfig]) -> list[Trust]:
     """A warning where a search was too short to have seen much."""
     enough = MIN_GUIDED if study.spec.sampler == "guided" else MIN_TRIALS
     if study.system_study is not None or len(complete) >= enough:
         return []
-    sizes = {table["micro_batch"] for table in complete}
+    sizes = {config.micro_batch for config in complete}
     same = f", all of them with micro batch {next(iter(sizes))}" if len(sizes) == 1 else ""
     return [
         Trust(
@@ -91,11 +90,9 @@ def _thin(study: Study, complete: Sequence[Flat]) -> list[Trust]:
     ]
 
 
-def _numerics(result: StudyResult, complete: Sequence[Flat]) -> Trust:
+def _numerics(result: StudyResult, complete: Sequence[TrialConfig]) -> Trust:
     if any("no other backend" in note for note in result.notes):
         return Trust("warn", "only one backend could run, so no other confirms that it trains the same thing")
-    others = sorted(
-        {backend_name(str(table["backend"])) for table in complete} - {backend_name(result.best.config.backend)}
-    )
+    others = sorted({backend_name(config.backend) for config in complete} - {backend_name(result.best.config.backend)})
     named = " and ".join(others) or "another backend"
     return Trust("good", f"it trains the same thing: losses, gradient norms and weights agree with those of {named}")

@@ -1,0 +1,91 @@
+"""How often is the slower of two documented defaults served, where the faster one's search run was disturbed?
+
+`python -m benchmarks.baseline --json [--studies 500]`
+
+Each study has two defaults, one of them 5 % faster, and six other trials as fast as the slower default; none has a baseline of
+the user's. Runs have the noise of the recorded idle machine, but the faster default's only search run is as slow as one of the disturbed
+record, unseen by the rule that repeats such runs. `then` is the promotion as it was: the default that was fastest in the
+search is the baseline, and is served unless a candidate is confirmed to be faster.
+"""
+
+import argparse
+import json
+import math
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from statistics import fmean
+from typing import Any
+
+from benchmarks import noise, repeats
+from benchmarks.noise import Machine, Record, resampled
+from benchmarks.verdicts import GAIN
+from shardtune.api_schemas.promotion import PromotionField
+from shardtune.api_schemas.studies import Budget
+from shardtune.tuner.verdict import promotion, ranking
+from shardtune.tuner.verdict.promotion import FreshRun
+
+SLOWER, FASTER = 0, 1
+TRIALS = 8
+SLOWED = -0.2
+"""Log deviation from which on a run of the disturbed record counts as one that was slowed down."""
+
+
+def served(machine: Machine, slowed: float, salt: str, *, defaults_run_again: bool) -> tuple[int, int]:
+    """Who is served by one study, and its fresh runs."""
+    gains = [math.log1p(GAIN) if arm == FASTER else 0.0 for arm in range(TRIALS)]
+    seen = {arm: machine.run(gain) * math.exp(slowed if arm == FASTER else 0.0) for arm, gain in enumerate(gains)}
+    baseline = max((SLOWER, FASTER), key=lambda arm: seen[arm])
+    others = sorted((arm for arm in seen if arm != baseline), key=lambda arm: -seen[arm])
+    near = tuple(arm for arm in others if seen[arm] >= promotion.NEAR * seen[others[0]])
+    field = PromotionField(baseline, near, defaults=(SLOWER, FASTER))
+    if not defaults_run_again:
+        field = replace(field, defaults=())
+    made: list[FreshRun] = []
+    while (ask := (now := promotion.standing(field, seen, made, Budget().max_pairs, salt)).next) is not None:
+        made.append(FreshRun(ask.trial, ask.block, "worker", machine.run(gains[ask.trial])))
+    is_challenger = now.challenger is not None and ranking.serves_challenger(field, now.log_ratios)
+    return now.challenger if is_challenger and now.challenger is not None else now.baseline, len(made)
+
+
+def replay(idle: list[Record], slowed: list[float], studies: int, *, defaults_run_again: bool) -> dict[str, Any]:
+    """Shares of many studies."""
+    draw = random.Random(0)
+    ends = []
+    for number in range(studies):
+        machine = Machine(resampled(idle, draw), Budget().repeat_disturbed)
+        ends.append(served(machine, draw.choice(slowed), f"{number}", defaults_run_again=defaults_run_again))
+    return {
+        "slower_default_served": sum(who == SLOWER for who, _ in ends) / studies,
+        "faster_default_served": sum(who == FASTER for who, _ in ends) / studies,
+        "fresh_runs": round(fmean(runs for _, runs in ends), 1),
+    }
+
+
+def report(studies: int) -> dict[str, Any]:
+    """The benchmark's object."""
+    rows = repeats.read()
+    idle: list[Record] = [*noise.of_records([row for row in rows if row.record == "idle"])]
+    busy = noise.of_records([row for row in rows if row.record == "busy"])
+    slowed = [run.deviation for record in busy for run in record if run.deviation < SLOWED]
+    return {
+        "studies": studies,
+        "gain": GAIN,
+        "slowed_runs_drawn_from": len(slowed),
+        "now": replay(idle, slowed, studies, defaults_run_again=True),
+        "then": replay(idle, slowed, studies, defaults_run_again=False),
+    }
+
+
+def main(say: Callable[[str], None] = print) -> None:
+    """Replay and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--studies", type=int, default=500)
+    options = parser.parse_args()
+    found = report(options.studies)
+    say(json.dumps(found) if options.json else "\n".join(f"{name}: {value}" for name, value in found.items()))
+
+
+if __name__ == "__main__":
+    main()

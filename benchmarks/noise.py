@@ -1,0 +1,92 @@
+"""Recorded noise between repeats of real trials, drawn again in blocks, and a machine that makes runs under it.
+
+Deviations are those of real runs from their configuration's median in their record. They are drawn in blocks of runs that
+followed each other (circular block bootstrap, Politis & Romano 1992), so that bursts and drift stay together across the arms.
+"""
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import NamedTuple
+
+from benchmarks.repeats import CLUSTER, Repeat
+from shardtune.api_schemas.conditions import Conditions
+from shardtune.api_schemas.measurements import Measurement
+from shardtune.tuner.verdict import disturbance
+
+BLOCK = 10
+"""Runs drawn together: about a minute of the recorded machine."""
+CORES = 2
+"""Of the machine under the records."""
+
+
+class Draw(NamedTuple):
+    """One run's noise."""
+
+    deviation: float
+    """Logarithm of its speed over the configuration's usual one."""
+    is_disturbed: bool = False
+    """By the product's rule, from what was recorded of its circumstances."""
+
+
+Noise = Iterator[Draw]
+Record = Sequence[Draw]
+
+
+def of_records(rows: Sequence[Repeat]) -> list[list[Draw]]:
+    """The noise of each record's runs, in the order they ran."""
+    records: dict[str, list[Repeat]] = {}
+    for row in rows:
+        records.setdefault(row.record, []).append(row)
+    return [_of_record(sorted(record, key=lambda row: row.position)) for record in records.values()]
+
+
+def _of_record(rows: Sequence[Repeat]) -> list[Draw]:
+    speeds: dict[str, list[float]] = {}
+    for row in rows:
+        speeds.setdefault(row.configuration, []).append(math.log(row.tokens_per_s_per_gpu))
+    middle = {name: median(values) for name, values in speeds.items()}
+    return [
+        Draw(math.log(row.tokens_per_s_per_gpu) - middle[row.configuration], why_disturbed(row) is not None)
+        for row in rows
+    ]
+
+
+def why_disturbed(row: Repeat) -> str | None:
+    """What the service would say of the run."""
+    measured = Measurement.model_construct(
+        step_time_s=1.0,
+        step_time_half_width_s=row.half_width,
+        conditions=Conditions(foreign_cpu_cores=row.foreign_cpu_cores),
+    )
+    return disturbance.reason(measured, CLUSTER, lambda: CORES)
+
+
+def resampled(records: Sequence[Record], draw: random.Random) -> Noise:
+    """An endless run of noise in blocks; a longer record is drawn from as much more often."""
+    weights = [len(record) for record in records]
+    while True:
+        (record,) = draw.choices(records, weights)
+        begin = draw.randrange(len(record))
+        yield from (record[(begin + i) % len(record)] for i in range(BLOCK))
+
+
+class Machine:
+    """Makes the runs of one study, and repeats the disturbed ones as the service does."""
+
+    def __init__(self, noise: Noise, repeat_disturbed: float) -> None:
+        """`repeat_disturbed`: as in a study's budget."""
+        self.counted = self.repeats = 0
+        self._noise, self._share = noise, repeat_disturbed
+
+    def run(self, log_speed: float) -> float:
+        """The speed that counts, of an arm with this true speed."""
+        of_run = 0
+        while True:
+            drawn = next(self._noise)
+            may = disturbance.may_repeat(self._share, of_run, self.repeats, self.counted)
+            if not (drawn.is_disturbed and may):
+                self.counted += 1
+                return math.exp(log_speed + drawn.deviation)
+            of_run, self.repeats = of_run + 1, self.repeats + 1

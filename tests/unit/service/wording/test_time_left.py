@@ -1,0 +1,60 @@
+"""What is said of the time left, held against studies that were run on 2 CPU ranks: make tune and others of its size."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
+from shardtune.api_schemas.studies import Budget, StudyPhase, StudyState
+from shardtune.api_schemas.trials import Attempt, Run, RunPurpose, Trial, TrialState
+from shardtune.service.wording import time_left
+from shardtune.service.wording.time_left import RunsMade
+from tests.support.made_up_studies import study_of
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def running(trials, phase=StudyPhase.SEARCH, **changes):
+    found = study_of().model_copy(update={"state": StudyState.RUNNING, "phase": phase} | changes)
+    return found.model_copy(update={"spec": found.spec.model_copy(update={"budget": Budget(max_trials=trials)})})
+
+
+def seconds(words):
+    *_, number, unit = words.split()
+    return int(number) * (60 if unit == "min" else 1)
+
+
+@pytest.mark.parametrize(("trials", "first_two", "took_s"), [(8, (13.6, 17.3), 313), (8, (15.6, 22.3), 323)])
+def test_after_two_trials_the_time_left_is_right_within_a_factor_of_one_and_a_half(trials, first_two, took_s):
+    said = seconds(time_left.left(running(trials), RunsMade(2, min(first_two), 0, None), 40.0))
+    assert took_s / 1.5 < said < took_s * 1.5
+
+
+def test_in_a_promotion_it_follows_from_the_fresh_runs_it_may_take():
+    study = running(8, StudyPhase.CONFIRM, promotion_runs=62)
+    # 34 pairs fewer than it may take at most are usual.
+    assert time_left.fresh_runs_expected(study) == 62 - 2 * 17
+    assert time_left.left(study, RunsMade(8, 5.0, 18, 10.0), 99.0) == "about 2 min"
+    assert time_left.left(study, RunsMade(8, 5.0, 30, 10.0), 99.0) == "at most 5 min"
+
+
+def test_nothing_is_said_before_a_run_has_shown_how_long_one_takes():
+    assert time_left.left(running(8), RunsMade(0, None, 0, None), 10.0) == ""
+
+
+def test_runs_are_counted_with_the_seconds_they_held_their_worker():
+    def run(purpose, gpu_seconds, **changes):
+        ended = Attempt(
+            attempt=1,
+            worker="w",
+            started_at=NOON,
+            finished_at=NOON + timedelta(1),
+            end="complete",
+            gpu_seconds=gpu_seconds,
+        )
+        return Run(run_id="r", purpose=purpose, state=TrialState.COMPLETE, attempts=(ended,), **changes)
+
+    config = TrialConfig(strategy=DdpConfig())
+    runs = (run(RunPurpose.SEARCH, 20.0), run(RunPurpose.CONFIRM, 30.0, promotion=1))
+    trial = Trial(number=0, state=TrialState.COMPLETE, origin="default", config=config, description="DDP", runs=runs)
+    assert time_left.made_by(running(8, promotion=1), [trial]) == RunsMade(1, 10.0, 1, 15.0)

@@ -1,0 +1,45 @@
+"""Which runs count for nothing, and how often one is repeated for that."""
+
+import pytest
+
+from shardtune.api_schemas.conditions import Conditions
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.tuner.verdict import disturbance
+from tests.support.tuner_cases import cpu, measured
+
+GPUS = Cluster(device="cuda", gpu="NVIDIA H100 80GB HBM3", gpus_per_node=8, memory_gib=80, host_memory_gib=512)
+
+
+def seen(foreign=None, spread=0.01):
+    run = measured(100.0)
+    return run.model_copy(
+        update={
+            "step_time_half_width_s": spread * run.step_time_s,
+            "conditions": Conditions(foreign_cpu_cores=foreign),
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("foreign", "cores", "says"),
+    [(0.2, 2, None), (0.9, 2, "0.9 of 2 cores"), (0.9, 64, None), (0.9, None, None), (None, 2, None)],
+)
+def test_other_programs_disturb_ranks_on_cpu_by_their_share_of_the_cores(foreign, cores, says):
+    found = disturbance.reason(seen(foreign), cpu(), lambda: cores)
+    assert found is None if says is None else says in found
+
+
+def test_programs_on_cores_that_ranks_on_gpus_leave_free_disturb_nothing():
+    assert disturbance.reason(seen(40.0), GPUS, lambda: 64) is None
+    assert "60.0 of 64" in disturbance.reason(seen(60.0), GPUS, lambda: 64)
+
+
+def test_a_run_whose_own_windows_lie_apart_was_disturbed():
+    assert "±40%" in disturbance.reason(seen(spread=0.4), cpu(), lambda: None)
+
+
+def test_repeats_are_bounded_for_a_run_and_for_a_study():
+    assert disturbance.may_repeat(0.5, of_run=0, of_study=0, counted=0)
+    assert not disturbance.may_repeat(0.5, of_run=disturbance.MOST_REPEATS, of_study=5, counted=90)
+    assert not disturbance.may_repeat(0.5, of_run=0, of_study=disturbance.FREE_REPEATS + 10, counted=20)
+    assert not disturbance.may_repeat(0.0, of_run=0, of_study=0, counted=90)

@@ -91,7 +91,7 @@ def _trial_line(study: Study, trial: Trial, trials: Sequence[Trial], elapsed_s: 
         best = study.best_so_far is not None and study.best_so_far.trial_number == trial.number
         line = (
             f"{name}: {trial.description}: {study_words.rate(trial.tokens_per_s_per_gpu)} tokens/s/GPU, "
-            f"{study_words.gib(study_words.peak_memory(trial))} GiB{study_words.predicted(trial)}{study_words.tested(trial)}"
+            f"{study_words.memory(study_words.peak_memory(trial))}{study_words.predicted(trial)}{study_words.tested(trial)}"
             + (", best so far" if best else "")
         )
         left = time_left.left(study, time_left.made_by(study, trials), elapsed_s)

@@ -54,7 +54,7 @@ def render(
     table.add_column("configuration", ratio=3, no_wrap=True, overflow="ellipsis")
     table.add_column("state", no_wrap=True)
     table.add_column("tokens/s/GPU", justify="right", no_wrap=True)
-    table.add_column("peak GiB", justify="right", no_wrap=True)
+    table.add_column("peak memory", justify="right", no_wrap=True)
     table.add_column("", ratio=2, no_wrap=True, overflow="ellipsis")
     for trial in shown:
         is_best = best is not None and trial.number == best.trial_number
@@ -63,7 +63,7 @@ def render(
             Text(trial.description),
             Text(trial.state.value, style=_STYLES.get(trial.state, "")),
             study_words.rate(trial.tokens_per_s_per_gpu),
-            study_words.gib(study_words.peak_memory(trial)),
+            study_words.memory(study_words.peak_memory(trial)),
             Text("best so far" if is_best else study_words.reason(trial), style="bold green" if is_best else "yellow"),
         )
     hidden = len(trials) - len(shown)

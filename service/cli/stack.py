@@ -18,6 +18,7 @@ from shardtune.service.cli.processes import MODULE, Child, listening_socket, wai
 from shardtune.service.client import ServiceClient
 
 DATABASE_VARIABLE = "SHARDTUNE_DATABASE_URL"
+DATABASE_FILE = "shardtune.sqlite3"
 _SERVICE_START_S = 60.0
 _WORKER_START_S = 1800.0
 """The first start on a machine may build DeepSpeed's C++ operators."""
@@ -26,7 +27,12 @@ _MAX_RESTARTS = 3
 
 def database_url(state_dir: Path) -> str:
     """The database of the environment, else SQLite in the state directory."""
-    return os.environ.get(DATABASE_VARIABLE) or f"sqlite:///{(state_dir / 'shardtune.sqlite3').resolve()}"
+    return os.environ.get(DATABASE_VARIABLE) or sqlite_url(state_dir)
+
+
+def sqlite_url(state_dir: Path) -> str:
+    """The database in a state directory."""
+    return f"sqlite:///{(state_dir / DATABASE_FILE).resolve()}"
 
 
 def prepare(url: str) -> None:

@@ -93,9 +93,9 @@ def as_text(
 def _describe(contender: Contender) -> str:
     parts = [f"{study_words.rate(contender.tokens_per_s_per_gpu)} tokens/s/GPU"]
     if contender.peak_reserved_gib is not None:
-        parts.append(f"{study_words.gib(contender.peak_reserved_gib)} GiB reserved")
+        parts.append(f"{study_words.memory(contender.peak_reserved_gib)} reserved")
     if contender.peak_allocated_gib is not None:
-        parts.append(f"{study_words.gib(contender.peak_allocated_gib)} GiB allocated at the peak")
+        parts.append(f"{study_words.memory(contender.peak_allocated_gib)} allocated at the peak")
     if contender.mfu is not None:
         parts.append(f"MFU {contender.mfu:.1%}")
     runs = f"{contender.runs} runs" if contender.runs != 1 else "1 run"

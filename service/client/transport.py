@@ -50,11 +50,12 @@ class ServiceRefused(ServiceError):
 
     def lines(self) -> list[str]:
         """The problem for a person: one line per field, or the detail."""
-        lines = [_line(error) for error in self.errors]
+        lines = [field_line(error) for error in self.errors]
         return lines or [self.detail]
 
 
-def _line(error: Mapping[str, Any]) -> str:
+def field_line(error: Mapping[str, Any]) -> str:
+    """One mistake of a request as a line that names the field by its whole path."""
     field, message = str(error.get("field") or ""), str(error.get("message") or "").removeprefix("Value error, ")
     parent, _, name = field.rpartition(".")
     if not field or message.startswith(f"{field} ("):

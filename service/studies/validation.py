@@ -4,12 +4,13 @@ from pydantic import JsonValue
 
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.models import MOST_ELEMENTS, BlockProfile, ModelProfile, ModelSpec
-from shardtune.api_schemas.studies import StudySpec
+from shardtune.api_schemas.studies import Budget, StudySpec
 from shardtune.service.http.errors import from_value_error, invalid
 from shardtune.tuner import baseline
 from shardtune.tuner.baseline import ResolvedBaseline
-from shardtune.tuner.search import space
+from shardtune.tuner.search import seeds, space, stopping
 from shardtune.tuner.search.samplers import optuna_samplers
+from shardtune.tuner.search.seeds import Seeds
 
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
@@ -31,11 +32,27 @@ def check(spec: StudySpec, cluster: Cluster) -> ResolvedBaseline:
     except ValueError as error:
         raise from_value_error("" if str(error).startswith("baseline.") else "baseline", error) from error
     try:
-        space.build(spec.workload, cluster, _stand_in(spec.model), spec.space)
+        built = space.build(spec.workload, cluster, _stand_in(spec.model), spec.space)
     except ValueError as error:
         field = "workload" if str(error).startswith("global_batch") else ""
         raise from_value_error(field, error) from error
-    return resolved
+    planned = _what_a_small_budget_tries(spec.budget, seeds.seed_configs(built, cluster, resolved.config))
+    return resolved._replace(notes=(*resolved.notes, *planned))
+
+
+def _what_a_small_budget_tries(budget: Budget, starts: Seeds) -> tuple[str, ...]:
+    """Said before it runs: with few trials, most go to what every search begins with, all of it at one micro batch."""
+    trials = budget.max_trials
+    if trials is None or trials >= len(starts) + stopping.MIN_GUIDED:
+        return ()
+    names = "; ".join(config.describe() for config, _ in starts[:trials])
+    left = max(0, trials - len(starts))
+    searched = f"leaves the search {left} of its own" if left else "leaves nothing to search"
+    enough = len(starts) + stopping.MIN_GUIDED
+    return (
+        f"budget.max_trials ({trials}): up to {min(trials, len(starts))} go to where every search starts ({names}), which "
+        f"{searched}; with {enough} or more it gets to other micro batches",
+    )
 
 
 def _check_sampler(spec: StudySpec) -> None:

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 
+from shardtune.api_schemas import formatting
 from shardtune.api_schemas.measurements import Progress
 from shardtune.api_schemas.restart import RestartCheck, RestartOutcome
 from shardtune.api_schemas.studies import Study, StudyPhase
 from shardtune.api_schemas.trials import Rejection, Run, RunPurpose, Trial, TrialOrigin, TrialState
 from shardtune.api_schemas.verdicts import AgainstDefault, OpenVerdict
+from shardtune.service.wording.knob_words import KNOBS, knob_name
 from shardtune.tuner.verdict import promotion
 
 _MOST_REASONS = 5
@@ -30,11 +32,9 @@ def rate(value: float | None) -> str:
     return "" if value is None else f"{value:,.0f}"
 
 
-def gib(value: float | None) -> str:
-    """GiB, with as many digits as matter."""
-    if value is None:
-        return ""
-    return f"{value:.3f}" if value < 1 else f"{value:.1f}"
+def memory(value: float | None) -> str:
+    """With its unit; empty where it is not known."""
+    return "" if value is None else formatting.memory(value)
 
 
 def peak_memory(trial: Trial) -> float | None:
@@ -71,13 +71,19 @@ def predicted(trial: Trial) -> str:
     if made is None:
         return ""
     speed = f"{rate(made.tokens_per_s_per_gpu)} tokens/s/GPU, " if made.tokens_per_s_per_gpu is not None else ""
-    return f" (predicted: {speed}{gib(made.memory_gib)} GiB)"
+    return f" (predicted: {speed}{memory(made.memory_gib)})"
 
 
 def tested(trial: Trial) -> str:
     """What the sampler tried with it; empty where it was a seed, or the sampler cannot say."""
     why = trial.reason
-    return "" if why is None else f" (tried: {why.tests}; expected gain {why.expected_gain:.1%})"
+    return "" if why is None else f" (tried: {tests(why.tests)}; expected gain {why.expected_gain:.1%})"
+
+
+def tests(stored: str) -> str:
+    """The knobs in which a trial differs from the fastest, by the names that people know them by."""
+    parts = (part.partition(" ") for part in stored.split("; "))
+    return "; ".join(f"{knob_name(name) if name in KNOBS else name}{gap}{rest}" for name, gap, rest in parts)
 
 
 def restarted(check: RestartCheck) -> str:

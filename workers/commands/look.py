@@ -2,6 +2,7 @@
 
 import argparse
 
+from shardtune.workers.commands import printed
 from shardtune.workers.commands.exit_codes import DONE, INTERRUPTED
 from shardtune.workers.commands.hold import held
 from shardtune.workers.commands.say import say
@@ -23,7 +24,7 @@ def measure_hardware(settings: WorkerSettings, options: argparse.Namespace) -> i
         report = hardware_speed.measure(hosts.launcher, hosts.offered, settings.work_dir, lambda: bool(interrupt))
     if report is None:
         return INTERRUPTED
-    say(report.model_dump(mode="json"), options.json)
+    print(report.model_dump_json() if options.json else printed.hardware(report))
     return DONE
 
 

@@ -11,10 +11,10 @@ from shardtune.api_schemas.failures import Failure
 from shardtune.api_schemas.leases import Task
 from shardtune.workers.agent.attempt import Attempted, Workplace, attempt
 from shardtune.workers.agent.supervise import RunLimits
+from shardtune.workers.commands import printed
 from shardtune.workers.commands.agent import place
 from shardtune.workers.commands.exit_codes import DONE, INTERRUPTED, TRIAL_FAILED
 from shardtune.workers.commands.hold import held
-from shardtune.workers.commands.say import say
 from shardtune.workers.config.allowlist import Allowed
 from shardtune.workers.config.settings import WorkerSettings
 from shardtune.workers.interrupt import Interrupt
@@ -43,7 +43,7 @@ def run(settings: WorkerSettings, options: argparse.Namespace) -> int:
         return INTERRUPTED
     if attempted.log_tail:
         print(attempted.log_tail, file=sys.stderr)
-    say(attempted.result.model_dump(mode="json"), options.json)
+    print(attempted.result.model_dump_json() if options.json else printed.outcome(attempted.result))
     return TRIAL_FAILED if isinstance(attempted.result, Failure) else DONE
 
 

@@ -9,13 +9,13 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
+from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.hardware import HardwareReport
 from shardtune.api_schemas.models import ModelSpec, preset_names
 from shardtune.api_schemas.predictions import Prediction, PredictionRequest, PredictionTable
 from shardtune.service.cli import study_file
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.options import AsJson, StateDir
-from shardtune.service.wording import study_words
 from shardtune.tuner.prediction.predict import predictions
 
 app = typer.Typer()
@@ -92,13 +92,11 @@ def show(table: PredictionTable) -> None:
     cluster = table.cluster
     console.print(
         f"{table.model}: {_count(table.parameters)} parameters, sequence {table.sequence_length}, {table.recipe}, "
-        f"{cluster.nodes} × {cluster.gpus_per_node} {cluster.gpu} of {cluster.memory_gib:.1f} GiB"
+        f"{cluster.nodes} × {cluster.gpus_per_node} {cluster.gpu} of {memory(cluster.memory_gib)}"
     )
     if table.recipe_note is not None:
         console.print(table.recipe_note)
-    console.print(
-        "Predicted, not measured. Memory of the fullest rank in GiB; intervals of 90 %; speed as if it fitted."
-    )
+    console.print("Predicted, not measured. Memory of the fullest rank; intervals of 90 %; speed as if it fitted.")
     console.print("longest: tokens per sample that still fit; micro: largest micro batch that still fits.")
     console.print(_overview(table))
     for prediction in table.predictions:
@@ -116,7 +114,7 @@ def _overview(table: PredictionTable) -> Table:
     for heading in (
         "configuration",
         "fits",
-        "GiB",
+        "memory",
         "of",
         "tokens/s/GPU",
         "MFU",
@@ -127,11 +125,9 @@ def _overview(table: PredictionTable) -> Table:
     ):
         shown.add_column(heading, justify="left" if heading in ("configuration", "fits", "bound by") else "right")
     for one in table.predictions:
-        memory, speed = one.memory, one.speed
-        fits = (
-            memory.verdict if memory.margin_gib >= 0 else f"{memory.verdict} by {study_words.gib(-memory.margin_gib)}"
-        )
-        row = [one.description, fits, study_words.gib(memory.total_gib), study_words.gib(memory.capacity_gib)]
+        peak, speed = one.memory, one.speed
+        fits = peak.verdict if peak.margin_gib >= 0 else f"{peak.verdict} by {memory(-peak.margin_gib)}"
+        row = [one.description, fits, memory(peak.total_gib), memory(peak.capacity_gib)]
         if speed is None:
             row += ["unknown GPU rates", "", "", ""]
         else:
@@ -144,17 +140,17 @@ def _overview(table: PredictionTable) -> Table:
 
 
 def _explain(console: Console, one: Prediction) -> None:
-    memory = one.memory
-    shown = (term for term in memory.terms if term.gib >= 0.01 * memory.total_gib)
-    terms = ", ".join(f"{term.name} {study_words.gib(term.gib)}" for term in shown)
-    interval = f"{study_words.gib(memory.low_gib)} to {study_words.gib(memory.high_gib)} GiB"
-    console.print(f"\n{one.description} (peak at {memory.moment}; {interval})")
+    peak = one.memory
+    shown = (term for term in peak.terms if term.gib >= 0.01 * peak.total_gib)
+    terms = ", ".join(f"{term.name} {memory(term.gib)}" for term in shown)
+    interval = f"{memory(peak.low_gib)} to {memory(peak.high_gib)}"
+    console.print(f"\n{one.description} (peak at {peak.moment}; {interval})")
     console.print(f"  {terms}")
-    if memory.host_gib_per_node:
-        console.print(f"  host memory per node: {memory.host_gib_per_node:.0f} GiB")
+    if peak.host_gib_per_node:
+        console.print(f"  host memory per node: {memory(peak.host_gib_per_node)}")
     if one.cheapest_change is not None:
         change = one.cheapest_change
-        console.print(f"  fits with: {change.description} ({change.total_gib:.1f} GiB)")
+        console.print(f"  fits with: {change.description} ({memory(change.total_gib)})")
 
 
 def _model(name: str) -> Any:

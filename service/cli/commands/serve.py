@@ -1,6 +1,7 @@
 """`shardtune serve`: the service itself."""
 
 import socket
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -8,8 +9,9 @@ import typer
 from shardtune.service.app import create_app
 from shardtune.service.cli.commands import keys
 from shardtune.service.cli.environment import read_settings
+from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.processes import listening_socket
-from shardtune.service.cli.stack import prepare
+from shardtune.service.cli.stack import DATABASE_FILE, prepare, sqlite_url
 from shardtune.service.observability import logs
 from shardtune.service.process.context import Context
 from shardtune.service.server import Server, ServerConfig, allow_files
@@ -17,14 +19,26 @@ from shardtune.service.server import Server, ServerConfig, allow_files
 app = typer.Typer()
 
 
+def _stored_in(state_dir: Path | None) -> dict[str, str]:
+    """The setting that names the database of a state directory."""
+    if state_dir is None:
+        return {}
+    if not (state_dir / DATABASE_FILE).exists():
+        raise InputError(f"--state-dir ({state_dir}) holds no {DATABASE_FILE}; give the directory that `tune` used")
+    return {"database_url": sqlite_url(state_dir)}
+
+
 @app.command()
 def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8470,
+    state_dir: Annotated[
+        Path | None, typer.Option(help="Serve what `shardtune tune` keeps there, instead of SHARDTUNE_DATABASE_URL.")
+    ] = None,
     fd: Annotated[int | None, typer.Option(hidden=True, help="A listening socket to take over instead.")] = None,
 ) -> None:
     """Run the service; SQLite is migrated first, another database must be (`shardtune db upgrade`)."""
-    settings = read_settings()
+    settings = read_settings(**_stored_in(state_dir))
     logs.configure(settings.log_level)
     prepare(settings.database_url)
     allow_files(settings.max_connections)

@@ -169,8 +169,8 @@ def pareto(
         print(front.model_dump_json())
         return
     for point in front.points:
-        speed, memory = study_words.rate(point.tokens_per_s_per_gpu), study_words.gib(point.peak_memory_gib)
-        print(f"{memory:>8} GiB  {speed:>9} tokens/s/GPU  trial {point.trial_number}: {point.description}")
+        speed, memory = study_words.rate(point.tokens_per_s_per_gpu), study_words.memory(point.peak_memory_gib)
+        print(f"{memory:>10}  {speed:>9} tokens/s/GPU  trial {point.trial_number}: {point.description}")
 
 
 @app.command()

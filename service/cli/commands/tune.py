@@ -1,8 +1,6 @@
 """`shardtune tune`: service, worker and study on this machine, from the question to the files of the answer."""
 
-import json
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -12,23 +10,21 @@ from pathlib import Path
 
 from rich.console import Console
 
+from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.studies import Study, StudyRequest, StudyResult, StudyState
+from shardtune.api_schemas.studies import Study, StudyRequest, StudyState
 from shardtune.api_schemas.study_changes import Extension
 from shardtune.api_schemas.trials import Rejection, Trial
-from shardtune.service.cli import study_file, summary
+from shardtune.service.cli import early_checks, study_file, tune_answer
 from shardtune.service.cli.errors import InputError, Interrupted, NothingFeasible, PlatformFailure
 from shardtune.service.cli.lines import LineView
 from shardtune.service.cli.live import LiveView
 from shardtune.service.cli.processes import detect_inventory
 from shardtune.service.cli.signals import signals_interrupt
 from shardtune.service.cli.stack import DATABASE_VARIABLE, LocalWorker, local_service, state_directory
-from shardtune.service.cli.write_files import write_files
 from shardtune.service.client import ServiceClient, ServiceRefused, ServiceUnreachable
 
 _POLL_S = 0.5
-MORE_PAIRS = 6
-"""That an undecided study is offered at least."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +64,7 @@ def tune(options: TuneOptions) -> None:
         spec = None
     else:
         spec = _read(options)
+        early_checks.check(spec, options.ranks)
     _check_out(options.out)
     with state_directory(options.state_dir) as state_dir, signals_interrupt():
         try:
@@ -126,12 +123,17 @@ def _run(client: ServiceClient, state_dir: Path, spec: StudyRequest | None, opti
         elif options.add_pairs:
             study = _accepted(partial(client.extend, study.study_id, Extension(add_pairs=options.add_pairs)))
         say(f"study {study.study_id}: {study.spec.model.name} on {_cluster_words(study.cluster)}")
+        say(
+            f"watch it at {client.base_url}/studies/{study.study_id} (later: shardtune serve{_state_flag(options, always=True)})"
+        )
         for line in study.warnings:
             say(f"note: {line}")
         study = _watch(client, worker, study.study_id)
     finally:
         worker.stop()
-    _finish(client, study, options)
+    if study.result is None:
+        raise without_result(study, client.trials(study.study_id))
+    tune_answer.give(client, study, options.out, options.as_json, _state_flag(options))
 
 
 def _only(client: ServiceClient, study: Study | None) -> None:
@@ -165,7 +167,7 @@ def _worker_options(cluster: Cluster | str, options: TuneOptions) -> tuple[int |
 def _cluster_words(cluster: Cluster) -> str:
     kind = "CPU ranks" if cluster.device == "cpu" else f"× {cluster.gpu}"
     nodes = f"{cluster.nodes} nodes of " if cluster.nodes > 1 else ""
-    return f"{nodes}{cluster.gpus_per_node} {kind}, {cluster.memory_gib:g} GiB each"
+    return f"{nodes}{cluster.gpus_per_node} {kind}, {memory(cluster.memory_gib)} each"
 
 
 def _stored(client: ServiceClient, options: TuneOptions) -> Study:
@@ -205,35 +207,6 @@ def _look(client: ServiceClient, study_id: str) -> tuple[Study, list[Trial], lis
         ) from None
 
 
-def _finish(client: ServiceClient, study: Study, options: TuneOptions) -> None:
-    if study.result is None:
-        raise without_result(study, client.trials(study.study_id))
-    paths, trials = write_files(options.out, client.export(study.study_id).files), client.trials(study.study_id)
-    if options.as_json:
-        print(json.dumps(summary.as_json(study, study.result, trials, paths)))
-    else:
-        rejections, how = client.rejections(study.study_id), _how_to_run(options.out, paths)
-        print(summary.as_text(study, study.result, trials, rejections, paths, how))
-        _say_how_to_settle(study.result, options)
-
-
-def _say_how_to_settle(result: StudyResult, options: TuneOptions) -> None:
-    if result.undecided is not None and result.undecided.more_pairs is not None:
-        # Some more than would do if every pair goes as those so far.
-        pairs = max(result.undecided.more_pairs, MORE_PAIRS)
-        print(f"{'settle it':<12}shardtune tune --add-pairs {pairs}{_state_flag(options)}")
-
-
-def _how_to_run(out: Path, paths: Sequence[str]) -> str:
-    """The launch line, with our interpreter where another one would be found first; none for a script of the user's."""
-    if not any(path.endswith("launch.sh") for path in paths):
-        return ""
-    found = shutil.which("python")
-    ours = found is not None and Path(found).parent == Path(sys.executable).parent
-    script = str(Path(os.path.relpath(out)) / "launch.sh")
-    return f"{script} --steps 10" if ours else f"PYTHON={sys.executable} {script} --steps 10"
-
-
 def without_result(study: Study, trials: Sequence[Trial]) -> NothingFeasible | PlatformFailure:
     """The error of a study that ended without a result: its own end, or the platform's fault."""
     why = study.reason or f"the study is {study.state.value}"
@@ -250,5 +223,5 @@ def _how_to_resume(options: TuneOptions) -> str:
     return f"go on with: shardtune tune --resume{_state_flag(options)}"
 
 
-def _state_flag(options: TuneOptions) -> str:
-    return "" if options.state_dir == Path(".shardtune") else f" --state-dir {options.state_dir}"
+def _state_flag(options: TuneOptions, *, always: bool = False) -> str:
+    return f" --state-dir {options.state_dir}" if always or options.state_dir != Path(".shardtune") else ""

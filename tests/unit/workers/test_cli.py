@@ -2,9 +2,13 @@
 
 import pytest
 
+from shardtune.api_schemas.failures import Failure, FailureKind
+from shardtune.api_schemas.hardware import CollectiveTime, HardwareReport, MeasuredHardware
 from shardtune.workers.__main__ import main
+from shardtune.workers.commands import printed
 from shardtune.workers.commands.run_trial import read_task
 from shardtune.workers.machine.device_lock import hold
+from tests.support.simulated_worker import CLUSTER, FINGERPRINT, measurement
 
 
 @pytest.mark.parametrize(
@@ -48,3 +52,20 @@ def test_a_busy_machine_is_exit_code_1(tmp_path, capsys, task, monkeypatch):
     with hold(tmp_path / "work", []):
         assert main(["run-trial", str(path), "--work-dir", str(tmp_path / "work")]) == 1
     assert "in use by another" in capsys.readouterr().err
+
+
+def test_a_measurement_is_printed_as_a_table_with_units_and_a_failure_without_its_traceback():
+    text = printed.outcome(measurement(1234.0, peak_gib=0.05))
+    assert "speed        1,234 tokens/s/GPU" in text and "51.2 MiB allocated" in text and "{" not in text
+    failed = Failure(kind=FailureKind.CRASH, message="no such layer", traceback="Traceback of it", rank=1)
+    assert printed.outcome(failed).splitlines() == ["failed  crash", "why     no such layer", "rank    1"]
+
+
+def test_the_rates_of_a_machine_are_printed_as_a_table_with_units():
+    rates = MeasuredHardware(
+        bf16_flops=2e11, fp32_flops=9e10, copy_bytes_per_s=1.2e10, launch_s=1e-5,
+        collectives=(CollectiveTime(operation="all_reduce", bytes=1 << 20, seconds=0.002),),
+    )  # fmt: skip
+    text = printed.hardware(HardwareReport(cluster=CLUSTER, fingerprint=FINGERPRINT, measured=rates))
+    for words in ("200 GFLOP/s", "12.0 GB/s", "10 µs", "all reduce", "1.00 MiB in 2.00 ms"):
+        assert words in text

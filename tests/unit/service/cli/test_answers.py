@@ -135,6 +135,12 @@ def test_an_undecided_verdict_says_what_would_settle_it_and_why_the_answer_can_b
     assert any(reason["tone"] == "warn" for reason in answer["trust"])
 
 
+def test_what_a_trial_tests_has_the_names_that_people_know_knobs_by() -> None:
+    said = study_words.tests("checkpoint_every 3 instead of 1; malloc keep instead of default; and 2 more")
+    assert said == "checkpointing, every 3 instead of 1; freed host memory keep instead of default; and 2 more"
+    assert study_words.tests("the fastest by prediction") == "the fastest by prediction"
+
+
 def test_nothing_to_compare_gives_a_null_speedup() -> None:
     alone = UNBEATEN.model_copy(update={"speedup": None, "candidate": None})
     assert summary.as_json(study(), alone)["speedup"] is None

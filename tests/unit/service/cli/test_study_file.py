@@ -6,8 +6,13 @@ from pathlib import Path
 import pytest
 
 from shardtune.api_schemas.hardware import Cluster, Fingerprint, Inventory
+from shardtune.api_schemas.studies import Budget, StudySpec
 from shardtune.service.cli import study_file
+from shardtune.service.cli.commands import tune
+from shardtune.service.cli.commands.tune import TuneOptions
 from shardtune.service.cli.errors import InputError
+from shardtune.service.studies import validation
+from tests.support.simulated_worker import CLUSTER, SPEC
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
 STUDY = {"model": "llama-tiny", "workload": {"sequence_length": 64, "global_batch": 16}}
@@ -96,3 +101,30 @@ def test_options_replace_what_the_file_says() -> None:
     assert (changed.cluster.world_size, changed.cluster.memory_gib, changed.budget.max_trials) == (4, 1.5, 3)
     assert len(replaced) == 2
     assert json.loads(changed.model_dump_json())["model"]["name"] == "llama-tiny"
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"global_batch": 15}, "workload.global_batch (15) must be a multiple"),
+        (
+            {"sequence_length": 6400},
+            "workload.sequence_length (6400) exceeds the model's max_position_embeddings (1024)",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_study_is_said_before_anything_is_started(tmp_path, changes, says):
+    workload = {"sequence_length": 64, "global_batch": 16} | changes
+    path = tmp_path / "study.json"
+    path.write_text(json.dumps({"model": "llama-tiny", "workload": workload}))
+    with pytest.raises(InputError) as caught:
+        tune.tune(TuneOptions(path, 2, None, None, False, tmp_path / "state", tmp_path / "best", False))
+    assert caught.value.lines[0].startswith(says)
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_small_budget_says_before_it_starts_what_it_will_try():
+    spec = StudySpec.model_validate(SPEC | {"workload": {"sequence_length": 64, "global_batch": 8, "recipe": "fp32"}})
+    for trials, says in ((6, "leaves the search 2 of its own"), (3, "leaves nothing to search"), (10, None)):
+        notes = validation.check(spec.model_copy(update={"budget": Budget(max_trials=trials)}), CLUSTER).notes
+        assert notes == () if says is None else says in notes[-1] and "DDP, micro batch 1" in notes[-1]

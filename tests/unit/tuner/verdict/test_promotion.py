@@ -134,7 +134,7 @@ def test_the_order_within_pairs_is_drawn_anew_and_the_same_for_the_same_study():
 def test_a_block_on_other_hosts_of_the_same_worker_does_not_count(other, block):
     hosts = [frozenset(("n0", "n1")), frozenset(("n0", other))]
     runs = [FreshRun(trial, 0, "w", 100.0, hosts[trial == 3]) for trial in (1, 2, 3)]
-    found = standing(MATCH, dict.fromkeys(MATCH.candidates, 100.0), runs, 20, "s").next
+    found = standing(MATCH, dict.fromkeys(MATCH.members, 100.0), runs, 20, "s").next
     assert isinstance(found, NextRun) and found.block == block
 
 

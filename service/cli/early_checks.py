@@ -1,0 +1,45 @@
+"""What can be said of a study before any process is started: the service would say the same, ten seconds later."""
+
+from pathlib import Path
+
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.studies import StudyRequest
+from shardtune.api_schemas.workload import RECIPES
+from shardtune.service.cli.errors import InputError
+from shardtune.service.client.transport import field_line
+from shardtune.service.http.errors import Invalid
+from shardtune.service.studies import validation
+
+CPU_RANKS = 2
+"""Of a machine without GPUs, where nobody says how many."""
+_NVIDIA = Path("/dev/nvidiactl")
+_PLENTY_GIB = 1e5
+"""Memory is what the worker has; nothing here asks for it."""
+
+
+def check(spec: StudyRequest, ranks: int | None) -> None:
+    """Refuse what no worker could run.
+
+    Raises:
+        InputError: names field, value and remedy.
+    """
+    cluster = _cluster(spec, ranks)
+    if cluster is None:
+        return
+    recipe = spec.workload.recipe
+    if recipe is None:
+        # Whether the baseline's dtypes are the study's depends on the device.
+        spec = spec.model_copy(update={"baseline": None})
+    try:
+        validation.check(spec.with_recipe(recipe or RECIPES["fp32"]), cluster)
+    except Invalid as error:
+        raise InputError(*(field_line(item.model_dump()) for item in error.errors)) from None
+
+
+def _cluster(spec: StudyRequest, ranks: int | None) -> Cluster | None:
+    """What it will run on; None where only the worker can tell."""
+    if isinstance(spec.cluster, Cluster):
+        return spec.cluster
+    if _NVIDIA.exists():
+        return None
+    return Cluster(device="cpu", gpus_per_node=ranks or CPU_RANKS, memory_gib=_PLENTY_GIB, host_memory_gib=_PLENTY_GIB)

@@ -5,6 +5,7 @@ which is what `benchmarks.rows` and `benchmarks.programs` take from the row's so
 """
 
 from dataclasses import replace
+from typing import Literal
 
 from shardtune.tuner.prediction.candidates import Dtypes, Implementation
 from shardtune.tuner.prediction.model_shape import ModelShape
@@ -53,7 +54,7 @@ def program_of(row: Row, default: Implementation, shape: ModelShape) -> Implemen
         # Head and loss in one kernel, over so many rows at a time that their logits are no larger than the head's input.
         made = replace(made, loss_chunks=max(_CHUNKS, shape.vocab // shape.hidden), keeps_logits=False)
     if attention:
-        kernel = "eager" if attention == "eager" else "flash"
+        kernel: Literal["eager", "flash"] = "eager" if attention == "eager" else "flash"
         rate = _FLASH3 if attention == "flash3" else 1.0
         made = replace(made, attention=kernel, attention_rate=rate)
     return made

@@ -28,6 +28,7 @@ from shardtune.api_schemas.hardware import Fingerprint
 from shardtune.api_schemas.leases import ProfileTask, TrialTask
 from shardtune.api_schemas.measurements import Measurement, MeasurePlan
 from shardtune.api_schemas.models import ModelProfile
+from shardtune.api_schemas.restart import RestartMeasurement
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.workers.agent.attempt import Workplace, attempt
 from shardtune.workers.agent.supervise import RunLimits
@@ -68,7 +69,7 @@ def execute(place: Workplace, task: TrialTask | ProfileTask, number: int) -> Mea
         _LIMITS,
         lambda: None,
     )
-    assert done is not None
+    assert done is not None and not isinstance(done.result, RestartMeasurement)
     return done.result
 
 

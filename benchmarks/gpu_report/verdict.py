@@ -102,7 +102,7 @@ def _figures(done: dict[str, Done]) -> dict[str, Any]:
             {"trial": int(number), "speed_ratio": _ratio(speed, guess), "memory_ratio": _ratio(memory, held)}
             for number, speed, memory, guess, held in _TRIAL.findall(text)
         ]
-    rates = {name: _rate(done[name]) for name in ("warm", "cold") if name in done}
+    rates: dict[str, float | None] = {name: _rate(done[name]) for name in ("warm", "cold") if name in done}
     exported = sorted(_number(rate) for rate in _STEP.findall(done["export"].output)) if "export" in done else []
     rates["exported"] = exported[len(exported) // 2] if exported else None
     found["tokens_per_s_per_gpu"] = rates

@@ -51,7 +51,7 @@ class DeepSpeedAsk:
         # The classes draw from the modules' own generators.
         self._states = random.Random(seed).getstate(), np.random.RandomState(seed).get_state()
         experiments = [self._experiment(number) for number in range(len(self._configs))]
-        more = ({},) if name == "model_based" else ()
+        more: tuple[dict[str, Any], ...] = ({},) if name == "model_based" else ()
         self._tuner = self._drawn(lambda: getattr(tuners, _CLASSES[name])(experiments, self._manager, _METRIC, *more))
 
     def __call__(self, view: View) -> TrialConfig | None:

@@ -28,7 +28,7 @@ def figures(replays: Sequence[Replay], table: Table, expected: Sequence[float]) 
         "infeasible_share": round(sum(one.infeasible for one in replays) / max(1, trials), 4),
         "ask_ms": round(1e3 * float(np.mean([s for one in replays for s in one.ask_s])), 2),
         "area_of_regret_20": round(float(np.mean(1.0 - curve)), 4),
-        "score_against_random": round(_score(curve, expected), 3),
+        "score_against_random": round(_score(curve.tolist(), expected), 3),
         "curve": [round(float(share), 4) for share in curve],
     }
 
@@ -36,7 +36,7 @@ def figures(replays: Sequence[Replay], table: Table, expected: Sequence[float]) 
 def mean_curve(replays: Sequence[Replay]) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Mean over seeds of the best share after each of the first trials."""
     rows = [(one.shares + [one.shares[-1]] * CURVE_TRIALS)[:CURVE_TRIALS] for one in replays if one.shares]
-    return np.mean(np.array(rows), axis=0)
+    return np.asarray(np.mean(np.array(rows), axis=0))
 
 
 def random_curve(shares: Sequence[float]) -> list[float]:

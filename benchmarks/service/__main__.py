@@ -23,7 +23,7 @@ from tests.support import history, statements
 from tests.support.postgres_server import PostgresServer
 from tests.support.replica import Replica
 
-_SETTINGS = {"lease_s": 60, "heartbeat_s": 2, "sweep_s": 2}
+_SETTINGS: dict[str, Any] = {"lease_s": 60, "heartbeat_s": 2, "sweep_s": 2}
 _TEMPLATE = "template"
 _TEMPLATE_TRIALS = 50
 _READS_AT_REST = 300
@@ -37,7 +37,7 @@ def main() -> int:
         url = _database_url(options, folder, stack)
         upgrade(url)
         replicas = [
-            stack.enter_context(Replica(url, folder / f"replica-{index}.log", **_SETTINGS))
+            stack.enter_context(Replica(url, folder / f"replica-{index}.log", is_cold=True, **_SETTINGS))
             for index in range(options.replicas)
         ]
         for replica in replicas:

@@ -31,7 +31,13 @@ from tests.support.replica import Replica
 from tests.support.silent_receiver import silent_receiver
 
 _CANARY = "kestrel"
-_SETTINGS = {"lease_s": 60, "heartbeat_s": 0.5, "sweep_s": 2, "webhook_allow_private": True, "request_receive_s": 5}
+_SETTINGS: dict[str, Any] = {
+    "lease_s": 60,
+    "heartbeat_s": 0.5,
+    "sweep_s": 2,
+    "webhook_allow_private": True,
+    "request_receive_s": 5,
+}
 _SECRET_KEY = "of-this-benchmark-and-of-nothing-else"
 _FREEZE_AFTER_S = 5.0
 _END_S = 60.0
@@ -83,7 +89,7 @@ def main() -> int:
         honest_key, hostile_key = _keys(url)
         settings = _SETTINGS | {"secret_key": _SECRET_KEY}
         replicas = [
-            stack.enter_context(Replica(url, folder / f"replica-{index}.log", **settings))
+            stack.enter_context(Replica(url, folder / f"replica-{index}.log", is_cold=True, **settings))
             for index in range(options.replicas + 1)
         ]
         for replica in replicas:

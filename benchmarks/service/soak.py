@@ -28,7 +28,7 @@ from tests.support.replica import Replica
 from tests.support.simulated_worker import CLUSTER, SPEC
 
 _LEASE_S = 4.0
-_SETTINGS = {"lease_s": _LEASE_S, "heartbeat_s": 0.5, "sweep_s": 0.5, "poll_s": 0.2}
+_SETTINGS: dict[str, Any] = {"lease_s": _LEASE_S, "heartbeat_s": 0.5, "sweep_s": 0.5, "poll_s": 0.2}
 _MOST_OPEN = 4
 _ANSWER_S = 3.0
 """A replica that is frozen takes connections and answers nothing."""
@@ -94,7 +94,7 @@ def run(
     url = server.url.format(name="postgres")
     upgrade(url)
     soak, chooser = Soak(seed), random.Random(seed)
-    services = [Replica(url, folder / f"service-{index}.log", **_SETTINGS) for index in range(replicas)]
+    services = [Replica(url, folder / f"service-{index}.log", is_cold=True, **_SETTINGS) for index in range(replicas)]
     addresses = [service.url for service in services]
     lives = [WorkerProcess(f"soak-{index}", addresses, folder / f"worker-{index}.log") for index in range(workers)]
     try:

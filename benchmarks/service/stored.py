@@ -11,8 +11,9 @@ import httpx
 from sqlalchemy import Table, text
 
 from shardtune.db.session import Database
+from shardtune.db.tables.base import Row
 from shardtune.db.tables.best import RecommendationRow, ServedCaseRow
-from shardtune.db.tables.studies import AttemptRow, Row, RunRow, StudyRow, TrialRow
+from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow, TrialRow
 
 _BATCH = 500
 """Studies per transaction."""

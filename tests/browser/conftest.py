@@ -34,7 +34,7 @@ def chromium() -> Iterator[Browser]:
 def site(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     stack = Stack(tmp_path_factory.mktemp("site"))
     try:
-        stack.start_service(MEASURE=json.dumps(QUICK))
+        stack.start_service(measure=json.dumps(QUICK))
         stack.start_worker()
         yield Site(stack, chromium)
     finally:

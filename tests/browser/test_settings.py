@@ -22,7 +22,7 @@ def locked(chromium, tmp_path_factory):
     """A service with one key, and that key; no worker."""
     stack = Stack(tmp_path_factory.mktemp("locked"))
     try:
-        stack.start_service(WEBHOOK_ALLOW_PRIVATE="1")
+        stack.start_service(webhook_allow_private="1")
         made = stack.http.post("/v1/keys", json={"name": "first", "scopes": ["admin"]})
         yield Site(stack, chromium), made.json()["secret"]
     finally:

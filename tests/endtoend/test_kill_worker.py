@@ -41,9 +41,7 @@ class Story:
 
     def __init__(self, stack: Stack) -> None:
         self._stack = stack
-        stack.start_service(
-            LEASE_S=str(LEASE_S), HEARTBEAT_S="0.5", NO_PROGRESS_S=str(NO_PROGRESS_S), MEASURE=json.dumps(PLAN)
-        )
+        stack.start_service(lease_s=LEASE_S, heartbeat_s=0.5, no_progress_s=NO_PROGRESS_S, measure=json.dumps(PLAN))
         self.agent = stack.start_worker()
         # The trial of the last is also the answer that goes on from a checkpoint.
         budgets = [{"max_trials": 1, "restart_check": number == DEEDS} for number in range(1, DEEDS + 1)]

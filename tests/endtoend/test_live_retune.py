@@ -50,7 +50,7 @@ class Life:
 
     def __init__(self, stack: Stack, folder: Path) -> None:
         self.stack = stack
-        stack.start_service(MEASURE=json.dumps(PLAN))
+        stack.start_service(measure=json.dumps(PLAN))
         self.agent = stack.start_worker()
         self.study_id = stack.create(study(budget={"max_trials": 14}, space=SPACE))
         until(lambda: stack.study(self.study_id)["state"] != "running", 400, "the search ends")

@@ -36,7 +36,7 @@ COMPARED = "plain_loop" if os.environ.get("SHARDTUNE_TEST_LONG") == "1" else Non
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     opened = Stack(tmp_path_factory.mktemp("own-scripts"))
-    opened.start_service(MEASURE=json.dumps(QUICK))
+    opened.start_service(measure=json.dumps(QUICK))
     scripts = [f"{name.replace('_', '-')}={EXAMPLES / name}.py" for name in NAMES]
     opened.start_worker(options=[part for script in scripts for part in ("--allow-script", script)])
     yield opened

@@ -1,24 +1,22 @@
 """How many communicators a strategy makes does not depend on how deep the model is: NCCL's each take memory of the device."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
+from tests.support import warm_forks
 from tests.support.communicators import STRATEGIES
 
 pytestmark = pytest.mark.ranks
 
 
 @pytest.fixture(scope="module")
-def made() -> dict[str, list[int]]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[int]]:
     """By strategy, with few and with more blocks, on four ranks."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.support.communicators"], capture_output=True, text=True, timeout=240, check=False
+    log = tmp_path_factory.mktemp("communicators") / "ranks.log"
+    found: dict[str, list[int]] = json.loads(
+        warm_forks.output_of("tests.support.communicators", log=log).splitlines()[-1]
     )
-    assert done.returncode == 0, done.stderr[-4000:]
-    found: dict[str, list[int]] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 

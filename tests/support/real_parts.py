@@ -1,6 +1,5 @@
 """The real service and the real worker as processes of their own, for tests that kill them."""
 
-import os
 import socket
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import httpx
 import psutil
 
 from shardtune.service.cli.parent_death import dies_with_parent
+from tests.support.replica import Replica
 
 TINY: dict[str, Any] = {
     "model_type": "llama",
@@ -75,21 +75,16 @@ class Stack:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._port = free_port()
-        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self._port}", timeout=30, trust_env=False)
+        self._service: Replica | None = None
+        self.http = httpx.Client(timeout=30, trust_env=False)
 
-    def start_service(self, **settings: str) -> subprocess.Popen[bytes]:
-        """`settings` as in service.settings, in capitals without the prefix."""
-        environment = {
-            "SHARDTUNE_DATABASE_URL": f"sqlite:///{self._folder}/shardtune.sqlite3",
-            "SHARDTUNE_LEASE_S": "10",
-            "SHARDTUNE_HEARTBEAT_S": "1",
-            **{f"SHARDTUNE_{name}": value for name, value in settings.items()},
-        }
-        command = [sys.executable, "-m", "shardtune", "serve", "--host", "127.0.0.1", "--port", str(self._port)]
-        process = self._start(command, "service.log", environment)
-        until(self._is_ready, 180, "service ready")
-        return process
+    def start_service(self, **settings: object) -> None:
+        """`settings` as in service.settings."""
+        url = f"sqlite:///{self._folder}/shardtune.sqlite3"
+        self._service = Replica(url, self._folder / "service.log", **({"lease_s": 10, "heartbeat_s": 1} | settings))
+        self.http.base_url = httpx.URL(self._service.url)
+        self._service.start()
+        self._service.wait_until_ready()
 
     def start_worker(self, ranks: int = 2, options: Sequence[str] = ()) -> psutil.Process:
         before = set(self.workers())
@@ -103,7 +98,7 @@ class Stack:
             "2",
             "--no-build-operators",
         ]
-        process = self._start([*command, *options], "worker.log", {})
+        process = self._start([*command, *options], "worker.log")
         until(lambda: set(self.workers()) - before or process.poll() is not None, 300, "worker registered")
         assert process.poll() is None, (self._folder / "worker.log").read_text()
         return psutil.Process(process.pid)
@@ -134,22 +129,16 @@ class Stack:
                 except subprocess.TimeoutExpired:
                     process.kill()
                     process.wait()
+        if self._service is not None:
+            self._service.close()
 
     def _list(self, path: str) -> list[dict[str, Any]]:
         body = self.http.get(path).json()
         rows: list[dict[str, Any]] = body if isinstance(body, list) else next(iter(body.values()))
         return rows
 
-    def _is_ready(self) -> bool:
-        try:
-            return self.http.get("/readyz").is_success
-        except httpx.TransportError:
-            return False
-
-    def _start(self, command: list[str], log: str, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    def _start(self, command: list[str], log: str) -> subprocess.Popen[bytes]:
         with (self._folder / log).open("ab") as output:
-            process = subprocess.Popen(
-                dies_with_parent(command), stdout=output, stderr=output, env=os.environ | environment
-            )
+            process = subprocess.Popen(dies_with_parent(command), stdout=output, stderr=output)
         self._processes.append(process)
         return process

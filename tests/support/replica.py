@@ -15,6 +15,7 @@ import httpx
 import psutil
 
 from shardtune.service.cli.parent_death import dies_with_parent
+from tests.support import warm_forks
 
 _START_S = 60.0
 
@@ -28,20 +29,29 @@ class Replica:
         log: Path,
         within: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
+        is_cold: bool = False,
         **settings: object,
     ) -> None:
-        """`within`: a command that runs another, such as `ip netns exec NAME`. Settings as in service.settings."""
+        """`within`: a command that runs another, such as `ip netns exec NAME`. Settings as in service.settings.
+
+        It is a process of its own from the first import on where that is asked for, where it runs within a command,
+        and where it has an environment of its own, which a library may read as it is loaded; a fork elsewhere.
+        """
         self._within = list(within)
+        self._is_cold = is_cold or bool(within) or environment is not None
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self._log = log
         self._environment = os.environ | {"SHARDTUNE_DATABASE_URL": database_url, "SHARDTUNE_LOG_LEVEL": "WARNING"}
         self._environment |= {f"SHARDTUNE_{name.upper()}": str(value) for name, value in settings.items()}
         self._environment |= environment or {}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | warm_forks.Service | None = None
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
 
     def start(self) -> None:
         """Start the process; `wait_until_ready` tells when it serves."""
+        if not self._is_cold:
+            self._process = warm_forks.Service(self._listener, self._log, self._environment)
+            return
         command = [*self._within, sys.executable, "-m", "shardtune", "serve", "--fd", str(self._listener.fileno())]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -84,6 +94,13 @@ class Replica:
         if self._process is not None:
             self._process.wait()
 
+    def end(self, number: signal.Signals | None = signal.SIGTERM) -> int:
+        """How the process ended after this signal, or by itself."""
+        assert self._process is not None
+        if number is not None:
+            self.send(number)
+        return self._process.wait(timeout=_START_S)
+
     def send(self, number: signal.Signals) -> None:
         """SIGSTOP freezes it wherever it is, and SIGCONT has it go on there."""
         assert self._process is not None
@@ -108,5 +125,9 @@ class Replica:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process and give the address away."""
         self.kill(signal.SIGTERM)
         self._listener.close()

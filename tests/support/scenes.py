@@ -21,10 +21,10 @@ GPT2 = {
     "n_positions": 128,
 }
 SETTINGS = {
-    "WEBHOOK_ALLOW_PRIVATE": "1",
-    "FINGERPRINT_CHECK_S": "1",
-    "FINGERPRINT_DEBOUNCE_S": "3",
-    "RETUNE_EVERY_S": "1",
+    "webhook_allow_private": True,
+    "fingerprint_check_s": 1,
+    "fingerprint_debounce_s": 3,
+    "retune_every_s": 1,
 }
 
 

@@ -1,4 +1,4 @@
-"""Programs of ranks in forks of one process that has imported torch: a cold start takes seconds of a core, a fork none.
+"""Ranks and services in forks of one process that has imported their libraries: a cold start takes seconds of a core.
 
 What is tested is the program, not its start; cold starts and torchrun's have tests of their own.
 """
@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
+
+from shardtune.workers.rank.process.parent_death import tie_to_parent
 
 _PATIENCE_S = 200.0
 _WARM = multiprocessing.get_context("forkserver")
@@ -66,6 +68,40 @@ def output_of(module: str, *arguments: str, log: Path, environment: Mapping[str,
     process = fork(_module, module, *arguments, output=log, environment=environment)
     assert _wait(process) == 0, log.read_text()[-4000:]
     return log.read_text()
+
+
+class Service:
+    """`shardtune serve` on a listening socket, with what tests ask of a `subprocess.Popen`."""
+
+    def __init__(self, listener: socket.socket, log: Path, environment: Mapping[str, str]) -> None:
+        self._process = fork(_serve, listener, output=log, environment=environment)
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+
+    def poll(self) -> int | None:
+        """How it ended; None while it runs."""
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """How it ended.
+
+        Raises:
+            AssertionError: it runs on.
+        """
+        self._process.join(timeout)
+        code = self._process.exitcode
+        assert code is not None, f"the service (process {self.pid}) runs on"
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """To a process that may have ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+def _serve(listener: socket.socket) -> None:
+    tie_to_parent()
+    _module("shardtune", "serve", "--fd", str(listener.detach()))
 
 
 def _module(name: str, *arguments: str) -> None:

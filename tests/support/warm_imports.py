@@ -1,4 +1,4 @@
-"""What ranks import, for the process that `warm_forks` forks them from: importing this module is what it is for."""
+"""What ranks and the service import, for the process that `warm_forks` forks them from: importing it is what it is for."""
 
 import gc
 import importlib
@@ -7,7 +7,11 @@ from shardtune.workers.rank.warm.host import LATE_IMPORTS
 
 _MODELS = ("llama", "gpt2", "mixtral")
 
-for _name in (*LATE_IMPORTS, *(f"transformers.models.{name}.modeling_{name}" for name in _MODELS)):
+for _name in (
+    *LATE_IMPORTS,
+    "shardtune.service.cli.commands.serve",
+    *(f"transformers.models.{name}.modeling_{name}" for name in _MODELS),
+):
     importlib.import_module(_name)
 # As the warm host does: no fork looks through what all of them share.
 gc.collect()

@@ -131,7 +131,7 @@ def test_any_order_of_events_keeps_the_guarantees(client, clock):
     run_state_machine_as_test(
         machine(client, clock),
         settings=settings(
-            max_examples=300 if LONG else 5,
+            max_examples=300 if LONG else 3,
             stateful_step_count=30,
             deadline=None,
             derandomize=not LONG,

@@ -1,18 +1,16 @@
 """The service as its users run it: `shardtune serve`, a socket, a database of its own."""
 
 import asyncio
+import contextlib
 import itertools
-import os
-import socket
-import subprocess
-import sys
+import signal
 import time
 
 import httpx
 import pytest
 
 from shardtune.api_schemas.leases import PROTOCOL_VERSION
-from shardtune.service.cli.parent_death import dies_with_parent
+from tests.support.replica import Replica
 from tests.support.simulated_worker import CLUSTER, PROFILE, SPEC, SimulatedWorker
 
 PATIENCE_S = 5.0
@@ -21,59 +19,32 @@ PATIENCE_S = 5.0
 
 @pytest.fixture
 def serve(tmp_path):
-    """Start the service; returns its process and a client."""
-    started = []
+    """Start the service; returns it, and a client once it can work."""
+    with contextlib.ExitStack() as stack:
 
-    def start(url):
-        listener = socket.create_server(("127.0.0.1", 0))
-        process = subprocess.Popen(
-            dies_with_parent([sys.executable, "-m", "shardtune", "serve", "--fd", str(listener.fileno())]),
-            pass_fds=[listener.fileno()],
-            env=os.environ | {"SHARDTUNE_DATABASE_URL": url, "SHARDTUNE_POLL_S": "0.05", "SHARDTUNE_SWEEP_S": "0.05"},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        client = httpx.Client(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=30, trust_env=False)
-        listener.close()
-        started.append((process, client))
-        return process, client
+        def start(url, **options):
+            log = tmp_path / "service.log"
+            replica = stack.enter_context(Replica(url, log, poll_s=0.05, sweep_s=0.05, **options))
+            replica.wait_until_ready()
+            client = httpx.Client(base_url=replica.url, timeout=30, trust_env=False)
+            return replica, stack.enter_context(client)
 
-    yield start
-    for process, client in started:
-        client.close()
-        process.kill()
-        process.wait()
-        process.stderr.close()
-
-
-def wait_until_ready(process, client):
-    for _ in range(600):
-        try:
-            if client.get("/readyz").is_success:
-                return
-        except httpx.TransportError:
-            pass
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.1)
-    raise AssertionError("not ready")
+        yield start
 
 
 def test_study_over_a_socket_with_a_new_sqlite_file(serve, tmp_path):
-    process, client = serve(f"sqlite:///{tmp_path}/new/shardtune.sqlite3")
-    wait_until_ready(process, client)
+    replica, client = serve(f"sqlite:///{tmp_path}/new/shardtune.sqlite3", is_cold=True)
     worker = SimulatedWorker(client).register()
     study_id = client.post("/v1/studies", json=SPEC).json()["study_id"]
     while (lease := worker.lease(wait_s=1)) is not None:
         worker.do(lease)
     study = client.get(f"/v1/studies/{study_id}").json()
     assert (study["state"], study["result"]["verdict"]) == ("complete", "confirmed")
-    process.terminate()
-    assert process.wait(timeout=20) in (0, -15)
+    assert replica.end() in (0, -15)
 
 
 def test_waiting_lease_request_is_answered_when_work_appears(serve, tmp_path):
-    process, client = serve(f"sqlite:///{tmp_path}/shardtune.sqlite3")
-    wait_until_ready(process, client)
+    _, client = serve(f"sqlite:///{tmp_path}/shardtune.sqlite3")
     first = SimulatedWorker(client, name="a").register()
     study_id = client.post("/v1/studies", json=SPEC | {"budget": {"max_trials": 1}}).json()["study_id"]
     assert client.get("/healthz").is_success
@@ -86,8 +57,7 @@ def test_waiting_lease_request_is_answered_when_work_appears(serve, tmp_path):
 
 def test_many_waiting_workers_do_not_starve_a_heartbeat(serve, database_url):
     """200 held requests, woken by every change of a study that four others work on; a worker waits 5 s for an answer."""
-    process, client = serve(database_url)
-    wait_until_ready(process, client)
+    _, client = serve(database_url)
     busy = SimulatedWorker(client, name="busy").register()
     client.post("/v1/studies", json=SPEC | {"budget": {"max_trials": 1}}).raise_for_status()
     lease = busy.lease()
@@ -123,10 +93,8 @@ def test_many_waiting_workers_do_not_starve_a_heartbeat(serve, database_url):
 
 def test_stream_tells_what_another_process_wrote_and_ends_with_sigterm(serve, tmp_path):
     url = f"sqlite:///{tmp_path}/shardtune.sqlite3"
-    process, client = serve(url)
-    wait_until_ready(process, client)
-    other, other_client = serve(url)
-    wait_until_ready(other, other_client)
+    replica, client = serve(url)
+    _, other_client = serve(url)
     worker = SimulatedWorker(other_client).register()
     study_id = other_client.post("/v1/studies", json=SPEC).json()["study_id"]
     with client.stream("GET", f"/v1/studies/{study_id}/events", headers={"accept": "text/event-stream"}) as answer:
@@ -135,13 +103,14 @@ def test_stream_tells_what_another_process_wrote_and_ends_with_sigterm(serve, tm
         worker.do(worker.lease())
         told = (line.removeprefix("event: ") for line in lines if line.startswith("event: "))
         assert list(itertools.islice(told, 3)) == ["run.leased", "run.ended", "study.phase_changed"]
-        process.terminate()
+        replica.send(signal.SIGTERM)
         assert list(told) == []
-    assert process.wait(timeout=20) in (0, -15)
+    assert replica.end() in (0, -15)
 
 
 @pytest.mark.postgres
-def test_postgres_that_is_not_migrated_is_refused_with_the_command(serve, empty_postgres_url):
-    process, _ = serve(empty_postgres_url)
-    assert process.wait(timeout=60) != 0
-    assert "shardtune db upgrade" in process.stderr.read()
+def test_postgres_that_is_not_migrated_is_refused_with_the_command(empty_postgres_url, tmp_path):
+    log = tmp_path / "service.log"
+    with Replica(empty_postgres_url, log) as replica:
+        assert replica.end(None) != 0
+    assert "shardtune db upgrade" in log.read_text()

@@ -1,0 +1,31 @@
+"""An entry point's loss is what each backend trains with."""
+
+import json
+
+import pytest
+
+from shardtune.api_schemas.search_space import BACKENDS
+from tests.support import own_loss, warm_forks
+
+pytestmark = pytest.mark.ranks
+
+STRATEGIES = {
+    "ddp": {"kind": "ddp"},
+    "zero": {"kind": "zero", "stage": 2, "reduce_bucket_size": 50_000, "allgather_bucket_size": 50_000},
+    "fsdp1": {"kind": "fsdp1", "dp_shard": 2},
+    "fsdp2": {"kind": "fsdp2", "dp_shard": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def losses(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
+    folder = tmp_path_factory.mktemp("losses")
+    printed = warm_forks.ranks(own_loss.print_losses, STRATEGIES, folder, logs=folder)
+    found: dict[str, list[float]] = json.loads(printed[0].splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_it_is_the_one_that_is_trained_with(losses: dict[str, list[float]], backend: str) -> None:
+    theirs, own = losses[backend]
+    assert own == pytest.approx(own_loss.FACTOR * theirs, rel=1e-6)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from shardtune.service.cli.errors import InputError
 
-EXPORTED = ("config.json", "launch.sh", "accelerate.yaml", "train_snippet.py", "ds_config.json")
+EXPORTED = ("config.json", "launch.sh", "launch.sbatch", "accelerate.yaml", "train_snippet.py", "ds_config.json")
 """Every name an export may have; those of an earlier export that the new one lacks are removed."""
 
 

@@ -49,7 +49,13 @@ register_url_convertor("decision", _Decisions())
 router = APIRouter(prefix="/v1", tags=["best"])
 
 READ = [requires(Action.READ_BEST)]
-_MEDIA = {".json": "application/json", ".yaml": "application/yaml", ".sh": "text/x-shellscript", ".py": "text/x-python"}
+_MEDIA = {
+    ".json": "application/json",
+    ".yaml": "application/yaml",
+    ".sh": "text/x-shellscript",
+    ".sbatch": "text/x-shellscript",
+    ".py": "text/x-python",
+}
 _BY_ACCEPT = {
     "application/yaml": "accelerate.yaml",
     "text/x-shellscript": "launch.sh",

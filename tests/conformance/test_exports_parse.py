@@ -2,6 +2,8 @@
 
 import ast
 import json
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +134,32 @@ def test_accelerate_reads_the_deepspeed_file_beside_it(tmp_path: Path) -> None:
 def test_several_nodes_meet_at_the_first() -> None:
     launch = export(TrialConfig(strategy=DdpConfig()), TWO_NODES)["launch.sh"]
     assert "--nnodes 2 --nproc-per-node 8" in launch and "${MASTER_ADDR:?" in launch
+
+
+SLURM = {
+    "scontrol": 'if [ "$1" = show ] && [ "$2" = job ]; then echo "JobId=7 Command=$JOB_FILE --steps 3 X=1"; else printf "n4\\nn5\\n"; fi',
+    "srun": 'shift 2; for node in 0 1; do SLURM_NODEID=$node "$@"; done',
+}
+"""What the script asks of Slurm, in two lines; tests/lab runs it through a real one."""
+
+
+def test_slurm_runs_the_launcher_on_every_node(tmp_path: Path) -> None:
+    assert "launch.sbatch" not in export(TrialConfig(strategy=DdpConfig()))
+    script = export(TrialConfig(strategy=DdpConfig()), TWO_NODES)["launch.sbatch"]
+    assert "#SBATCH --nodes=2\n" in script and "#SBATCH --gpus-per-node=8\n" in script
+    job, bin_ = tmp_path / "best" / "launch.sbatch", tmp_path / "bin"
+    programs = {bin_ / name: f"#!/bin/sh\n{text}\n" for name, text in SLURM.items()}
+    says = '#!/bin/sh\necho "node $NODE_RANK meets at $MASTER_ADDR: $*"\n'
+    for path, text in {**programs, job: script, job.with_name("launch.sh"): says}.items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+    environment = {"PATH": f"{bin_}:{os.environ['PATH']}", "JOB_FILE": str(job), "SLURM_JOB_ID": "7"}
+    environment |= {"SLURM_JOB_NODELIST": "n[4-5]", "SLURM_SUBMIT_DIR": "/elsewhere"}
+    done = subprocess.run(
+        ["bash", "-s", "--", "--steps", "3"], input=script, env=environment, capture_output=True, text=True, timeout=20
+    )
+    assert done.stdout == "node 0 meets at n4: --steps 3\nnode 1 meets at n4: --steps 3\n", done.stderr
 
 
 def test_what_accelerate_cannot_say_is_said_in_comments() -> None:

@@ -36,7 +36,7 @@ def export(study: Study, contender: Contender, form: ExportFormat) -> Export:
 
 def files(study: Study, contender: Contender) -> dict[str, str]:
     """Relative file name → content: `config.json`, `accelerate.yaml`, for ZeRO `ds_config.json`, and for a model of
-    transformers `launch.sh` and `train_snippet.py`.
+    transformers `launch.sh` and `train_snippet.py`, on several nodes `launch.sbatch`.
 
     Raises:
         ValueError: the study has measured nothing yet.
@@ -49,6 +49,8 @@ def files(study: Study, contender: Contender) -> dict[str, str]:
     if not study.spec.model.is_own:
         # The user's own code has its own script and its own way to start it.
         contents |= {"launch.sh": launch.script(source), "train_snippet.py": snippet.source(source)}
+        if source.cluster.nodes > 1:
+            contents["launch.sbatch"] = launch.batch_script(source)
     return contents | BACKENDS[source.config.backend].files(source, source.config.strategy)
 
 

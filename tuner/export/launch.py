@@ -1,4 +1,4 @@
-"""`launch.sh`: one line for torchrun, one for Accelerate, with what must be refused."""
+"""`launch.sh`: one line for torchrun, one for Accelerate, with what must be refused. `launch.sbatch`: that on several nodes."""
 
 import shlex
 
@@ -20,6 +20,18 @@ def script(source: ExportSource) -> str:
         environment="\n".join(_environment(source)),
         accelerate=indent(_accelerate(source), 4),
         torchrun=torchrun_options(source),
+    )
+
+
+def batch_script(source: ExportSource) -> str:
+    """A job of Slurm that runs the script on every node."""
+    cluster = source.cluster
+    return fill(
+        "launch.sbatch",
+        description=remark(source.contender.description),
+        machines=remark(source.machines),
+        nodes=str(cluster.nodes),
+        gpus="" if source.on_cpu else f"\n#SBATCH --gpus-per-node={cluster.gpus_per_node}",
     )
 
 

@@ -103,8 +103,11 @@ def test_names_change_no_structure(config: TrialConfig, form: ExportFormat) -> N
     check()
 
 
-def test_the_shell_reads_the_launcher_to_its_end() -> None:
+@pytest.mark.parametrize("name", ["launch.sh", "launch.sbatch"])
+def test_the_shell_reads_the_launchers_to_their_ends(name: str) -> None:
     word = "".join(ENDS)
-    script = export(named(word, word, word, word, word), contender_of(ZERO), "standard").files["launch.sh"]
+    study = named(word, word, word, word, word)
+    over_two = study.model_copy(update={"cluster": study.cluster.model_copy(update={"nodes": 2})})
+    script = export(over_two, contender_of(ZERO), "standard").files[name]
     subprocess.run(["bash", "-n"], input=script, text=True, check=True, timeout=10)
     assert [line for line in script.splitlines() if re.search(r"\$\(id\)|`id`", line.partition("#")[0])] == []

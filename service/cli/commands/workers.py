@@ -10,6 +10,7 @@ from shardtune.service.cli.connection import running
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.options import DEFAULT_SERVICE, AsJson, KeyFile, RunningService
 from shardtune.service.client import ServiceClient
+from shardtune.service.wording import host_words
 
 app = typer.Typer(help="Workers of a running service. `shardtune worker` runs one.", no_args_is_help=True)
 
@@ -73,4 +74,6 @@ def _line(worker: Worker) -> str:
     unit = "CPU ranks" if cluster.device == "cpu" else f"× {cluster.gpu}"
     state = "live" if worker.is_live else f"last seen {worker.seen_at:%Y-%m-%d %H:%M}"
     doing = f", runs {worker.run_id}" if worker.run_id else ", draining" if worker.is_draining else ""
-    return f"{worker.worker_id}  {worker.name}  {cluster.nodes} × {cluster.gpus_per_node} {unit}  {state}{doing}"
+    named = host_words.hosts(worker.inventory)
+    where = f" on {named}" if named else ""
+    return f"{worker.worker_id}  {worker.name}  {cluster.nodes} × {cluster.gpus_per_node} {unit}{where}  {state}{doing}"

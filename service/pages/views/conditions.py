@@ -65,11 +65,12 @@ def _machine(seen: Conditions) -> list[tuple[str, str]]:
             _either(
                 cores < _BUSY_CORES,
                 "no other program kept the CPU busy",
-                f"other programs kept {cores:.1f} CPU cores busy",
+                f"other programs kept {cores:.1f} CPU cores busy{_where(seen, 'foreign_cpu_cores', cores)}",
             )
         )
     if seen.cpu_throttled_s:
-        found.append(("warn", f"the CPU limit held threads back for {seconds(seen.cpu_throttled_s)}"))
+        where = _where(seen, "cpu_throttled_s", seen.cpu_throttled_s)
+        found.append(("warn", f"the CPU limit held threads back for {seconds(seen.cpu_throttled_s)}{where}"))
     if seen.memory_available_gib is not None:
         found.append(("quiet", f"{memory(seen.memory_available_gib)} of host memory were free before"))
     if len(seen.rank_pace_s) > 1:
@@ -84,8 +85,14 @@ def _machine(seen: Conditions) -> list[tuple[str, str]]:
     return found
 
 
+def _where(seen: Conditions, field: str, worst: float) -> str:
+    """Of several hosts, the one that a figure is of."""
+    hosts = [node.host for node in seen.nodes if getattr(node, field) == worst]
+    return f" on {hosts[0]}" if hosts and len(seen.hosts) > 1 else ""
+
+
 def _device(device: DeviceSeen) -> list[tuple[str, str]]:
-    name = device.uuid[:12]
+    name = device.uuid[:12] if device.host is None else f"{device.uuid[:12]} of {device.host}"
     found = []
     if device.foreign_processes:
         found.append(("bad", f"{name}: other processes on the GPU: {', '.join(device.foreign_processes)}"))

@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.failures import FailureKind
-from shardtune.api_schemas.measurements import Measurement, RankFigures
+from shardtune.api_schemas.measurements import Measurement, NodeFigures, RankFigures
 from shardtune.api_schemas.predictions import Prediction
 from shardtune.api_schemas.studies import Study
 from shardtune.api_schemas.trials import RunPurpose, Trial, TrialState
@@ -55,6 +55,10 @@ class TrialContext:
     ends: dict[str, str]
     """How attempts end, in words."""
     ranks: tuple[RankFigures, ...]
+    hosts: tuple[str | None, ...]
+    """Of the ranks, where there were several hosts."""
+    nodes: tuple[NodeFigures, ...]
+    """Host by host, where there were several."""
     circumstances: tuple[tuple[str, str], ...]
     """Tone and sentence of each."""
     troubles: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
@@ -96,10 +100,17 @@ def trial_page(session: Session, row: StudyRow, number: int) -> TrialContext | N
         nearest=_nearest(trial, found),
         ends=words.ENDS,
         ranks=measured.ranks if measured else (),
+        hosts=_hosts(measured) if measured and measured.nodes else (),
+        nodes=measured.nodes if measured else (),
         circumstances=circumstances(measured) if measured else surroundings(conditions_of(None, trial.failure)),
         troubles=_later_troubles(trial),
         log_tail=next((run.log_tail for run in reversed(trial.runs) if run.log_tail), None),
     )
+
+
+def _hosts(measured: Measurement) -> tuple[str | None, ...]:
+    seen = measured.conditions
+    return tuple(seen.host_of(one.rank) if seen else None for one in measured.ranks)
 
 
 def _nearest(trial: Trial, found: dict[int, TrialRow]) -> tuple[int, str, float] | None:

@@ -15,7 +15,7 @@ from shardtune.db.tables.fingerprints import FingerprintPeriodRow
 from shardtune.db.tables.studies import AttemptRow, RunRow, WorkerRow
 from shardtune.service.pages.views import words
 from shardtune.service.pages.views.conditions import conditions_of, troubles
-from shardtune.service.wording import study_words
+from shardtune.service.wording import host_words, study_words
 from shardtune.service.workers.fingerprint_history import changes_of
 
 OTHERS: Literal["others"] = "others"
@@ -56,6 +56,8 @@ class WorkerCard:
     seen_at: datetime
     registered_at: datetime
     cluster: str
+    hosts: str
+    """Names and interfaces, of a worker over several."""
     memory: str
     activity: str
     study_id: str | None
@@ -107,6 +109,7 @@ def _card(
         seen_at=row.seen_at,
         registered_at=row.registered_at,
         cluster=words.cluster(cluster),
+        hosts=host_words.hosts(row.inventory),
         memory=words.cluster_memory(cluster),
         activity=_activity(doing, is_live),
         study_id=run.study_id if run else None,

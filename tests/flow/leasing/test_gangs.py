@@ -7,7 +7,10 @@ import pytest
 from shardtune.api_schemas.conditions import Conditions, NodeConditions
 from shardtune.api_schemas.failures import FailureKind
 from shardtune.api_schemas.hardware import banded
+from shardtune.api_schemas.leases import Worker
+from shardtune.api_schemas.measurements import Memory, NodeFigures, RankFigures
 from shardtune.service.best import watch_staleness
+from shardtune.service.cli.commands.workers import _line
 from tests.support.scenarios import WORKLOAD, best
 from tests.support.simulated_worker import CLUSTER, FINGERPRINT, PROFILE, SPEC, SimulatedWorker, failure, measurement
 
@@ -82,6 +85,26 @@ def test_a_run_whose_host_was_lost_is_given_out_again(quick_client, times):
         worker.report(lease, failure(FailureKind.NODE_LOST, "host n1: silent for 6 s")).raise_for_status()
     assert worker.lease().run_id == runs[0] and len(set(runs)) == 1
     assert quick_client.get(f"/v1/studies/{study_id}/trials").json()["trials"][0]["state"] == "running"
+
+
+def test_pages_and_list_show_a_gang_s_hosts_and_a_trial_its_ranks_by_host(quick_client):
+    worker, study_id = gang(quick_client), study_over(quick_client, OVER_TWO)
+    worker.report(worker.lease(), PROFILE).raise_for_status()
+    memory = Memory(peak_allocated_gib=0.5)
+    seen = tuple(NodeConditions(host=f"n{n}", first_rank=2 * n, ranks=2, foreign_cpu_cores=n) for n in (0, 1))
+    of_host = [NodeFigures(host=f"n{n}", first_rank=2 * n, ranks=2, step_time_s=1.0, memory=memory) for n in (0, 1)]
+    figures = {
+        "conditions": Conditions(nodes=seen, foreign_cpu_cores=1.0),
+        "ranks": tuple(RankFigures(rank=rank, step_time_s=1.0, memory=memory) for rank in range(4)),
+        "nodes": tuple(of_host),
+    }
+    worker.report(worker.lease(), measurement(1000).model_copy(update=figures)).raise_for_status()
+    assert "n0 (eth0), n1 (eth0)" in quick_client.get("/workers").text
+    listed = Worker.model_validate(quick_client.get("/v1/workers").json()["workers"][0])
+    assert "2 × 2 CPU ranks on n0 (eth0), n1 (eth0)" in _line(listed)
+    page = quick_client.get(f"/studies/{study_id}/trials/0").text
+    assert "Host by host" in page and "2 to 3" in page and "1.0 CPU cores busy on n1" in page
+    assert page.count("<td>n1</td>") == 3, "each of its ranks, and itself"
 
 
 def test_another_network_between_the_hosts_makes_stale_by_its_bandwidth_and_a_retune_follows(client, clock):

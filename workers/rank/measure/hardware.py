@@ -83,8 +83,10 @@ def _curve(
     name: Operation, ranks: int, nodes: int, group: dist.ProcessGroup | None, place: Place
 ) -> Iterator[CollectiveTime]:
     """From latency to bandwidth."""
+    square = torch.randn(_BETWEEN, _BETWEEN)
+    alone_s = 0.0 if place.is_cuda else _seconds(lambda: square @ square, place)
     for size in _SIZES[place.device.type]:
-        seconds = _collective(name, size, ranks, group, place)
+        seconds = _collective(name, size, ranks, group, place, square, alone_s)
         yield CollectiveTime(operation=name, bytes=size, seconds=seconds, ranks=ranks, nodes=nodes)
         if seconds > _LONG_S:
             return
@@ -140,8 +142,16 @@ def _host_link(place: Place) -> float:
     return size / _seconds(lambda: host.copy_(device, non_blocking=True), place)
 
 
-def _collective(name: Operation, size: int, ranks: int, group: dist.ProcessGroup | None, place: Place) -> float:
-    """Seconds of one call between computations, as in a step.
+def _collective(
+    name: Operation,
+    size: int,
+    ranks: int,
+    group: dist.ProcessGroup | None,
+    place: Place,
+    square: torch.Tensor,
+    alone_s: float,
+) -> float:
+    """Seconds of one call between computations, as in a step: products of `square`, which take `alone_s`.
 
     On CPU ranks gloo's threads then share the cores with the ranks' own: calls back to back take a third of the time.
     """
@@ -155,14 +165,12 @@ def _collective(name: Operation, size: int, ranks: int, group: dist.ProcessGroup
     }
     if place.is_cuda:
         return _seconds(calls[name], place)
-    square = torch.randn(_BETWEEN, _BETWEEN)
-    alone = _seconds(lambda: square @ square, place)
 
     def in_a_step() -> None:
         square @ square
         calls[name]()
 
-    return max(_seconds(in_a_step, place) - alone, _SHORTEST_S)
+    return max(_seconds(in_a_step, place) - alone_s, _SHORTEST_S)
 
 
 def run(folder: Path) -> int:

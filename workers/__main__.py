@@ -67,7 +67,7 @@ def _readable(error: Exception) -> str:
 
 def _readable_item(field: str, message: str, given: object) -> str:
     """Our own messages begin with field and value; pydantic's name neither."""
-    return message if message.startswith(f"{field} (") else f"{field}: {message} (got {given!r:.200})"
+    return message if not field or message.startswith(f"{field} (") else f"{field}: {message} (got {given!r:.200})"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from shardtune.service.cli.errors import InputError
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 StateDir = Annotated[Path, typer.Option(help="Where studies, logs and trial directories are kept.")]
 Service = Annotated[
@@ -30,6 +32,21 @@ AllowScript = Annotated[
     list[str] | None,
     typer.Option("--allow-script", metavar="NAME=COMMAND", help="A training script that a study may name."),
 ]
+
+
+LauncherName = Annotated[
+    str | None,
+    typer.Option("--launcher", metavar="slurm|ray", help="Run ranks over the hosts of a Slurm job or a Ray cluster."),
+]
+Nodes = Annotated[int | None, typer.Option(min=1, help="Hosts of a trial; all of a Slurm job without it.")]
+
+
+def launcher_options(launcher: str | None, nodes: int | None) -> tuple[str, ...]:
+    """As the worker's command line has them."""
+    if launcher not in (None, "local", "slurm", "ray"):
+        raise InputError(f"--launcher ({launcher}) must be local, slurm or ray")
+    given = [*(("--launcher", launcher) if launcher else ()), *(("--nodes", str(nodes)) if nodes else ())]
+    return tuple(given)
 
 
 def worker_options(models: list[str] | None, scripts: list[str] | None) -> tuple[str, ...]:

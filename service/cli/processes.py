@@ -105,13 +105,13 @@ def listening_socket(host: str = "127.0.0.1", port: int = 0) -> socket.socket:
         raise InputError(f"--host ({host}), --port ({port}): {reason}; choose another address or port") from None
 
 
-def detect_inventory(ranks: int | None) -> Inventory:
-    """What a worker on this machine would offer.
+def detect_inventory(ranks: int | None, options: Sequence[str] = ()) -> Inventory:
+    """What a worker on this machine, or with further options of `python -m shardtune.workers`, would offer.
 
     Raises:
         PlatformFailure: the worker cannot tell.
     """
-    command = [*MODULE, "shardtune.workers", "detect", "--json", *(["--ranks", str(ranks)] if ranks else [])]
+    command = [*MODULE, "shardtune.workers", "detect", "--json", *(["--ranks", str(ranks)] if ranks else []), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 2:
         raise InputError(*done.stderr.strip().splitlines())

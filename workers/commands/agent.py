@@ -45,6 +45,7 @@ def place(settings: WorkerSettings, hosts: Held, allowed: Allowed) -> Workplace:
         ranks=offered.cluster.world_size,
         nodes=offered.cluster.nodes,
         shared_dir=settings.shared_dir,
+        ends_in_s=hosts.ends_in_s,
         peak_flops=offered.peak_flops,
         matmul_flops=offered.matmul_flops,
         min_free_gib=settings.min_free_gib,

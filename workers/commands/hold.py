@@ -72,7 +72,7 @@ def _over_hosts(settings: WorkerSettings, allowed: Allowed, interrupt: Interrupt
     settings.work_dir.mkdir(parents=True, exist_ok=True)
     engine = _engine(settings)
     nodes = settings.nodes or len(engine.hosts())
-    plan = GangPlan(nodes, _begin(settings), settings.interface, settings.meet_ports)
+    plan = GangPlan(nodes, _begin(settings), settings.interface, settings.meet_ports, settings.shared_dir)
     launcher = GangLauncher(engine, plan, settings.gang_wait_s)
     with contextlib.closing(launcher):
         try:
@@ -93,6 +93,8 @@ def _engine(settings: WorkerSettings) -> Engine:
     log_dir = settings.work_dir.resolve() / "hosts"
     if settings.launcher == "slurm":
         return SlurmHosts(log_dir, settings.nodes, settings.srun_options)
+    if settings.nodes is None:
+        raise ValueError("nodes (missing) must say how many hosts of the Ray cluster are to be used: add --nodes N")
     try:
         # An extra, and seconds of imports.
         module = importlib.import_module("shardtune.workers.gang.ray_hosts")

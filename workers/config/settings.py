@@ -120,8 +120,6 @@ class WorkerSettings(BaseSettings):
     def _check_launcher(self) -> Self:
         if self.launcher == "local" and (self.nodes or 1) > 1:
             raise ValueError(f"nodes ({self.nodes}) must be 1 with --launcher local; add --launcher slurm or ray")
-        if self.launcher == "ray" and self.nodes is None:
-            raise ValueError("nodes (missing) must say how many hosts of the Ray cluster are to be used: add --nodes N")
         return self
 
     @property

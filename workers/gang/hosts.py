@@ -4,12 +4,13 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from shardtune.api_schemas.hardware import Inventory
 from shardtune.workers.clock import now_s
 from shardtune.workers.gang import members, merge
 from shardtune.workers.gang.link import GangEvents, NodeLink, ask_all
-from shardtune.workers.gang.meeting import meet
+from shardtune.workers.gang.meeting import meet, require_shared
 from shardtune.workers.gang.messages import Begin, NodeAddress, NodeReady, PortRange, PrepareOrder
 from shardtune.workers.gang.pipe import Engine
 
@@ -29,6 +30,7 @@ class GangPlan:
     begin: Begin
     interface: str | None = None
     ports: PortRange | None = None
+    shared_dir: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ class GangHosts:
         """The gang of the hosts that are ready; the present one while it is whole. None: too few are.
 
         Raises:
-            ValueError: enough are ready, but they are not equal.
+            ValueError: enough are ready, but they are not equal, or do not share the folder that they should.
             NoMeeting: they do not reach each other.
         """
         if self.gang is not None and all(link.why_lost is None for link in self.gang.links):
@@ -114,6 +116,8 @@ class GangHosts:
             raise ValueError(members.refusal(self._plan.nodes, [(link.host, ready) for link, ready in found]))
         links = [link for link, _ in equal[: self._plan.nodes]]
         addresses = meet(links, self._plan.interface, self._plan.ports)
+        if self._plan.shared_dir is not None:
+            require_shared(self._plan.shared_dir, links)
         self.gang = Gang(tuple(links), tuple(addresses))
         words = ", ".join(
             f"{link.host} ({own.address} on {own.interface})" for link, own in zip(links, addresses, strict=True)

@@ -1,11 +1,14 @@
 """Where the ranks of several hosts meet: an address of the first host that all others reach, and each host's interface to it."""
 
+import contextlib
 import os
+import secrets
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
 from shardtune.workers.gang.link import NodeLink, ask_all
-from shardtune.workers.gang.messages import ListenOrder, NodeAddress, OrderDone, PortRange, ReachOrder
+from shardtune.workers.gang.messages import ListenOrder, NodeAddress, OrderDone, PortRange, ReachOrder, SharedOrder
 
 _INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 _REMEDY = (
@@ -85,6 +88,38 @@ def _reach(order: int, address: str, listening: OrderDone) -> ReachOrder:
     assert listening.port is not None
     assert listening.word is not None
     return ReachOrder(order=order, address=address, port=listening.port, word=listening.word)
+
+
+def require_shared(folder: Path, links: Sequence[NodeLink]) -> None:
+    """Have every host see what this one writes there, and this one what the last host writes.
+
+    Raises:
+        ValueError: one does not.
+    """
+    word, probe = secrets.token_hex(8), folder / f".shardtune-{secrets.token_hex(4)}"
+    remedy = "give --shared-dir a folder of a file system that every host has mounted there"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.write_text(word)
+        for link, answer in zip(links, ask_all(links, partial(_look, probe)), strict=True):
+            if answer.word != word:
+                what = answer.error or "another file"
+                raise ValueError(f"shared_dir ({folder}) is not the same folder on host {link.host} ({what}); {remedy}")
+        last = links[-1]
+        (answer,) = ask_all([last], lambda _, order: SharedOrder(order=order, path=str(probe), writes=word[::-1]))
+        if answer.error is not None or probe.read_text() != word[::-1]:
+            raise ValueError(
+                f"shared_dir ({folder}) cannot be written from host {last.host} ({answer.error}); {remedy}"
+            )
+    except OSError as error:
+        raise ValueError(f"shared_dir ({folder}) cannot be written here: {error.strerror}; {remedy}") from None
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink(missing_ok=True)
+
+
+def _look(probe: Path, _: NodeLink, order: int) -> SharedOrder:
+    return SharedOrder(order=order, path=str(probe))
 
 
 def variables(own: NodeAddress, given: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -74,6 +74,16 @@ class ReachOrder(Schema):
     """What the listener says, so that nobody else is taken for it."""
 
 
+class SharedOrder(Schema):
+    """Write a word into a folder, or read it there: to see whether the hosts share it."""
+
+    kind: Literal["shared"] = "shared"
+    order: int
+    path: str
+    writes: str | None = None
+    """None: read."""
+
+
 class StageOrder(Schema):
     """Make the folder of a launch ready, and on the host where the ranks meet a store."""
 
@@ -107,7 +117,7 @@ class KillOrder(Schema):
 
 
 AgentMessage = Annotated[
-    Begin | BeatAnswer | PrepareOrder | ListenOrder | ReachOrder | StageOrder | LaunchOrder | KillOrder,
+    Begin | BeatAnswer | PrepareOrder | ListenOrder | ReachOrder | SharedOrder | StageOrder | LaunchOrder | KillOrder,
     Field(discriminator="kind"),
 ]
 

@@ -23,6 +23,7 @@ from shardtune.workers.gang.messages import (
     OrderDone,
     PrepareOrder,
     ReachOrder,
+    SharedOrder,
     StageOrder,
 )
 from shardtune.workers.launchers.base import LaunchFailed, Prepared
@@ -104,6 +105,16 @@ def contents(allowed: Allowed) -> dict[str, str]:
     return scripts | models
 
 
+def _shared(order: SharedOrder) -> OrderDone:
+    path = Path(order.path)
+    try:
+        if order.writes is not None:
+            path.write_text(order.writes)
+        return OrderDone(order=order.order, word=path.read_text()[:100])
+    except OSError as error:
+        return OrderDone(order=order.order, error=error.strerror or str(error))
+
+
 class Node:
     """A host that is ready, obeying one order after the other."""
 
@@ -141,6 +152,8 @@ class Node:
                 self._line.say(addresses.listen(order.order, order.address, order.ports))
             case ReachOrder():
                 self._line.say(addresses.reach(order.order, order.address, order.port, order.word))
+            case SharedOrder():
+                self._line.say(_shared(order))
             case PrepareOrder() | StageOrder() | LaunchOrder():
                 self._line.say(self._try(order))
             case _:

@@ -9,7 +9,16 @@ from shardtune.api_schemas.studies import MOST_PAIRS
 from shardtune.service.cli.commands.tune import TuneOptions
 from shardtune.service.cli.commands.tune import tune as run_tune
 from shardtune.service.cli.errors import InputError
-from shardtune.service.cli.options import AllowModel, AllowScript, AsJson, StateDir, worker_options
+from shardtune.service.cli.options import (
+    AllowModel,
+    AllowScript,
+    AsJson,
+    LauncherName,
+    Nodes,
+    StateDir,
+    launcher_options,
+    worker_options,
+)
 
 app = typer.Typer()
 
@@ -32,11 +41,16 @@ def tune(
     out: Annotated[Path, typer.Option(help="Where the files of the winner are written.")] = Path("best"),
     allow_model: AllowModel = None,
     allow_script: AllowScript = None,
+    launcher: LauncherName = None,
+    nodes: Nodes = None,
 ) -> None:
-    """Find the fastest configuration on this machine, and write it as ready-to-use files."""
+    """Find the fastest configuration on this machine, or over hosts, and write it as ready-to-use files."""
     if memory_gib is not None and memory_gib <= 0:
         raise InputError(f"--memory-gib ({memory_gib}) must be above 0; give the GiB that one rank may take")
     if resume and add_pairs:
         raise InputError("--resume and --add-pairs: give one; --add-pairs is for a study that has ended")
     allowed = worker_options(allow_model, allow_script)
-    run_tune(TuneOptions(study, ranks, max_trials, memory_gib, resume, state_dir, out, as_json, allowed, add_pairs))
+    hosts = launcher_options(launcher, nodes)
+    run_tune(
+        TuneOptions(study, ranks, max_trials, memory_gib, resume, state_dir, out, as_json, allowed, add_pairs, hosts)
+    )

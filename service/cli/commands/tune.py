@@ -43,6 +43,8 @@ class TuneOptions:
     """Options of the worker that allow code of the user's own."""
     add_pairs: int | None = None
     """Of fresh runs, for the newest study that has an answer."""
+    hosts: tuple[str, ...] = ()
+    """Options of the worker that name other hosts; none: this machine."""
 
 
 def say(line: str) -> None:
@@ -64,7 +66,8 @@ def tune(options: TuneOptions) -> None:
         spec = None
     else:
         spec = _read(options)
-        early_checks.check(spec, options.ranks)
+        if not options.hosts:
+            early_checks.check(spec, options.ranks)
     _check_out(options.out)
     with state_directory(options.state_dir) as state_dir, signals_interrupt():
         try:
@@ -83,7 +86,7 @@ def _read(options: TuneOptions) -> StudyRequest:
         )
     values = study_file.read_json_object(options.study)
     if study_file.is_bare_config(values):
-        spec, words = study_file.study_of_config(values, detect_inventory(options.ranks))
+        spec, words = study_file.study_of_config(values, detect_inventory(options.ranks, options.hosts))
         say(words)
     else:
         spec = study_file.study_spec(values, options.study.parent)
@@ -112,10 +115,11 @@ def _run(client: ServiceClient, state_dir: Path, spec: StudyRequest | None, opti
     asked = study.spec if study else spec
     assert asked is not None
     offloads = "zero" in asked.space.backends
-    worker = LocalWorker(client, state_dir, ranks, memory_gib, options.allowed, may_offload=offloads)
+    more = (*options.allowed, *options.hosts)
+    worker = LocalWorker(client, state_dir, ranks, memory_gib, more, may_offload=offloads)
     _only(client, study)
     try:
-        say("starting a worker on this machine")
+        say("starting a worker " + ("over the hosts" if options.hosts else "on this machine"))
         worker.start(say)
         if study is None:
             assert spec is not None

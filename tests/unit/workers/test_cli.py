@@ -69,3 +69,18 @@ def test_the_rates_of_a_machine_are_printed_as_a_table_with_units():
     text = printed.hardware(HardwareReport(cluster=CLUSTER, fingerprint=FINGERPRINT, measured=rates))
     for words in ("200 GFLOP/s", "12.0 GB/s", "10 µs", "all reduce", "1.00 MiB in 2.00 ms"):
         assert words in text
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--nodes", "2"], "nodes (2) must be 1 with --launcher local"),
+        (["--meet-ports", "80-90"], "meet_ports (80-90) must be FIRST-LAST"),
+        (["--launcher", "slurm"], "launcher (slurm) needs a Slurm job"),
+        (["--launcher", "ray"], "nodes (missing) must say how many hosts"),
+    ],
+)
+def test_hosts_that_cannot_be_are_exit_code_2(tmp_path, capsys, monkeypatch, options, says):
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    assert main(["detect", "--work-dir", str(tmp_path), *options]) == 2
+    assert says in capsys.readouterr().err

@@ -2,14 +2,17 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import psutil
 import pytest
 
 from shardtune.api_schemas.leases import TrialTask
+from shardtune.service.cli.parent_death import dies_with_parent
 from shardtune.workers.agent.supervise import RunLimits, supervise
 from shardtune.workers.gang.hosts import GangPlan
 from shardtune.workers.gang.launcher import GangLauncher
@@ -17,7 +20,7 @@ from shardtune.workers.gang.messages import Begin
 from shardtune.workers.launch import Launch
 from shardtune.workers.launchers.processes import kill_marked, marked
 from shardtune.workers.trial_dir import TrialDir
-from tests.support.local_hosts import LocalHosts
+from tests.support.local_hosts import ROOT, LocalHosts
 from tests.support.worker_fakes import make_task
 
 HOSTS = ("n0", "n1")
@@ -36,12 +39,12 @@ def task() -> TrialTask:
 def make(tmp_path: Path, mark: str) -> Iterator[Callable[..., Made]]:
     """Makes a gang whose ranks act as told; on the way out nothing of it lives on any host."""
     made: list[GangLauncher] = []
-    marks = {f"{mark}-{host}" for host in (*HOSTS, "n2")}
+    marks = {f"{mark}-{one}-{host}" for one in (0, 1) for host in (*HOSTS, "n2")}
 
-    def one(*acts: str, hosts: tuple[str, ...] = HOSTS, wait_s: float = 10, **more: object) -> Made:
-        engine = LocalHosts(hosts, tmp_path / "hosts", mark, acts, **more)
+    def one(*acts: str, hosts: tuple[str, ...] = HOSTS, says: Mapping[str, object] = {}, **plan: object) -> Made:
+        engine = LocalHosts(hosts, tmp_path / "hosts", f"{mark}-{len(made)}", acts, says)
         begin = Begin(settings={"ranks": 1, "min_free_gib": 0}, lease_s=LEASE_S)
-        made.append(GangLauncher(engine, GangPlan(2, begin), wait_s))
+        made.append(GangLauncher(engine, GangPlan(2, begin, **plan), wait_s=10))
         return made[-1], engine
 
     yield one
@@ -60,7 +63,7 @@ def run(launcher: GangLauncher, directory: TrialDir, interrupted: Callable[[], s
 
 def alive(mark: str) -> set[int]:
     """Ranks, on any host: processes beyond warm host and its wrapper."""
-    return {pid for host in HOSTS for pid in marked(f"{mark}-{host}")}
+    return {pid for host in HOSTS for pid in marked(f"{mark}-0-{host}")}
 
 
 def node_pids(engine: LocalHosts) -> list[int]:
@@ -119,6 +122,59 @@ def test_a_lost_node_ends_the_ranks_everywhere_before_it_is_told_and_is_replaced
     assert len(engine.pipes) == 3
 
 
+_AGENT = """
+import sys
+from pathlib import Path
+from shardtune.workers.gang.hosts import GangPlan
+from shardtune.workers.gang.launcher import GangLauncher
+from shardtune.workers.gang.messages import Begin
+from shardtune.workers.launch import Launch
+from tests.support.local_hosts import ROOT, LocalHosts
+folder, mark, lease_s, directory = sys.argv[1:]
+engine = LocalHosts(("n0", "n1"), Path(folder), mark, ("busy", "hang"))
+begin = Begin(settings={"ranks": 1, "min_free_gib": 0}, lease_s=float(lease_s))
+launcher = GangLauncher(engine, GangPlan(2, begin), wait_s=30)
+launcher.prepare(lambda: False)
+launcher.launch(Path(directory), Launch.of(2))
+while True:
+    launcher.wait(1)
+"""
+
+
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
+def test_an_agent_that_is_killed_or_stopped_leaves_nothing(directory, tmp_path, mark, sign) -> None:
+    words = [sys.executable, "-c", _AGENT, str(tmp_path / "hosts"), f"{mark}-0", str(LEASE_S), str(directory.path)]
+    agent = subprocess.Popen(dies_with_parent(words), cwd=ROOT)
+    nodes: list[psutil.Process] = []
+    try:
+        # The progress file says that ranks run on the first host; those of the second were started with them.
+        assert until(lambda: directory.progress() is not None, 30)
+        nodes = psutil.Process(agent.pid).children(recursive=True)
+        agent.send_signal(sign)
+        assert until(lambda: not alive(mark), 10 * LEASE_S)
+        assert len(nodes) > 2 and until(lambda: not any(map(lives, nodes)), 10 * LEASE_S)
+    finally:
+        agent.kill()
+        agent.wait()
+
+
+def lives(process: psutil.Process) -> bool:
+    """What a stopped parent has not yet buried does not."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def until(true: Callable[[], bool], limit_s: float) -> bool:
+    ends_s = time.monotonic() + limit_s
+    while not true():
+        if time.monotonic() > ends_s:
+            return False
+        time.sleep(0.05)
+    return True
+
+
 def test_who_is_interrupted_does_not_look_at_lost_hosts(make, directory, mark) -> None:
     launcher, engine = make("busy", "hang")
     launcher.prepare(lambda: False)
@@ -145,6 +201,22 @@ def test_a_spare_host_takes_the_place_of_a_lost_one(make, directory) -> None:
 def test_hosts_that_differ_are_named_with_field_and_both_values(make) -> None:
     launcher, _ = make("complete", says={"n1": {"torch": "2.12.0"}, "n0": {"torch": "2.11.0"}})
     with pytest.raises(ValueError, match=r"n1 differs from n0 in torch \(2\.11\.0 and 2\.12\.0\)"):
+        launcher.prepare(lambda: False)
+
+
+def test_an_interface_that_a_host_lacks_is_named_with_those_it_has(make) -> None:
+    launcher, _ = make("complete", interface="eth77")
+    with pytest.raises(ValueError, match=r"interface \(eth77\) is not up on host n0, which has: .*lo"):
+        launcher.prepare(lambda: False)
+
+
+def test_a_folder_that_all_hosts_see_is_taken_and_one_that_cannot_be_is_refused(make, tmp_path) -> None:
+    launcher, _ = make("complete", shared_dir=tmp_path / "shared")
+    launcher.prepare(lambda: False)
+    assert list((tmp_path / "shared").iterdir()) == []
+    (tmp_path / "file").touch()
+    launcher, _ = make("complete", shared_dir=tmp_path / "file" / "folder")
+    with pytest.raises(ValueError, match=r"shared_dir \(.*folder\) cannot be written here"):
         launcher.prepare(lambda: False)
 
 

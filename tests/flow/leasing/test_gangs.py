@@ -91,10 +91,10 @@ def test_pages_and_list_show_a_gang_s_hosts_and_a_trial_its_ranks_by_host(quick_
     worker, study_id = gang(quick_client), study_over(quick_client, OVER_TWO)
     worker.report(worker.lease(), PROFILE).raise_for_status()
     memory = Memory(peak_allocated_gib=0.5)
-    seen = tuple(NodeConditions(host=f"n{n}", first_rank=2 * n, ranks=2, foreign_cpu_cores=n) for n in (0, 1))
+    seen = tuple(NodeConditions(host=f"n{n}", first_rank=2 * n, ranks=2, cpu_throttled_s=n) for n in (0, 1))
     of_host = [NodeFigures(host=f"n{n}", first_rank=2 * n, ranks=2, step_time_s=1.0, memory=memory) for n in (0, 1)]
     figures = {
-        "conditions": Conditions(nodes=seen, foreign_cpu_cores=1.0),
+        "conditions": Conditions(nodes=seen, cpu_throttled_s=1.0),
         "ranks": tuple(RankFigures(rank=rank, step_time_s=1.0, memory=memory) for rank in range(4)),
         "nodes": tuple(of_host),
     }
@@ -103,7 +103,7 @@ def test_pages_and_list_show_a_gang_s_hosts_and_a_trial_its_ranks_by_host(quick_
     listed = Worker.model_validate(quick_client.get("/v1/workers").json()["workers"][0])
     assert "2 × 2 CPU ranks on n0 (eth0), n1 (eth0)" in _line(listed)
     page = quick_client.get(f"/studies/{study_id}/trials/0").text
-    assert "Host by host" in page and "2 to 3" in page and "1.0 CPU cores busy on n1" in page
+    assert "Host by host" in page and "2 to 3" in page and "held threads back for 1.00 s on n1" in page
     assert page.count("<td>n1</td>") == 3, "each of its ranks, and itself"
 
 

@@ -59,7 +59,7 @@ class Slurm:
             self._munge(host)
         self.start_controller()
         for host in self._nodes:
-            self._slurmd(host)
+            self.start_slurmd(host)
         self.await_idle()
 
     def start_on(self, host: Host) -> None:
@@ -68,7 +68,7 @@ class Slurm:
         if host is self._head:
             self.start_controller()
         else:
-            self._slurmd(host)
+            self.start_slurmd(host)
 
     def start_controller(self) -> None:
         """Start slurmctld, also after it was killed: it knows its jobs from its state."""
@@ -108,7 +108,8 @@ class Slurm:
         host.daemon("munged", ["munged", "--foreground", f"--key-file={self._folder}/munge.key", *places], {})
         _await_socket(host)
 
-    def _slurmd(self, host: Host) -> None:
+    def start_slurmd(self, host: Host) -> None:
+        """Start a host's slurmd; steps that run there go on."""
         host.daemon("slurmd", ["slurmd", "-D", "-N", host.name], self.environment)
 
 

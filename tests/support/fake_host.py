@@ -154,7 +154,7 @@ def main():
         isolation=os.environ.get("SHARDTUNE_ISOLATION"),
     )
     os.set_blocking(0, False)
-    running, directory, pending = {}, None, b""
+    running, directory, store, pending = {}, None, None, b""
     while True:
         try:
             read = os.read(0, 65536)
@@ -168,7 +168,8 @@ def main():
         for line in lines:
             message = json.loads(line)
             if "store" in message:
-                say(event="store", dir=message["store"], port=1)
+                store = message["store"]
+                say(event="store", dir=store, port=1)
             elif "launch" in message and "refuse" in ACTS:
                 say(event="refused", dir=message["launch"], reason="not today")
             elif "launch" in message:
@@ -179,6 +180,8 @@ def main():
             elif "deaf" not in ACTS:
                 for pid in running:
                     os.kill(pid, signal.SIGKILL)
+                if store == message["kill"]:
+                    say(event="closed", dir=store)
         if directory is not None and (directory / "die").exists():
             os._exit(9)
         if directory is not None and time_is_over(directory):

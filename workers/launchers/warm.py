@@ -11,6 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -57,6 +58,7 @@ class WarmLauncher(Unobserved):
         """The trial directory of the launch, or of the store before it."""
         self._ranks = 0
         self._port: int | None = None
+        self._has_store = False
         self._exits: list[RankExit] = []
         self._lost: Lost | None = None
 
@@ -149,7 +151,7 @@ class WarmLauncher(Unobserved):
         self._exits.clear()
         self._lost = None
         self._own = marked(self._mark)
-        self._launched, self._ranks, self._port = str(directory), 0, None
+        self._launched, self._ranks, self._port, self._has_store = str(directory), 0, None, False
 
     def _order(self, message: Mapping[str, Any]) -> None:
         if not self._send(message):
@@ -181,22 +183,29 @@ class WarmLauncher(Unobserved):
         elif event.get("dir") != self._launched:
             return
         elif event.get("event") == "store":
-            self._port = int(event["port"])
+            self._port, self._has_store = int(event["port"]), True
+        elif event.get("event") == "closed":
+            self._has_store = False
         elif event.get("event") == "refused":
             self._ranks = 0
             raise LaunchFailed(f"the warm host refused: {event.get('reason')}")
         elif event.get("event") == "exited":
             self._exits.append(RankExit(int(event["rank"]), int(event["code"])))
 
+    @property
+    def _is_busy(self) -> bool:
+        """Until the host has seen the end of everything it forked, it starts nothing else."""
+        return len(self._exits) < self._ranks or self._has_store
+
     def kill(self) -> None:
         """Have the host end the ranks; end what is left ourselves, with the host if need be."""
         if self._launched is None:
             return
-        if len(self._exits) < self._ranks and self._send({"kill": self._launched}):
+        if self._is_busy and self._send({"kill": self._launched}):
             ends_s = time.monotonic() + self._dying_s
-            while len(self._exits) < self._ranks and self._lost is None and time.monotonic() < ends_s:
+            while self._is_busy and self._lost is None and time.monotonic() < ends_s:
                 self.wait(0.1)
-        obeyed = len(self._exits) == self._ranks and self._lost is None
+        obeyed = not self._is_busy and self._lost is None
         if not obeyed:
             self._end_host()
         survivors = kill_marked(self._mark, self._own if obeyed else (), self._dying_s)
@@ -242,8 +251,5 @@ def _read_events(stdout: IO[bytes], events: "queue.Queue[dict[str, Any] | None]"
 
 
 def _close_quietly(pipe: IO[bytes]) -> None:
-    try:
+    with suppress(OSError):  # bytes the dead host never read
         pipe.close()
-    except OSError:
-        # Bytes the dead host never read.
-        return

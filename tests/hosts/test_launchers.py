@@ -1,0 +1,213 @@
+"""What a launcher promises an attempt, for each with the real daemons of its engine: how runs end, and that nothing is left.
+
+Two hosts with two ranks each, or four ranks here; one gang for all, warm between the runs.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from pydantic import TypeAdapter
+
+from shardtune.api_schemas.leases import RestartTask, TrialTask
+from shardtune.api_schemas.measurements import StepRecord
+from shardtune.api_schemas.restart import RestartPlan
+from tests.lab import needs
+from tests.lab.laboratory import Laboratory, for_this_process
+from tests.lab.session import GangSession
+from tests.support.plain_training import deviation, train
+from tests.support.tiny_trials import LLAMA, tiny_task
+
+pytestmark = [pytest.mark.ranks, pytest.mark.timeout(900)]
+
+FSDP2 = {"kind": "fsdp2", "dp_replicate": 2, "dp_shard": 2}
+ENDLESS = {"parity_steps": 2, "min_windows": 100_000, "max_windows": 100_000}
+
+
+@dataclass
+class Place:
+    """A session, and who else lives where it has its ranks."""
+
+    laboratory: Laboratory | None
+    session: GangSession
+    at_rest: set[int]
+    """Processes while no task runs."""
+
+    def task(self, strategy: dict[str, Any], ranks: int = 4, **changes: Any) -> TrialTask:
+        one = tiny_task(strategy, ranks=ranks, **changes).model_dump(mode="json")
+        hosts = {} if self.laboratory is None else {"nodes": ranks // 2, "gpus_per_node": 2}
+        return TrialTask.model_validate({**one, "cluster": {**one["cluster"], **hosts, "memory_gib": 1}})
+
+    def script(self, act: str) -> TrialTask:
+        task = self.task({"kind": "ddp"}).model_dump(mode="json")
+        return TrialTask.model_validate({**task, "model": {"script": act}})
+
+    def await_ranks(self) -> None:
+        until(lambda: len(living(self.laboratory, self.session) - self.at_rest) >= 4, "four ranks")
+
+    def assert_nothing_is_left(self) -> None:
+        """By the time the result is there, ranks are gone; what cleans up after them may take a moment."""
+        until(lambda: not living(self.laboratory, self.session) - self.at_rest, "nothing is left")
+
+
+def living(laboratory: Laboratory | None, session: GangSession) -> set[int]:
+    if laboratory is not None:
+        return {pid for host in laboratory.nodes for pid in host.living()}
+    return {child.pid for child in psutil.Process(session.process.pid).children(recursive=True)}
+
+
+def until(condition: Any, what: str) -> None:
+    ends_s = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < ends_s, what
+        time.sleep(0.1)
+
+
+@contextmanager
+def opened(engine: str, folder: Path, hosts: int = 2) -> Iterator[tuple[Laboratory | None, GangSession]]:
+    if engine == "local":
+        with closing(GangSession(None, folder, ranks=4)) as session:
+            yield None, session
+        return
+    needs.require(engine)
+    with for_this_process(hosts=hosts, ranks=2, engine=engine) as laboratory:
+        session = GangSession(laboratory, folder, ranks=2)
+        with closing(session):
+            yield laboratory, session
+
+
+@pytest.fixture(scope="module", params=["local", "slurm", "ray"])
+def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with opened(request.param, tmp_path_factory.mktemp(request.param)) as (laboratory, session):
+        session.ready()
+        yield Place(laboratory, session, living(laboratory, session))
+
+
+@pytest.fixture
+def place(shared: Place) -> Iterator[Place]:
+    yield shared
+    shared.assert_nothing_is_left()
+
+
+def test_a_trial_trains_over_all_hosts(place: Place) -> None:
+    answer = place.session.run(place.task(FSDP2))
+    assert answer["kind"] == "Measurement", answer
+    hosts = [node["host"] for node in answer["result"]["conditions"]["nodes"]]
+    assert len(set(hosts)) == (1 if place.laboratory is None else 2)
+    assert len(answer["result"]["ranks"]) == 4
+
+
+def test_a_rank_without_memory_is_told_as_that(place: Place) -> None:
+    answer = place.session.run(place.script("oom"))
+    assert (answer["kind"], answer["result"]["kind"], answer["result"]["rank"]) == ("Failure", "oom", 3)
+
+
+def test_a_crash_comes_with_its_words_and_its_rank(place: Place) -> None:
+    answer = place.session.run(place.script("crash"))
+    assert (answer["result"]["kind"], answer["result"]["rank"]) == ("crash", 3)
+    assert "planted" in answer["result"]["message"] + (answer["log_tail"] or "")
+
+
+def test_ranks_that_do_not_move_are_ended(place: Place) -> None:
+    answer = place.session.run(place.script("hang"), no_progress_s=3)
+    assert answer["result"]["kind"] == "no_progress"
+
+
+def test_a_run_ends_at_its_deadline(place: Place) -> None:
+    answer = place.session.run(place.task({"kind": "ddp"}, **ENDLESS), deadline_s=6)
+    assert answer["result"]["kind"] == "deadline"
+
+
+def test_a_cancelled_run_is_nobody_s_result(place: Place) -> None:
+    place.session.begin(place.task({"kind": "ddp"}, **ENDLESS))
+    place.await_ranks()
+    place.session.cancel()
+    assert place.session.result()["kind"] == "interrupted"
+
+
+def test_a_killed_rank_takes_the_others_along(place: Place) -> None:
+    place.session.begin(place.task({"kind": "ddp"}, **ENDLESS))
+    place.await_ranks()
+    psutil.Process(max(living(place.laboratory, place.session) - place.at_rest)).send_signal(signal.SIGKILL)
+    assert place.session.result()["result"]["kind"] == "rank_lost"
+
+
+def test_a_checkpoint_goes_on_in_new_processes(place: Place) -> None:
+    plan = RestartPlan(fewest_steps=4, most_steps=6, steps_after=4)
+    answer = place.session.run(RestartTask(trial=place.task(FSDP2, parity_steps=4), plan=plan))
+    assert answer["kind"] == "RestartMeasurement", answer
+
+
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "ddp": {"kind": "ddp"},
+    "zero-1": {"kind": "zero", "stage": 1},
+    "zero-2": {"kind": "zero", "stage": 2},
+    "zero-3": {"kind": "zero", "stage": 3},
+    "fsdp1": {"kind": "fsdp1", "dp_shard": 4},
+    "fsdp1 hybrid": {"kind": "fsdp1", "dp_replicate": 2, "dp_shard": 2, "sharding_strategy": "HYBRID_SHARD"},
+    "fsdp2": {"kind": "fsdp2", "dp_shard": 4},
+    "fsdp2 hybrid": FSDP2,
+    "fsdp2 replicated": {"kind": "fsdp2", "dp_replicate": 4, "dp_shard": 1},
+}
+BUCKETS = {"reduce_bucket_size": 50_000, "allgather_bucket_size": 50_000}
+"""DeepSpeed's, cut to the tiny model."""
+BOUND = {"loss": 1e-5, "grad_norm": 1e-4, "parameter_sum": 1e-6, "parameter_square_sum": 1e-6}
+TWO_BLOCKS = {"model": LLAMA | {"num_hidden_layers": 2}, "parity_steps": 4}
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("shared", ["slurm"], indirect=True)
+def test_a_strategy_over_hosts_trains_as_one_process(place: Place, name: str) -> None:
+    strategy = STRATEGIES[name] | (BUCKETS if STRATEGIES[name]["kind"] == "zero" else {})
+    assert_trains_as_one(place, strategy, 4)
+
+
+def assert_trains_as_one(place: Place, strategy: dict[str, Any], ranks: int) -> None:
+    task = place.task(strategy, ranks=ranks, **TWO_BLOCKS)
+    answer = place.session.run(task)
+    assert answer["kind"] == "Measurement", answer
+    found = deviation(TypeAdapter(tuple[StepRecord, ...]).validate_python(answer["result"]["trajectory"]), train(task))
+    assert all(found[what] <= BOUND[what] for what in BOUND), found
+
+
+@pytest.mark.skipif(os.environ.get("SHARDTUNE_TEST_LONG") != "1", reason="eight ranks: `make test-long`")
+def test_hybrid_meshes_over_four_hosts_train_as_one_process(tmp_path: Path) -> None:
+    with opened("slurm", tmp_path, hosts=4) as (laboratory, session):
+        session.ready()
+        place = Place(laboratory, session, living(laboratory, session))
+        for shards in (1, 2, 4, 8):
+            strategy = {"kind": "fsdp2", "dp_replicate": 8 // shards, "dp_shard": shards}
+            assert_trains_as_one(place, strategy, 8)
+        place.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize("engine", ["local", "slurm", "ray"])
+def test_who_is_stopped_while_starting_leaves_nothing(engine: str, tmp_path: Path) -> None:
+    with opened(engine, tmp_path) as (laboratory, session):
+        before = set() if laboratory is None else {pid for host in laboratory.nodes for pid in host.living()}
+        until(lambda: len(living(laboratory, session) - before) > 3, "something starts")
+        for pid in inner(laboratory, session):
+            psutil.Process(pid).send_signal(signal.SIGTERM)
+        session.process.wait(60)
+        if laboratory is not None:
+            until(lambda: not living(laboratory, session) - before, "nothing is left")
+
+
+def inner(laboratory: Laboratory | None, session: GangSession) -> set[int]:
+    """The session's own process, where it runs."""
+    if laboratory is None:
+        return {session.process.pid}
+    return {
+        pid for host in laboratory.hosts for pid in host.find("-m tests.lab.gang_session") if "salloc" not in words(pid)
+    }
+
+
+def words(pid: int) -> str:
+    return " ".join(psutil.Process(pid).cmdline())

@@ -1,0 +1,1 @@
+"""All candidates of a small space measured over a laboratory's hosts, then a study that knows nothing of that."""

@@ -1,0 +1,134 @@
+"""`python -m benchmarks.hosts --launcher slurm|ray --hosts 2 --ranks 2 --inter-mbit 200`: does a study find what fits the network?
+
+Exit code 1 where candidates differ (`spread` of 1.5 and half-widths of 5 % at most) and the study ends with another than the
+exhaustive best, or one within its noise.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from benchmarks.hosts.measured import PLAN, Candidate, exhaust, found_by
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.studies import StudySpec
+from tests.lab.laboratory import Laboratory, for_this_process
+from tests.lab.service import LabService
+from tests.lab.session import GangSession
+from tests.lab.worker import LabWorker
+
+MODEL = {
+    "model_type": "llama",
+    "vocab_size": 2048,
+    "hidden_size": 192,
+    "intermediate_size": 512,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 6,
+    "max_position_embeddings": 128,
+    "tie_word_embeddings": False,
+}
+SPACE: dict[str, Any] = {
+    "backends": ["ddp", "fsdp2"],
+    "knobs": {
+        "micro_batch": 2,
+        "activation_checkpointing": "none",
+        "malloc": "default",
+        "threads": 0,
+        "bucket_cap_mb": 25,
+        "gradient_as_bucket_view": False,
+        "static_graph": False,
+        "blocks_per_unit": 1,
+        "reshard_after_forward": [True, False],
+    },
+}
+"""What the network decides: the backend, the mesh, and whether parameters are gathered again."""
+_STUDY_S = 1200.0
+
+
+def main() -> int:
+    """Measure; the exit code."""
+    options = _options()
+    laboratory = for_this_process(options.hosts, options.ranks, options.inter_mbit, options.launcher)
+    with tempfile.TemporaryDirectory() as folder, laboratory:
+        candidates = _exhausted(laboratory, Path(folder), options)
+        study_best, measured = _studied(laboratory, Path(folder), options)
+    answer = _answer(options, candidates, found_by(study_best, candidates))
+    answer["inter_mbit"]["measured"] = measured and round(measured * 8000)
+    print(json.dumps(answer) if options.json else json.dumps(answer, indent=1))
+    return 0 if _is_well(answer) else 1
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.hosts", description=__doc__)
+    parser.add_argument("--launcher", choices=("slurm", "ray"), required=True)
+    parser.add_argument("--hosts", type=int, default=2)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--inter-mbit", type=int, default=200)
+    parser.add_argument("--json", action="store_true")
+    return parser.parse_args()
+
+
+def _spec(options: argparse.Namespace, cluster: dict[str, Any]) -> dict[str, Any]:
+    batch = 2 * options.hosts * options.ranks
+    return {
+        "model": MODEL,
+        "workload": {"sequence_length": 64, "global_batch": batch, "recipe": "fp32"},
+        "cluster": cluster,
+        "space": SPACE,
+        "budget": {"max_trials": 7, "max_pairs": 7},
+        "restart_check": False,
+    }
+
+
+def _exhausted(laboratory: Laboratory, folder: Path, options: argparse.Namespace) -> list[Candidate]:
+    with closing(GangSession(laboratory, folder, options.ranks)) as session:
+        cluster = session.ready()["cluster"]
+        spec = StudySpec.model_validate(_spec(options, cluster))
+        return exhaust(session, spec, Cluster.model_validate(cluster))
+
+
+def _studied(laboratory: Laboratory, folder: Path, options: argparse.Namespace) -> tuple[dict[str, Any], float | None]:
+    """The configuration that a study of the same space ends with, and the bandwidth that the worker offers, in GB/s."""
+    with LabService(laboratory, folder, MEASURE=PLAN.model_dump_json()) as service:
+        worker = LabWorker(laboratory, service)
+        worker.measure_hardware()
+        worker.start()
+        (one,) = service.await_true(lambda: service.get("/v1/workers")["workers"], _STUDY_S, "the worker registers")
+        study = service.create(_spec(options, one["inventory"]["cluster"]))
+        service.await_true(
+            lambda: service.get(f"/v1/studies/{study}")["state"] != "running", _STUDY_S, "the study ends"
+        )
+        found = service.get(f"/v1/studies/{study}")
+        assert found["state"] == "complete", found
+        worker.end()
+    return found["result"]["best"]["config"], one["inventory"]["fingerprint"]["inter_node_gb_per_s"]
+
+
+def _answer(options: argparse.Namespace, candidates: list[Candidate], study_best: Candidate) -> dict[str, Any]:
+    best = min(candidates, key=lambda one: one.step_time_s)
+    slowest = max(one.step_time_s for one in candidates)
+    within = study_best.step_time_s - study_best.half_width_s <= best.step_time_s + best.half_width_s
+    return {
+        "launcher": options.launcher,
+        "inter_mbit": {"set": options.inter_mbit},
+        "configs": [one.told(best.losses[0]) for one in sorted(candidates, key=lambda one: one.step_time_s)],
+        "spread": round(slowest / best.step_time_s, 2),
+        "exhaustive_best": best.config.describe(),
+        "study_best": study_best.config.describe(),
+        "ratio_to_best": round(study_best.step_time_s / best.step_time_s, 3),
+        "within_noise": within,
+        "half_width": round(max(one.half_width_s / one.step_time_s for one in candidates), 3),
+    }
+
+
+def _is_well(answer: dict[str, Any]) -> bool:
+    decides = answer["spread"] >= 1.5 and answer["half_width"] <= 0.05
+    return bool(answer["within_noise"]) or not decides
+
+
+if __name__ == "__main__":
+    sys.exit(main())

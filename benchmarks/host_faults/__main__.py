@@ -85,9 +85,8 @@ def _spec(scene: Scene) -> dict[str, Any]:
         "model": TINY,
         "workload": {"sequence_length": 32, "global_batch": 8, "recipe": "fp32"},
         "cluster": _await(scene, lambda: _offered(scene), _STUDY_S, "the worker registers"),
-        "budget": {"max_trials": 1, "max_pairs": 7},
+        "budget": {"max_trials": 1, "max_pairs": 7, "restart_check": False, "repeat_disturbed": 0},
         "space": {"backends": ["ddp"], "knobs": {"micro_batch": [1]}},
-        "restart_check": False,
     }
 
 
@@ -158,7 +157,7 @@ def _end_of(scene: Scene, study: str, run: dict[str, Any]) -> str | None:
 def _is_well(one: dict[str, Any], fault: HostFault) -> bool:
     if not one["run_finished"] or one["left"]:
         return False
-    return one["end"] == "complete" if fault.costs_nothing else one["ranks_gone_s"] <= MOST_S
+    return bool(one["end"] == "complete" if fault.costs_nothing else one["ranks_gone_s"] <= MOST_S)
 
 
 def _table(found: list[dict[str, Any]]) -> str:

@@ -1,5 +1,6 @@
 """The exhaustive half: every configuration three times, in an order of its own each time, by one warm gang."""
 
+import math
 import random
 import statistics
 from collections.abc import Sequence
@@ -38,7 +39,7 @@ class Candidate:
 
     @property
     def half_width_s(self) -> float:
-        return _T_975 * statistics.stdev(self.times_s) / len(self.times_s) ** 0.5
+        return _T_975 * statistics.stdev(self.times_s) / math.sqrt(len(self.times_s))
 
     def told(self, reference: float) -> dict[str, Any]:
         """As the benchmark prints it."""

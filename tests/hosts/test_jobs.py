@@ -32,9 +32,8 @@ def spec(cluster: dict[str, Any]) -> dict[str, Any]:
         "model": TINY,
         "workload": {"sequence_length": 32, "global_batch": 8, "recipe": "fp32"},
         "cluster": cluster,
-        "budget": {"max_trials": 1, "max_pairs": 7},
+        "budget": {"max_trials": 1, "max_pairs": 7, "restart_check": False, "repeat_disturbed": 0},
         "space": {"backends": ["ddp"], "knobs": {"micro_batch": [1]}},
-        "restart_check": False,
     }
 
 
@@ -49,6 +48,7 @@ def test_a_requeued_job_goes_on_under_its_name(laboratory: Laboratory, tmp_path:
         service.await_true(lambda: any(_is_measuring(run) for run in service.runs(study)), 300, "a trial trains")
         laboratory.run(HEAD, ["scontrol", "requeue", worker.job])
         service.await_true(lambda: _ends(service, study)[0] is not None, 60, "the run is handed back")
+        service.await_true(lambda: laboratory.run(HEAD, ["squeue", "-h", "-o", "%t"]).split() == ["PD"], 60, "it waits")
         # Slurm holds a requeued job for two minutes, until its credentials have expired.
         laboratory.run(HEAD, ["scontrol", "update", f"JobId={worker.job}", "StartTime=now"])
         service.await_true(lambda: service.get(f"/v1/studies/{study}")["state"] == "complete", 300, "the study ends")

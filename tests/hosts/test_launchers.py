@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,23 +71,22 @@ def until(condition: Any, what: str) -> None:
 
 
 @contextmanager
-def opened(engine: str, folder: Path, hosts: int = 2) -> Iterator[tuple[Laboratory | None, GangSession]]:
-    if engine == "local":
-        with closing(GangSession(None, folder, ranks=4)) as session:
-            yield None, session
-        return
-    needs.require(engine)
-    with for_this_process(hosts=hosts, ranks=2, engine=engine) as laboratory:
-        session = GangSession(laboratory, folder, ranks=2)
-        with closing(session):
-            yield laboratory, session
+def opened(engine: str, folder: Path, hosts: int = 2) -> Iterator[Place]:
+    """A session in a laboratory of its own, or here."""
+    needs.require("none" if engine == "local" else engine)
+    with ExitStack() as stack:
+        laboratory = None if engine == "local" else stack.enter_context(for_this_process(hosts, 2, engine=engine))
+        place = Place(laboratory, GangSession(laboratory, folder, ranks=4 if laboratory is None else 2), set())
+        stack.callback(lambda: place.session.close())
+        place.session.ready()
+        place.at_rest = living(laboratory, place.session)
+        yield place
 
 
 @pytest.fixture(scope="module", params=["local", "slurm", "ray"])
 def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    with opened(request.param, tmp_path_factory.mktemp(request.param)) as (laboratory, session):
-        session.ready()
-        yield Place(laboratory, session, living(laboratory, session))
+    with opened(request.param, tmp_path_factory.mktemp(request.param)) as place:
+        yield place
 
 
 @pytest.fixture
@@ -121,7 +120,7 @@ def test_ranks_that_do_not_move_are_ended(place: Place) -> None:
 
 
 def test_a_run_ends_at_its_deadline(place: Place) -> None:
-    answer = place.session.run(place.task({"kind": "ddp"}, **ENDLESS), deadline_s=6)
+    answer = place.session.run(place.script("hang"), deadline_s=3)
     assert answer["result"]["kind"] == "deadline"
 
 
@@ -179,35 +178,29 @@ def assert_trains_as_one(place: Place, strategy: dict[str, Any], ranks: int) -> 
 
 @pytest.mark.skipif(os.environ.get("SHARDTUNE_TEST_LONG") != "1", reason="eight ranks: `make test-long`")
 def test_hybrid_meshes_over_four_hosts_train_as_one_process(tmp_path: Path) -> None:
-    with opened("slurm", tmp_path, hosts=4) as (laboratory, session):
-        session.ready()
-        place = Place(laboratory, session, living(laboratory, session))
+    with opened("slurm", tmp_path, hosts=4) as place:
         for shards in (1, 2, 4, 8):
             strategy = {"kind": "fsdp2", "dp_replicate": 8 // shards, "dp_shard": shards}
             assert_trains_as_one(place, strategy, 8)
         place.assert_nothing_is_left()
 
 
-@pytest.mark.parametrize("engine", ["local", "slurm", "ray"])
-def test_who_is_stopped_while_starting_leaves_nothing(engine: str, tmp_path: Path) -> None:
-    with opened(engine, tmp_path) as (laboratory, session):
-        before = set() if laboratory is None else {pid for host in laboratory.nodes for pid in host.living()}
-        until(lambda: len(living(laboratory, session) - before) > 3, "something starts")
-        for pid in inner(laboratory, session):
-            psutil.Process(pid).send_signal(signal.SIGTERM)
-        session.process.wait(60)
-        if laboratory is not None:
-            until(lambda: not living(laboratory, session) - before, "nothing is left")
+def test_who_is_stopped_while_starting_leaves_nothing(shared: Place, tmp_path: Path) -> None:
+    """The last one: it ends the gang of the others."""
+    shared.session.close()
+    without = set() if shared.laboratory is None else living(shared.laboratory, shared.session)
+    shared.session = GangSession(shared.laboratory, tmp_path, ranks=2)
+    until(lambda: len(living(shared.laboratory, shared.session) - without) > 3, "something starts")
+    for pid in own_processes(shared):
+        psutil.Process(pid).send_signal(signal.SIGTERM)
+    shared.session.process.wait(60)
+    if shared.laboratory is not None:
+        until(lambda: not living(shared.laboratory, shared.session) - without, "nothing is left")
 
 
-def inner(laboratory: Laboratory | None, session: GangSession) -> set[int]:
-    """The session's own process, where it runs."""
-    if laboratory is None:
-        return {session.process.pid}
-    return {
-        pid for host in laboratory.hosts for pid in host.find("-m tests.lab.gang_session") if "salloc" not in words(pid)
-    }
-
-
-def words(pid: int) -> str:
-    return " ".join(psutil.Process(pid).cmdline())
+def own_processes(place: Place) -> set[int]:
+    """The session's own, where it runs."""
+    if place.laboratory is None:
+        return {place.session.process.pid}
+    found = {pid for host in place.laboratory.hosts for pid in host.find("-m tests.lab.gang_session")}
+    return {pid for pid in found if "python" in psutil.Process(pid).name()}

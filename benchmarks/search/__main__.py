@@ -1,6 +1,7 @@
 """How many trials each sampler needs on tables of measured configurations.
 
-python -m benchmarks.search --table FOLDER … [--seeds 50] [--sampler NAME …] [--json]
+python -m benchmarks.search --table FOLDER … [--seeds 50] [--sampler NAME …] [--after FOLDER] [--curves FOLDER]
+    [--json]
 python -m benchmarks.search --record FOLDER --study FILE [--configurations 120] [--rounds 2] [--minutes 60]
 
 docs/measurements/search.md has the figures and says what a table holds.
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.search import samplers, scores
+from benchmarks.search import curves, samplers, scores
 from benchmarks.search.record import Recording, record
 from benchmarks.search.replay import replay
 from benchmarks.search.table import Table, names_are_unique, read
@@ -75,6 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--table", type=Path, action="extend", nargs="+", default=[], help="folders of tables")
     parser.add_argument("--seeds", type=int, default=50)
     parser.add_argument("--sampler", action="extend", nargs="+", default=[], help="default: all that are installed")
+    parser.add_argument("--after", type=Path, help="a table searched before on the same machine: adds guided_after")
+    parser.add_argument("--curves", type=Path, help="a folder for the curves as SVG, one file for each table")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--record", type=Path, help="measure a table here, or go on with it")
     parser.add_argument("--study", type=Path, help="of --record: the study file")
@@ -107,8 +110,13 @@ def print_report(options: argparse.Namespace) -> None:
         raise InputError(f"--seeds ({options.seeds}) must be at least 1; 50 tell samplers apart")
     chosen = samplers.chosen(options.sampler)
     tables = [read(folder) for folder in options.table]
-    names_are_unique(tables)
+    earlier = None if options.after is None else read(options.after)
+    names_are_unique([*tables, *([] if earlier is None else [earlier])])
+    if earlier is not None:
+        chosen["guided_after"] = samplers.Entry(samplers.Guided(after=earlier))
     result = report(tables, chosen, options.seeds)
+    if options.curves is not None:
+        curves.write(result, options.curves)
     print(json.dumps(result) if options.json else "\n".join(lines(result)))
 
 

@@ -42,6 +42,7 @@ class Replay:
     gpu_seconds: list[float] = field(default_factory=list)
     infeasible: int = 0
     ask_s: list[float] = field(default_factory=list)
+    history: list[Observation] = field(default_factory=list)
 
     @property
     def trials_to_goal(self) -> int | None:
@@ -57,7 +58,8 @@ class Replay:
 
 def replay(table: Table, ask: Ask, seed: int, most: int) -> Replay:
     """Search until the goal is reached and the curve is long enough, or nothing is left."""
-    made, history = Replay(), list[Observation]()
+    made = Replay()
+    history = made.history
     rejected: set[str] = set()
     while len(history) < most and (made.trials_to_goal is None or len(history) < CURVE_TRIALS):
         view = _view(table, history, rejected)
@@ -94,6 +96,11 @@ def _view(table: Table, history: Sequence[Observation], rejected: set[str]) -> V
 
 def _learnt(table: Table, history: Sequence[Observation]) -> Calibrations:
     """Nothing but what this search has measured: no table teaches about itself or another."""
+    return learning.learn(compared(table, history))
+
+
+def compared(table: Table, history: Sequence[Observation]) -> list[learning.ComparedRun]:
+    """What a search has measured, beside what is predicted for it."""
     measured = [(obs.config, obs.measurement) for obs in history if obs.measurement is not None]
     group = MeasuredTrials(
         table.shape,
@@ -102,8 +109,9 @@ def _learnt(table: Table, history: Sequence[Observation]) -> Calibrations:
         [config for config, _ in measured],
         [measurement for _, measurement in measured],
         table.hardware.measured,
+        table.name,
     )
-    return learning.learn(learning.compare(group) if measured else [])
+    return learning.compare(group) if measured else []
 
 
 def _observed(table: Table, config: TrialConfig, run: Run, number: int) -> Observation:

@@ -10,12 +10,13 @@ from typing import Literal
 import numpy as np
 
 from benchmarks.search.deepspeed_tuners import TUNERS, DeepSpeedAsk
-from benchmarks.search.replay import Ask, View
+from benchmarks.search.replay import Ask, View, compared, replay
 from benchmarks.search.table import Table
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.service.cli.errors import InputError
 from shardtune.tuner.prediction import learning
 from shardtune.tuner.prediction.calibration import CPU_PART_SIGMA, PART_SIGMA, PARTS, UNCALIBRATED, fit_speed
+from shardtune.tuner.prediction.learning import ComparedRun
 from shardtune.tuner.search.guided.pool import Pool, PredictionBasis
 from shardtune.tuner.search.guided.sampler import GuidedSampler, Knowledge
 from shardtune.tuner.search.samplers import optuna_samplers
@@ -23,6 +24,8 @@ from shardtune.tuner.search.samplers.draw import Sampler
 from shardtune.tuner.search.suggest import next_config
 
 Predictions = Literal["made", "shuffled", "reversed"]
+EARLIER_TRIALS = 8
+"""Of the search on a table that was searched before."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,9 @@ def _random(table: Table, seed: int) -> Ask:
 class Guided:
     """Ours. One pool serves all seeds of a table, as it serves all asks of a study."""
 
-    def __init__(self, predictions: Predictions = "made") -> None:
-        self._predictions = predictions
+    def __init__(self, predictions: Predictions = "made", after: Table | None = None) -> None:
+        """`after`: this table was searched on the same machine before, and what was measured there is known."""
+        self._predictions, self._after = predictions, after
         self._pools: dict[str, Pool] = {}
 
     def __call__(self, table: Table, seed: int) -> Ask:
@@ -72,18 +76,27 @@ class Guided:
         if pool is None:
             pool = self._pools[table.name] = Pool(table.space, basis, table.space.measured)
             _disturb(pool, self._predictions)
-        return partial(self._ask, table, seed, pool)
+        return partial(self._ask, table, seed, pool, self._before(seed))
 
-    def _ask(self, table: Table, seed: int, pool: Pool, view: View) -> TrialConfig | None:
+    def _before(self, seed: int) -> list[ComparedRun]:
+        if self._after is None:
+            return []
+        earlier = replay(self._after, Guided()(self._after, seed), seed, EARLIER_TRIALS)
+        return compared(self._after, earlier.history)[::-1]
+
+    def _ask(self, table: Table, seed: int, pool: Pool, related: list[ComparedRun], view: View) -> TrialConfig | None:
         measured = [(obs.config, obs.measurement) for obs in view.history if obs.measurement is not None]
         speed = UNCALIBRATED
-        if measured:
+        if measured or related:
             # Fitted on the pool's own predictions, which may have been shuffled.
             rows = pool.parts[pool.rows([config for config, _ in measured])]
             parts = [dict(zip(PARTS, map(float, row), strict=True)) for row in rows]
             sigma = CPU_PART_SIGMA if table.cluster.device == "cpu" else PART_SIGMA
-            speed = fit_speed(parts, [measurement.step_time_s for _, measurement in measured], sigma)
-        known = Knowledge(table.limit_gib, speed, learning.memory_of(view.known, table.shape))
+            seconds = [measurement.step_time_s for _, measurement in measured]
+            elsewhere = [run for run in related if run.parts is not None]
+            parts += [dict(run.parts or {}) for run in elsewhere]
+            speed = fit_speed(parts, [*seconds, *(run.seconds for run in elsewhere)], sigma)
+        known = Knowledge(table.limit_gib, speed, learning.memory_of(view.known, table.shape), related)
         return _proposed(view, table, seed, GuidedSampler(pool, known))
 
 

@@ -153,7 +153,11 @@ def _look(context: Context, found: OpenStudy, is_first: bool) -> StudySnapshot |
         # Only a search asks the predictor.
         learnt = calibrations.of(context.planner_cache, session, study.fingerprint_key, study.project_id)
         return replace(
-            seen, calibrations=learnt.calibrations, hardware=learnt.hardware, cores=_cores(context, session, study)
+            seen,
+            calibrations=learnt.calibrations,
+            hardware=learnt.hardware,
+            related=tuple(run for run in learnt.runs if run.study != study.id),
+            cores=_cores(context, session, study),
         )
 
 

@@ -33,6 +33,8 @@ class Experience:
 
     calibrations: Calibrations = NOTHING_LEARNT
     hardware: MeasuredHardware | None = None
+    runs: tuple[ComparedRun, ...] = ()
+    """Of all its studies, beside what was predicted for them."""
 
 
 def of(planner_cache: PlannerCache, session: Session, fingerprint_key: str | None, project_id: str) -> Experience:
@@ -50,7 +52,8 @@ def of(planner_cache: PlannerCache, session: Session, fingerprint_key: str | Non
         return _compared(session, project_id, hardware, new)
 
     name = f"{fingerprint_key} {project_id} {hardware.content_key() if hardware else ''}"
-    return Experience(planner_cache.calibrations(name, run_ids, compare), hardware)
+    learnt = planner_cache.learnt(name, run_ids, compare)
+    return Experience(learnt.calibrations, hardware, learnt.known)
 
 
 def _is_repetition(study: StudyRow) -> bool:
@@ -85,6 +88,7 @@ def _compared(
             configs=[config for _, config, _ in measured],
             measurements=[measurement for _, _, measurement in measured],
             hardware=hardware,
+            study=study_id,
         )
         found |= zip((run_id for run_id, _, _ in measured), learning.compare(group), strict=True)
     return found

@@ -36,13 +36,18 @@ _MOST_IDLE = 1024
 
 
 @dataclass(frozen=True)
-class _Learnt:
+class Learnt:
     """From runs on one fingerprint."""
 
     run_ids: Sequence[str]
     runs: Mapping[str, ComparedRun | None]
     """None: it teaches nothing."""
     calibrations: Calibrations
+
+    @property
+    def known(self) -> tuple[ComparedRun, ...]:
+        """Those that teach something, the newest first."""
+        return tuple(run for run in self.runs.values() if run is not None)
 
 
 class PlannerCache:
@@ -57,7 +62,7 @@ class PlannerCache:
         self._specs: dict[str, StudySpec] = {}
         self._idle: dict[str, tuple[int, float]] = {}
         self._cores: dict[str, int] = {}
-        self._learnt: dict[str, _Learnt] = {}
+        self._learnt: dict[str, Learnt] = {}
         self._snapshots: dict[str, StudySnapshot] = {}
 
     @contextmanager
@@ -135,9 +140,9 @@ class PlannerCache:
                 self._snapshots.pop(next(iter(self._snapshots)))
             self._snapshots[seen.study_id] = seen
 
-    def calibrations(
+    def learnt(
         self, name: str, run_ids: Sequence[str], compare: Callable[[Sequence[str]], Mapping[str, ComparedRun]]
-    ) -> Calibrations:
+    ) -> Learnt:
         """Learnt from these runs, of which only those are compared that were not yet. `name` tells what they share."""
         known = self._learnt.get(name)
         if known is None or known.run_ids != run_ids:
@@ -145,9 +150,9 @@ class PlannerCache:
             unknown = [run_id for run_id in run_ids if run_id not in before]
             new = compare(unknown) if unknown else {}
             runs = {run_id: before[run_id] if run_id in before else new.get(run_id) for run_id in run_ids}
-            known = _Learnt(run_ids, runs, learn(run for run in runs.values() if run is not None))
+            known = Learnt(run_ids, runs, learn(run for run in runs.values() if run is not None))
             self._keep(self._learnt, name, known, _MOST_SPACES)
-        return known.calibrations
+        return known
 
     def _keep(self, kept: dict[str, Kept], name: str, value: Kept, most: int) -> None:
         """In the place of the oldest, where there are as many as may be."""

@@ -32,7 +32,9 @@ def of(seen: StudySnapshot, space: Space, shape: ModelShape | None, planner_cach
     basis = PredictionBasis(shape, spec.workload, seen.cluster, seen.hardware)
     measured = "" if seen.hardware is None else seen.hardware.content_key()
     limit = available_gib(seen.cluster, spec.objective)
-    learnt = Knowledge(limit, known.speed, learning.memory_of(known, shape))
+    earlier = None if seen.warm is None else seen.warm.study_id
+    related = tuple(run for run in seen.related if run.study != earlier)
+    learnt = Knowledge(limit, known.speed, learning.memory_of(known, shape), related)
 
     def guided(view: SearchView) -> Iterator[Draw | None]:
         # The pool takes a second to make, which seeds do not need.

@@ -17,6 +17,7 @@ from shardtune.db.queries import leases, studies, trials
 from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow
 from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction.calibration import NOTHING_LEARNT, Calibrations
+from shardtune.tuner.prediction.learning import ComparedRun
 from shardtune.tuner.search.warm_start import WarmStart
 from shardtune.tuner.verdict.promotion import FreshRun
 from shardtune.tuner.verdict.restart import RestartRun
@@ -50,6 +51,8 @@ class StudySnapshot:
     """What its fingerprint's runs have taught; the priors where nothing is asked."""
     hardware: MeasuredHardware | None = None
     """What a worker of that fingerprint has measured."""
+    related: tuple[ComparedRun, ...] = ()
+    """Runs of other studies on that fingerprint."""
     cores: int | None = None
     """Of the machine under that fingerprint; None where nothing is asked."""
     system_study: SystemStudy | None = None

@@ -5,6 +5,7 @@ import itertools
 import json
 import shutil
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -49,6 +50,22 @@ def test_a_replay_prints_what_each_sampler_needed(capsys):
     }
     assert guided["gpu_seconds_to_3pct"]["median"] > 0 and 0 <= guided["infeasible_share"] <= 1 and guided["ask_ms"] > 0
     assert guided["area_of_regret_20"] < made["samplers"]["random"]["area_of_regret_20"]
+
+
+def test_curves_are_drawn_for_each_table(tmp_path, capsys):
+    assert main(["--table", str(TABLE), "--seeds", "1", "--sampler", "guided", "--curves", str(tmp_path)]) == 0
+    drawn = ElementTree.fromstring((tmp_path / "search-llama-2-ranks.svg").read_text())
+    lines = drawn.findall("{http://www.w3.org/2000/svg}polyline")
+    assert len(lines) == 2 and all(len(line.attrib["points"].split()) == 20 for line in lines)
+
+
+def test_a_study_after_another_begins_with_what_that_one_has_shown(table, capsys):
+    """The same table under another name, as a neighbour that behaves alike: at most half of the trials of a cold search."""
+    arguments = ["--table", str(TABLE), "--after", str(table), "--seeds", "3", "--sampler", "guided", "--json"]
+    assert main(arguments) == 0
+    samplers = json.loads(capsys.readouterr().out)["tables"][0]["samplers"]
+    cold, warm = (samplers[name]["trials_to_3pct"]["median"] for name in ("guided", "guided_after"))
+    assert warm <= cold / 2
 
 
 @pytest.mark.parametrize("name", ["study.json", "profile.json", "hardware.json", "runs.csv"])

@@ -43,6 +43,7 @@ class MeasuredTrials:
     configs: Sequence[TrialConfig]
     measurements: Sequence[Measurement]
     hardware: MeasuredHardware | None = None
+    study: str = ""
 
 
 def memory_of(known: Calibrations, shape: ModelShape | None) -> MemoryCalibration:
@@ -56,6 +57,8 @@ def memory_of(known: Calibrations, shape: ModelShape | None) -> MemoryCalibratio
 class ComparedRun:
     """One run's measurement beside what was predicted for it."""
 
+    study: str
+    config: TrialConfig
     on_cpu: bool
     peak_gib: tuple[float, float] | None
     """Predicted and used."""
@@ -74,6 +77,8 @@ def compare(group: MeasuredTrials) -> list[ComparedRun]:
         used, speed = peak_gib(measurement.memory), measurement.tokens_per_s_per_gpu
         found.append(
             ComparedRun(
+                study=group.study,
+                config=group.configs[index],
                 on_cpu=group.cluster.device == "cpu",
                 peak_gib=(float(_comparable(result, measurement.memory)[index]) / GIB, used) if used else None,
                 parts={name: float(np.ravel(result.step.parts[name])[index]) for name in PARTS}

@@ -16,17 +16,19 @@ from shardtune.tuner.search.guided.encoding import Array, Rows
 from shardtune.tuner.search.guided.pool import Pool
 from shardtune.tuner.search.guided.residual import Posterior, matern
 
-FAILURE_COST = 0.1
+FAILURE_COST = 0.5
 """Expected gain, as a logarithm of speed, that must stand against certain failure."""
 _LENGTH, _LIKE = 1.5, 0.5
 _MEMORY_NOISE = 0.01
 """Between runs of one configuration (docs/measurements/predictor.md)."""
 _LEAST_SIGMA = 0.03
-_SIGMAS = (1.0, 0.5, 0.25)
-"""Of the calibration's, by what the study has measured: a model's peaks may be known better than those of all."""
+_SIGMAS = (1.0, 0.3, 0.1)
+"""Of the calibration's, weighed by what the study has measured: most peaks are known much better than the worst."""
 _STARTUP_S, _STEPS = 5.0, 20.0
 """Of a trial, before one has been measured."""
-_MOST_FINISHED = 200
+_MOST_FINISHED = 120
+_CERTAIN = 6.0
+"""Deviations from the limit beyond which no peak that was measured changes whether a candidate fits."""
 _erf = np.vectorize(math.erf, otypes=[float])
 
 
@@ -83,21 +85,29 @@ def infeasible_probability(
 def _too_large(
     pool: Pool, rows: Rows, finished: Sequence[Observation], at: Sequence[int], known: MemoryCalibration, limit: float
 ) -> Array:
-    """By the predicted peak, corrected by the peaks of what ran."""
+    """By the predicted peak, corrected by the peaks of what ran, on average over how exact the predictor may be."""
     sigma = max(known.sigma, _LEAST_SIGMA)
-    expected, variance = np.log(pool.peak_gib[rows] * known.factor), np.full(len(rows), sigma**2)
+    over = np.log(pool.peak_gib[rows] * known.factor / limit)
+    close = np.flatnonzero(np.abs(over) < _CERTAIN * sigma)
+    found = (over > 0.0).astype(float)
+    if not len(close):
+        return found
     seen = [(row, peak) for row, obs in zip(at, finished, strict=True) if (peak := _peak(obs))]
-    if seen:
-        where = np.array([row for row, _ in seen])
-        error = np.log([peak for _, peak in seen]) - np.log(pool.peak_gib[where] * known.factor)
-        likeness = _memory_likeness(pool.knobs[where], pool.knobs[where])
-        sigma = max(_SIGMAS, key=lambda share: _evidence(likeness, error, share * sigma)) * sigma
-        variance = np.full(len(rows), sigma**2)
-        own, across = sigma**2 * likeness, sigma**2 * _memory_likeness(pool.knobs[rows], pool.knobs[where])
-        gain = np.linalg.solve(own + _MEMORY_NOISE**2 * np.eye(len(where)), across.T).T
-        expected, variance = expected + gain @ error, variance - (gain * across).sum(axis=1)
-    deviation = np.sqrt(np.maximum(variance, 0.0) + _MEMORY_NOISE**2)
-    return normal_cdf((expected - math.log(limit)) / deviation)
+    where = np.array([row for row, _ in seen], dtype=np.intp)
+    error = np.log([peak for _, peak in seen]) - np.log(pool.peak_gib[where] * known.factor)
+    likeness = _memory_likeness(pool.knobs[where], pool.knobs[where])
+    across = _memory_likeness(pool.knobs[rows[close]], pool.knobs[where])
+    chances, evidence = [], []
+    for scale in (share * sigma for share in _SIGMAS):
+        known_by = np.linalg.inv(likeness + (_MEMORY_NOISE / scale) ** 2 * np.eye(len(where)))
+        gain = across @ known_by
+        variance = scale**2 * (1.0 - (gain * across).sum(axis=1))
+        deviation = np.sqrt(np.maximum(variance, 0.0) + _MEMORY_NOISE**2)
+        chances.append(normal_cdf((over[close] + gain @ error) / deviation))
+        evidence.append(_evidence(likeness, error, scale))
+    weights = np.exp(np.array(evidence) - max(evidence))
+    found[close] = weights @ np.array(chances) / weights.sum()
+    return found
 
 
 def _evidence(likeness: Array, error: Array, sigma: float) -> float:

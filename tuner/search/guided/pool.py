@@ -18,7 +18,7 @@ from shardtune.tuner.prediction.calibration import PARTS
 from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import evaluate
 from shardtune.tuner.prediction.model_shape import ModelShape
-from shardtune.tuner.search.guided.encoding import KnobEncoder
+from shardtune.tuner.search.guided.encoding import Array, KnobEncoder, Rows
 from shardtune.tuner.search.space import Space
 from shardtune.tuner.search.space.flat import flatten, unflatten
 from shardtune.tuner.search.space.legal_values import Flat
@@ -48,6 +48,7 @@ class Pool:
     def __init__(self, space: Space, basis: PredictionBasis, configs: Iterable[TrialConfig] | None = None) -> None:
         self.space, self.basis = space, basis
         self._rows: dict[str, int] = {}
+        self._near: dict[int, list[int]] = {}
         self._tables: list[tuple[tuple[str, ...], tuple[KnobValue, ...]]] = []
         self.is_whole = configs is not None or space.size(ENUMERATED + 1) <= ENUMERATED
         if configs is None:
@@ -55,6 +56,7 @@ class Pool:
         first = list(configs)
         self._encoder = KnobEncoder([flatten(config) for config in first])
         self.common, self.knobs = self._encoder.encode([])
+        self.kinds, self._kinds = np.zeros(0, dtype=np.intp), dict[tuple[KnobValue | None, ...], int]()
         self.parts = np.zeros((0, len(PARTS)))
         self.peak_gib, self.least_gib, self.host_gib = np.zeros(0), np.zeros(0), np.zeros(0)
         for start in range(0, len(first), _CHUNK):
@@ -93,14 +95,27 @@ class Pool:
             self._add([self.space.canonical(config) for config in new.values()], list(new))
         return [self._rows[key] for key in keys]
 
+    def near(self, row: int) -> list[int]:
+        """Rows of the configurations that differ in one answer; the same centres are asked about again and again."""
+        found = self._near.get(row)
+        if found is None:
+            found = self._near[row] = self.rows(list(neighbours(self.space, self.config(row))))
+        return found
+
+    def place(self, configs: Sequence[TrialConfig]) -> tuple[Array, Array, Rows]:
+        """Knobs that every backend has, all knobs, and kinds, of configurations that need not be of this space."""
+        tables = [flatten(config) for config in configs]
+        kinds = [self._kinds.setdefault((table["backend"], table.get("stage")), len(self._kinds)) for table in tables]
+        return (*self._encoder.encode(tables), np.array(kinds, dtype=np.intp))
+
     def _add(self, configs: Sequence[TrialConfig], keys: Sequence[str] | None = None) -> None:
         basis = self.basis
         for config, key in zip(configs, keys or [config.content_key() for config in configs], strict=True):
             self._rows[key] = len(self._tables)
             table = flatten(config)
             self._tables.append((tuple(table), tuple(table.values())))
-        tables = [flatten(config) for config in configs]
-        common, knobs = self._encoder.encode(tables)
+        common, knobs, kinds = self.place(configs)
+        self.kinds = np.append(self.kinds, kinds)
         workload, cluster = basis.workload, basis.cluster
         candidates = from_configs(configs, workload.sequence_length, cluster.world_size, workload.global_batch)
         result = evaluate(basis.shape, candidates, workload, cluster, unknown_speed=True, measured=basis.hardware)

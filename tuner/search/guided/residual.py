@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from shardtune.tuner.search.guided.encoding import Array
+from shardtune.tuner.search.guided.encoding import Array, Rows
 
 _TRUST = ((1.0, 0.0), (0.5, -1.5), (0.0, -3.0))
 """Scale of the prediction, and the logarithm of how likely it is before anything was measured."""
@@ -18,10 +18,12 @@ _AMPLITUDE = ((0.05, -0.5), (0.15, 0.0), (0.4, -0.5), (0.8, -1.5))
 """Of g: standard deviation of log time that knobs make and the prediction does not see."""
 _LENGTH = ((0.7, 0.0), (1.5, 0.0), (3.0, 0.0))
 """Of g, where 1 is from a knob's smallest value to its largest."""
-NOISE = ((0.01, 0.0), (0.03, 0.0), (0.08, -1.0))
-"""Between runs of one configuration."""
-_LEVEL, _PARTS = 0.5, 0.15
-"""Standard deviations of b and of the logarithm of a part's rate."""
+NOISE = ((0.01, 0.0), (0.03, 0.0), (0.08, -0.5), (0.18, -1.0))
+"""Between runs of one configuration: 0.12 to 0.22 on shared cores (docs/measurements/search.md)."""
+_LEVEL, _KIND, _PARTS = 0.5, 0.2, 0.15
+"""Standard deviations of b, of what is peculiar to a backend and its placement of states, and of a part's rate."""
+_ACROSS = 0.8
+"""Correlation of what the prediction misses in two studies on one machine."""
 _MOST_FITTED = 60
 _MOST_LEVERAGE = 0.9
 _MODELS = 3
@@ -34,13 +36,17 @@ class Inputs:
 
     common: Array
     knobs: Array
+    kinds: Rows
+    """Equal for rows of one backend and placement of states."""
+    studies: Rows
+    """0 for this study, another number for each of the others."""
     shares: Array
     predicted: Array
 
     def newest(self, count: int) -> "Inputs":
         """The last so many."""
         index = slice(len(self.predicted) - count, None)
-        return Inputs(self.common[index], self.knobs[index], self.shares[index], self.predicted[index])
+        return Inputs(**{name: values[index] for name, values in vars(self).items()})
 
 
 @dataclass(frozen=True)
@@ -68,9 +74,16 @@ class Residual:
         """`measured`: logarithms; `extra_noise`: standard deviations on top; `unseen`: what would have been predicted
         for each row had it not been there to calibrate on, by which the prediction is judged."""
         self._rows, self._extra = rows, extra_noise**2
-        self._unseen = rows.predicted if unseen is None else unseen
-        self._centre = (float(np.mean(measured)), float(np.mean(rows.predicted)))
-        self._measured = measured - self._centre[0]
+        self._measured = _centred(measured, rows.studies)
+        self._predicted = _centred(rows.predicted, rows.studies)
+        self._unseen = self._predicted if unseen is None else _centred(unseen, rows.studies)
+        own = rows.studies == 0
+        # Before a trial of its own a study is at the level that the others have: above or below what was predicted.
+        self._centre = (
+            (float(measured[own].mean()), float(rows.predicted[own].mean()))
+            if own.any()
+            else (float((measured - rows.predicted).mean()), 0.0)
+        )
         self._models = self._weigh()
 
     @property
@@ -80,15 +93,13 @@ class Residual:
 
     def mean(self, rows: Inputs) -> Array:
         """Expected log time."""
-        return np.asarray(
-            sum(weight * self._mean(model, rows, self._across(model, rows)) for weight, model in self._models)
-        )
+        across = self._across(rows)
+        return np.asarray(sum(weight * self._mean(model, rows, across[model]) for weight, model in self._models))
 
     def at(self, rows: Inputs, pending: Inputs) -> Posterior:
         """Distributions of log time; what runs now counts as measured at its mean, so it narrows them and moves nothing."""
         means, variances = [], []
-        for _, model in self._models:
-            across = self._across(model, rows)
+        for model, across in self._across(rows).items():
             means.append(self._mean(model, rows, across))
             variances.append(self._variance(model, rows, pending, across))
         weights = np.array([weight for weight, _ in self._models])[:, None]
@@ -96,8 +107,10 @@ class Residual:
         variance = (weights * (np.array(variances) + (np.array(means) - mean) ** 2)).sum(axis=0)
         return Posterior(mean, np.sqrt(variance))
 
-    def _across(self, model: _Model, rows: Inputs) -> Array:
-        return _covariance(self._rows, rows, model)
+    def _across(self, rows: Inputs) -> dict[_Model, Array]:
+        """Covariances of the measured with these rows; models of one length share the largest part of the work."""
+        like = {length: _likeness(self._rows, rows, length) for length in {model.length for _, model in self._models}}
+        return {model: _joint(self._rows, rows, model.amplitude**2 * like[model.length]) for _, model in self._models}
 
     def _mean(self, model: _Model, rows: Inputs, across: Array) -> Array:
         centre = self._centre[0] + model.trust * (rows.predicted - self._centre[1])
@@ -112,16 +125,16 @@ class Residual:
         return made
 
     def _target(self, trust: float) -> Array:
-        return np.asarray(self._measured - trust * (self._rows.predicted - self._centre[1]))
+        return np.asarray(self._measured - trust * self._predicted)
 
     def _variance(self, model: _Model, rows: Inputs, pending: Inputs, across: Array) -> Array:
-        seen = _joined(self._rows, pending) if len(pending.predicted) else self._rows
+        seen = joined(self._rows, pending) if len(pending.predicted) else self._rows
         if len(pending.predicted):
             across = np.vstack([across, _covariance(pending, rows, model)])
         extra = np.append(self._extra, np.zeros(len(pending.predicted)))
         known = _covariance(seen, seen, model) + np.diag(model.noise**2 + extra)
         explained = across * (np.linalg.inv(known) @ across)
-        own = model.amplitude**2 + _LEVEL**2 + _PARTS**2 * (rows.shares**2).sum(axis=1)
+        own = model.amplitude**2 + _LEVEL**2 + _KIND**2 + _PARTS**2 * (rows.shares**2).sum(axis=1)
         return np.asarray(np.maximum(own - explained.sum(axis=0), 1e-8))
 
     def _weigh(self) -> list[tuple[float, _Model]]:
@@ -133,7 +146,7 @@ class Residual:
             for amplitude, amplitude_prior in _AMPLITUDE:
                 for spread, noise_prior in NOISE:
                     prior = length_prior + amplitude_prior + noise_prior
-                    covariance = amplitude**2 * likeness + _shared(rows, rows)
+                    covariance = _joint(rows, rows, amplitude**2 * likeness)
                     covariance += np.diag(spread**2 + self._extra[-count:])
                     for trust, evidence in self._evidence(covariance, count):
                         found.append((prior + evidence, _Model(trust, amplitude, length, spread)))
@@ -145,27 +158,32 @@ class Residual:
     def _evidence(self, covariance: Array, count: int) -> list[tuple[float, float]]:
         factor = np.linalg.cholesky(covariance)
         measured, unseen = self._measured[-count:], self._unseen[-count:]
-        targets = np.column_stack([measured - trust * (unseen - unseen.mean()) for trust, _ in _TRUST])
+        targets = np.column_stack([measured - trust * unseen for trust, _ in _TRUST])
         whitened = np.linalg.solve(factor, targets)
         size = -0.5 * (whitened**2).sum(axis=0) - np.log(np.diag(factor)).sum()
         return [(trust, float(value) + prior) for (trust, prior), value in zip(_TRUST, size, strict=True)]
 
 
-def _joined(first: Inputs, second: Inputs) -> Inputs:
-    return Inputs(
-        np.vstack([first.common, second.common]),
-        np.vstack([first.knobs, second.knobs]),
-        np.vstack([first.shares, second.shares]),
-        np.append(first.predicted, second.predicted),
-    )
+def joined(first: Inputs, second: Inputs) -> Inputs:
+    """The rows of both, one after the other."""
+    return Inputs(**{name: np.concatenate([values, vars(second)[name]]) for name, values in vars(first).items()})
+
+
+def _centred(values: Array, studies: Rows) -> Array:
+    """Less the mean of each study: only orders are compared across them."""
+    means = np.array([values[studies == study].mean() for study in studies], dtype=float)
+    return np.asarray(values - means)
 
 
 def _covariance(left: Inputs, right: Inputs, model: _Model) -> Array:
-    return np.asarray(model.amplitude**2 * _likeness(left, right, model.length) + _shared(left, right))
+    return _joint(left, right, model.amplitude**2 * _likeness(left, right, model.length))
 
 
-def _shared(left: Inputs, right: Inputs) -> Array:
-    return np.asarray(_LEVEL**2 + _PARTS**2 * left.shares @ right.shares.T)
+def _joint(left: Inputs, right: Inputs, knobs: Array) -> Array:
+    """With what is told by the knobs, all that two rows share; less of it where they are of two studies."""
+    kinds, studies = left.kinds[:, None] == right.kinds, left.studies[:, None] == right.studies
+    common = knobs + _KIND**2 * kinds + _PARTS**2 * left.shares @ right.shares.T
+    return np.asarray(_LEVEL**2 * studies + np.where(studies, 1.0, _ACROSS) * common)
 
 
 def _likeness(left: Inputs, right: Inputs, length: float) -> Array:

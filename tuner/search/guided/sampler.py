@@ -19,6 +19,7 @@ from shardtune.tuner.prediction.calibration import (
     MemoryCalibration,
     SpeedCalibration,
 )
+from shardtune.tuner.prediction.learning import ComparedRun
 from shardtune.tuner.search.guided.acquisition import (
     FAILURE_COST,
     TrialCost,
@@ -27,14 +28,15 @@ from shardtune.tuner.search.guided.acquisition import (
     normal_cdf,
 )
 from shardtune.tuner.search.guided.encoding import Array, Rows
-from shardtune.tuner.search.guided.pool import Pool, neighbours
-from shardtune.tuner.search.guided.residual import Inputs, Posterior, Residual, unseen
+from shardtune.tuner.search.guided.pool import Pool
+from shardtune.tuner.search.guided.residual import Inputs, Posterior, Residual, joined, unseen
 from shardtune.tuner.search.samplers.draw import Draw, SearchView
 
 _SHORTLIST = 400
 """Best by prediction, and as many others of a larger pool, which change with every trial."""
-_MOST_MEASURED = 200
+_MOST_MEASURED = 120
 """Trials the process is learnt from: the newest and the fastest."""
+_MOST_RELATED = 60
 _MOST_DRAWS = 64
 _WIDENED = 2
 """Fastest trials, and favourites of the prediction, whose neighbours join the candidates."""
@@ -51,6 +53,8 @@ class Knowledge:
     limit_gib: float
     speed: SpeedCalibration = UNCALIBRATED
     memory: MemoryCalibration = field(default_factory=MemoryCalibration)
+    related: Sequence[ComparedRun] = ()
+    """Runs of other studies on it, the newest first."""
 
 
 class GuidedSampler:
@@ -85,7 +89,7 @@ class Outlook:
 
     @cached_property
     def gain(self) -> Array:
-        """Expected improvement over the fastest trial, as a logarithm; before any, over the favourite's expectation."""
+        """Expected improvement over the fastest trial, as a logarithm; before any, over the usual candidate's expectation."""
         return expected_gain(self.time, self._best)
 
     @cached_property
@@ -148,17 +152,35 @@ class Outlook:
 
     @cached_property
     def _residual(self) -> Residual | None:
-        warm = [obs for obs in self._view.warm if _has_time(obs)][:_MOST_MEASURED]
+        related, warm = self._related, [obs for obs in self._view.warm if _has_time(obs)][:_MOST_MEASURED]
         learnt = [*warm, *self._measured]
-        if not learnt:
+        if not learnt and not related:
             return None
-        rows = self._inputs(self._pool.rows([obs.config for obs in learnt]))
+        own = self._inputs(self._pool.rows([obs.config for obs in learnt]))
         times = np.array([_log_time(obs) - self._offset for obs in learnt])
-        extra = np.array([_WARM_NOISE] * len(warm) + [0.0] * len(self._measured))
         sigma = CPU_PART_SIGMA if self._pool.basis.cluster.device == "cpu" else PART_SIGMA
         prior = np.array([SHARED_SIGMA, *[sigma] * len(PARTS)])
-        weight = max(1.0, self._known.speed.rows / len(learnt))
-        return Residual(rows, times, extra, unseen(rows, times, prior, NOISE_SIGMA, weight))
+        weight = max(1.0, self._known.speed.rows / max(1, len(learnt)))
+        judged = unseen(own, times, prior, NOISE_SIGMA, weight)
+        extra = np.array([_WARM_NOISE] * (len(related) + len(warm)) + [0.0] * len(self._measured))
+        rows = joined(self._inputs_of(related), own)
+        elsewhere = np.log([run.seconds for run in related])
+        return Residual(rows, np.append(elsewhere, times), extra, np.append(rows.predicted[: len(related)], judged))
+
+    @cached_property
+    def _related(self) -> list[ComparedRun]:
+        """Runs of other studies that say what the prediction misses."""
+        found = [run for run in self._known.related if run.parts is not None and run.seconds > 0]
+        return found[:_MOST_RELATED][::-1]
+
+    def _inputs_of(self, runs: Sequence[ComparedRun]) -> Inputs:
+        common, knobs, kinds = self._pool.place([run.config for run in runs])
+        studies = {name: number for number, name in enumerate(dict.fromkeys(run.study for run in runs), start=1)}
+        parts = [[run.parts[name] if run.parts else 0.0 for name in PARTS] for run in runs]
+        seconds = np.array(parts, dtype=float).reshape(len(runs), len(PARTS)) * self._factors
+        total = seconds.sum(axis=1)
+        groups = np.array([studies[run.study] for run in runs], dtype=np.intp)
+        return Inputs(common, knobs, kinds, groups, seconds / total[:, None], np.log(total))
 
     @property
     def _offset(self) -> float:
@@ -178,7 +200,8 @@ class Outlook:
     def _best(self) -> float:
         """Log time of the fastest trial as the process sees it, which does not believe one lucky run."""
         if self._fastest is None:
-            return float(self.time.mean.min())
+            # Where most of what is fast does not fit, the gain must still tell apart what does.
+            return float(np.median(self.time.mean))
         return float(self._expected([self._fastest.config])[0])
 
     def _expected(self, configs: Sequence[TrialConfig]) -> Array:
@@ -192,22 +215,26 @@ class Outlook:
         quickest = sorted((obs for obs in self._measured if obs.state is TrialState.COMPLETE), key=_log_time)
         base = np.arange(pool.first)
         favourites = base[np.argsort(self._predicted(base), kind="stable")[:_WIDENED]]
-        centres = [*(obs.config for obs in quickest[:_WIDENED]), *(pool.config(int(row)) for row in favourites)]
-        near = [config for centre in centres for config in neighbours(pool.space, centre)]
-        return list(dict.fromkeys([*range(pool.first), *pool.rows(near)]))
+        centres = [*pool.rows([obs.config for obs in quickest[:_WIDENED]]), *map(int, favourites)]
+        return list(dict.fromkeys([*range(pool.first), *(row for centre in centres for row in pool.near(centre))]))
 
     def _predicted(self, rows: Rows) -> Array:
         return np.asarray(np.log(self._seconds(rows).sum(axis=1)))
 
     def _seconds(self, rows: Rows) -> Array:
-        factors = np.array([self._known.speed.factors[name] for name in PARTS])
-        return np.asarray(self._pool.parts[rows] * factors)
+        return np.asarray(self._pool.parts[rows] * self._factors)
+
+    @property
+    def _factors(self) -> Array:
+        return np.array([self._known.speed.factors[name] for name in PARTS])
 
     def _inputs(self, rows: Sequence[int] | Rows) -> Inputs:
         index = np.asarray(rows, dtype=np.intp)
         seconds = self._seconds(index)
         total = seconds.sum(axis=1)
-        return Inputs(self._pool.common[index], self._pool.knobs[index], seconds / total[:, None], np.log(total))
+        pool = self._pool
+        own, shares = np.zeros(len(index), dtype=np.intp), seconds / total[:, None]
+        return Inputs(pool.common[index], pool.knobs[index], pool.kinds[index], own, shares, np.log(total))
 
     def _tests(self, row: int) -> str:
         own = self._pool.table(row)

@@ -1,5 +1,7 @@
 """The guided sampler: it begins where the prediction points, and goes where the measurements do."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,11 +9,12 @@ from shardtune.api_schemas.failures import Failure, FailureKind
 from shardtune.api_schemas.search_space import SpaceLimits
 from shardtune.api_schemas.trials import TrialState
 from shardtune.tuner.history import Observation
+from shardtune.tuner.prediction import learning
 from shardtune.tuner.prediction.calibration import NOTHING_LEARNT, MemoryCalibration
-from shardtune.tuner.prediction.learning import predict_speeds
+from shardtune.tuner.prediction.learning import MeasuredTrials, predict_speeds
 from shardtune.tuner.search.guided.acquisition import infeasible_probability
 from shardtune.tuner.search.guided.pool import Pool, PredictionBasis, evenly, neighbours
-from shardtune.tuner.search.guided.residual import Inputs, Residual
+from shardtune.tuner.search.guided.residual import Inputs, Residual, joined
 from shardtune.tuner.search.guided.sampler import GuidedSampler, Knowledge
 from shardtune.tuner.search.suggest import next_config
 from tests.support.tuner_cases import WORKLOAD, complete, cpu, gpus, measured, open_gate, shape, space_of
@@ -50,12 +53,14 @@ def test_the_same_history_gives_the_same_suggestion_from_a_new_pool(pool):
 def test_what_the_prediction_does_not_see_is_learnt_from_the_trials(pool):
     """Every configuration with `gradient_as_bucket_view` is twice as fast as predicted."""
 
-    def speed(config):
-        return float(predicted(pool, [config])[0]) * (
-            2.0 if getattr(config.strategy, "gradient_as_bucket_view", 0) else 1.0
-        )
+    def gain(config):
+        return 2.0 if getattr(config.strategy, "gradient_as_bucket_view", 0) else 1.0
 
-    best = max(map(speed, pool.space.enumerate()))
+    def speed(config):
+        return float(predicted(pool, [config])[0]) * gain(config)
+
+    everything = list(pool.space.enumerate())
+    best = (predicted(pool, everything) * np.array([gain(config) for config in everything])).max()
     history = []
     for number in range(12):
         config = ask(pool, history).config
@@ -123,7 +128,8 @@ def test_of_a_large_space_a_draw_and_the_neighbours_of_the_fastest_are_candidate
 def inputs(predicted_times, knob):
     knobs = np.array(knob, dtype=float)[:, None]
     shares = np.full((len(knob), 1), 1.0)
-    return Inputs(knobs, knobs, shares, np.array(predicted_times, dtype=float))
+    same = np.zeros(len(knob), dtype=np.intp)
+    return Inputs(knobs, knobs, same, same, shares, np.array(predicted_times, dtype=float))
 
 
 @pytest.mark.parametrize(("sign", "low", "high"), [(1.0, 0.9, 1.0), (-1.0, 0.0, 0.3)])
@@ -140,6 +146,62 @@ def test_the_process_reproduces_what_was_measured_and_is_unsure_elsewhere():
     near, far = process.at(rows, inputs([], [])), process.at(inputs([0.0], [5.0]), inputs([], []))
     assert near.mean == pytest.approx(np.log([1.0, 1.1, 1.2]), abs=0.05)
     assert far.deviation[0] > 2 * near.deviation.max()
+
+
+def of_kinds(kinds, knob, study=0):
+    rows = inputs([0.0] * len(kinds), knob)
+    return replace(rows, kinds=np.array(kinds), studies=np.full(len(kinds), study))
+
+
+def test_what_one_backend_shows_reaches_all_of_its_configurations():
+    """Two trials of one kind are twice as fast as predicted, two of another as predicted; no knob of the next is like theirs."""
+    process = Residual(of_kinds([0, 0, 1, 1], [0.0, 1.0, 0.0, 1.0]), np.array([-0.7, -0.7, 0.0, 0.0]), np.zeros(4))
+    one, other = process.mean(of_kinds([0, 1], [40.0, 40.0]))
+    assert one < other - 0.15
+
+
+def test_another_study_on_the_machine_tells_what_the_prediction_misses_before_the_first_trial():
+    there = of_kinds([0, 0, 1, 1], [0.0, 1.0, 0.0, 1.0], study=1)
+    process = Residual(there, 3.0 + np.array([-0.7, -0.7, 0.0, 0.0]), np.full(4, 0.05))
+    one, other = process.mean(of_kinds([0, 1], [0.0, 0.0]))
+    assert one < other - 0.3
+    # Its level is its own: trials here that show the contrary have the last word.
+    both = joined(there, of_kinds([0, 1, 0, 1], [0.0, 0.0, 1.0, 1.0]))
+    measured = np.concatenate([3.0 + np.array([-0.7, -0.7, 0.0, 0.0]), [0.5, 0.0, 0.5, 0.0]])
+    here = Residual(both, measured, np.array([0.05] * 4 + [0.0] * 4))
+    assert np.diff(here.mean(of_kinds([0, 1], [0.0, 0.0])))[0] < 0
+
+
+def test_the_first_trial_is_of_the_backend_that_another_study_found_faster_than_predicted(pool):
+    by_prediction = ask(pool, []).config
+    others = [config for config in evenly(pool.space, 60) if config.backend != by_prediction.backend][:6]
+    compared = learning.compare(
+        MeasuredTrials(
+            pool.basis.shape,
+            WORKLOAD,
+            pool.basis.cluster,
+            [*others, by_prediction],
+            [
+                *(measured(4.0 * float(predicted(pool, [config])[0])) for config in others),
+                measured(float(predicted(pool, [by_prediction])[0])),
+            ],
+            study="another",
+        )
+    )
+    known = Knowledge(4.0, related=compared)
+    found = next_config(pool.space, (), [], (), open_gate, 0, (), GuidedSampler(pool, known))
+    assert found.config.backend != by_prediction.backend
+
+
+def test_where_what_is_fast_does_not_fit_the_first_trial_is_the_fastest_that_does(pool):
+    rows = np.arange(pool.first)
+    limit = float(np.quantile(pool.peak_gib[rows], 0.3))
+    found = ask(pool, [], limit).config
+    fits = [row for row in rows if pool.peak_gib[row] < 0.95 * limit]
+    best = predicted(pool, [pool.config(int(row)) for row in fits]).max()
+    assert predicted(pool, [found])[0] >= 0.9 * best
+    (row,) = pool.rows([found])
+    assert pool.peak_gib[row] < limit
 
 
 def test_a_pending_trial_narrows_the_distribution_and_moves_nothing():

@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,8 @@ from tests.support.needs import missing
 from tests.support.postgres_server import PostgresServer, administer, copy_of
 
 pytest_plugins = ["tests.support.module_order"]
+# Each worker here has a folder of its own, and would measure the machine for half a minute.
+os.environ.setdefault("SHARDTUNE_WORKER_MEASURE_RATES", "false")
 _NUMBERS = itertools.count()
 
 

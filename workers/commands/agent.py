@@ -2,7 +2,11 @@
 
 import argparse
 import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
+from shardtune.api_schemas.hardware import HardwareReport, Inventory
 from shardtune.api_schemas.native_dtypes import flops_per_s
 from shardtune.workers.agent.attempt import Workplace
 from shardtune.workers.agent.client import WorkerClient
@@ -12,6 +16,11 @@ from shardtune.workers.commands.hold import Held, held
 from shardtune.workers.config.allowlist import Allowed
 from shardtune.workers.config.settings import WorkerSettings
 from shardtune.workers.interrupt import Interrupt
+from shardtune.workers.launchers.base import Launcher, LaunchFailed
+from shardtune.workers.machine import hardware_speed
+from shardtune.workers.machine.offered_inventory import with_measured
+
+Measure = Callable[[Launcher, Inventory, Path, Callable[[], bool]], HardwareReport | None]
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +32,7 @@ def run(settings: WorkerSettings, options: argparse.Namespace) -> int:
     with held(settings, allowed, interrupt, builds=True) as hosts:
         if hosts is None:
             return DONE
+        hosts = replace(hosts, offered=rates_first(settings, hosts, interrupt))
         offered = hosts.offered
         rates = ", ".join(f"{flops_per_s(rate)} in {dtype}" for dtype, rate in offered.matmul_flops.items())
         log.info("a rank multiplies at %s; native here: %s", rates, offered.fingerprint.native_dtypes)
@@ -33,6 +43,26 @@ def run(settings: WorkerSettings, options: argparse.Namespace) -> int:
         finally:
             client.close()
     return DONE
+
+
+def rates_first(
+    settings: WorkerSettings, hosts: Held, interrupt: Interrupt, measure: Measure = hardware_speed.measure
+) -> Inventory:
+    """What the hosts offer, with rates measured now where neither the catalogue nor an earlier start knows them.
+
+    Before registering: measured bandwidths are part of the fingerprint, under which every study is kept.
+    """
+    offered = hosts.offered
+    is_known = offered.measured is not None or offered.peak_flops is not None
+    if is_known or not settings.measure_rates or settings.fingerprint_override:
+        return offered
+    log.info("nobody knows the rates of this machine, by which a search is guided: measuring them once (half a minute)")
+    try:
+        report = measure(hosts.launcher, offered, settings.work_dir, lambda: bool(interrupt))
+    except LaunchFailed as error:
+        log.warning("the rates stay unknown: %s", error)
+        return offered
+    return offered if report is None else with_measured(settings, offered)
 
 
 def place(settings: WorkerSettings, hosts: Held, allowed: Allowed) -> Workplace:

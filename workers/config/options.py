@@ -21,6 +21,13 @@ def machine_options(parser: argparse.ArgumentParser) -> None:
     gang_options(parser)
     parser.add_argument("--cold", action="store_true", default=None, help="one interpreter per rank, no warm host")
     parser.add_argument(
+        "--no-measure-rates",
+        dest="measure_rates",
+        action="store_false",
+        default=None,
+        help="do not measure, at the first start, a machine whose rates nobody knows",
+    )
+    parser.add_argument(
         "--no-build-operators",
         dest="build_operators",
         action="store_false",

@@ -70,6 +70,9 @@ class WorkerSettings(BaseSettings):
     node_lease_s: float = Field(default=8, ge=2, le=60)
     """After three quarters of this without an answer a host ends its ranks; at its end they are gone. Longer: fewer false alarms
     of hosts under load, and a later notice of lost ones."""
+    measure_rates: bool = True
+    """Measure what the ranks reach at the first start on a machine whose rates nobody knows (CPU ranks, GPUs outside the
+    catalogue): half a minute, kept in `work_dir`. Without, the first searches there go by a guess, or by none."""
     build_operators: bool = True
     """Build DeepSpeed's CPU Adam (a minute, then cached) before work is taken. Without, the first trial that offloads
     its optimizer does."""

@@ -42,11 +42,16 @@ def measure(
     report = HardwareReport(
         cluster=offered.cluster, fingerprint=offered.fingerprint, measured=measured, notes=notes(found)
     )
+    keep(work_dir, offered, report)
+    return report
+
+
+def keep(work_dir: Path, offered: Inventory, report: HardwareReport) -> None:
+    """For `stored`: also a process that dies meanwhile leaves a whole report or none."""
     path = _path(work_dir, offered)
     partial = path.with_suffix(".partial")
     partial.write_text(report.model_dump_json(indent=2) + "\n")
     partial.replace(path)
-    return report
 
 
 def _run(launcher: Launcher, folder: Path, ranks: int, give_up: Callable[[], bool]) -> bool:

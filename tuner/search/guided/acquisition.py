@@ -8,6 +8,7 @@ from statistics import median
 import numpy as np
 
 from shardtune.api_schemas.failures import FailureKind
+from shardtune.api_schemas.measurements import Measurement
 from shardtune.api_schemas.trials import TrialState
 from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction.calibration import MemoryCalibration
@@ -26,6 +27,8 @@ _SIGMAS = (1.0, 0.3, 0.1)
 """Of the calibration's, weighed by what the study has measured: most peaks are known much better than the worst."""
 _STARTUP_S, _STEPS = 5.0, 20.0
 """Of a trial, before one has been measured."""
+_COMPILE_S = 60.0
+"""What compiling the blocks takes on top, until it has been seen."""
 _MOST_FINISHED = 120
 _CERTAIN = 6.0
 """Deviations from the limit beyond which no peak that was measured changes whether a candidate fits."""
@@ -50,20 +53,32 @@ class TrialCost:
 
     startup_s: float = _STARTUP_S
     steps: float = _STEPS
+    compile_s: float = _COMPILE_S
 
     @classmethod
     def of(cls, history: Sequence[Observation]) -> "TrialCost":
         """As this study's trials have been."""
-        runs = [obs.measurement for obs in history if obs.measurement is not None and obs.measurement.elapsed_s > 0]
+        runs = [
+            (obs.config.compile, *_startup(obs.measurement))
+            for obs in history
+            if obs.measurement is not None and obs.measurement.elapsed_s > 0
+        ]
         if not runs:
             return cls()
-        steps = [float(max(1, run.measured_steps + run.warmup_steps + len(run.trajectory))) for run in runs]
-        startup = [max(0.1, run.elapsed_s - n * run.step_time_s) for n, run in zip(steps, runs, strict=True)]
-        return cls(median(startup), median(steps))
+        plain, compiled = ([start for was, start, _ in runs if was is wanted] for wanted in (False, True))
+        usual = median(plain) if plain else _STARTUP_S
+        longer = max(0.0, median(compiled) - usual) if compiled else _COMPILE_S
+        return cls(usual, median(steps for _, _, steps in runs), longer)
 
-    def seconds(self, log_time: Array) -> Array:
-        """Of trials whose steps take so long."""
-        return np.asarray(self.startup_s + self.steps * np.exp(log_time))
+    def seconds(self, log_time: Array, compiled: Array) -> Array:
+        """Of trials whose steps take so long; `compiled` is 1 where blocks are compiled first."""
+        return np.asarray(self.startup_s + self.compile_s * compiled + self.steps * np.exp(log_time))
+
+
+def _startup(run: Measurement) -> tuple[float, float]:
+    """Seconds before the first step and after the last, and the steps between."""
+    steps = float(max(1, run.measured_steps + run.warmup_steps + len(run.trajectory)))
+    return max(0.1, run.elapsed_s - steps * run.step_time_s), steps
 
 
 def infeasible_probability(

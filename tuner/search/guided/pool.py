@@ -59,6 +59,7 @@ class Pool:
         self.kinds, self._kinds = np.zeros(0, dtype=np.intp), dict[tuple[KnobValue | None, ...], int]()
         self.parts = np.zeros((0, len(PARTS)))
         self.peak_gib, self.least_gib, self.host_gib = np.zeros(0), np.zeros(0), np.zeros(0)
+        self.compiled = np.zeros(0)
         for start in range(0, len(first), _CHUNK):
             self._add(first[start : start + _CHUNK])
         self.first = len(self._tables)
@@ -116,6 +117,7 @@ class Pool:
             self._tables.append((tuple(table), tuple(table.values())))
         common, knobs, kinds = self.place(configs)
         self.kinds = np.append(self.kinds, kinds)
+        self.compiled = np.append(self.compiled, [float(config.compile) for config in configs])
         workload, cluster = basis.workload, basis.cluster
         candidates = from_configs(configs, workload.sequence_length, cluster.world_size, workload.global_batch)
         result = evaluate(basis.shape, candidates, workload, cluster, unknown_speed=True, measured=basis.hardware)

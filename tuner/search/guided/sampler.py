@@ -83,7 +83,8 @@ class Outlook:
     @cached_property
     def worth(self) -> Array:
         """Of each candidate: expected gain for each second of a trial, less what a failure would cost."""
-        seconds = TrialCost.of(self._view.history).seconds(self.time.mean)
+        compiled = self._pool.compiled[self.candidates]
+        seconds = TrialCost.of(self._view.history).seconds(self.time.mean, compiled)
         risk = self._risk
         return np.asarray((self.gain * (1.0 - risk) - FAILURE_COST * risk) / seconds)
 

@@ -49,7 +49,8 @@ class DefineByRun:
         """
         backend = self.pick("backend", self.limits.backends)
         micro_batch = int(self.pick("micro_batch", self.domains.micro_batches))
-        self.pick_if("compile", self.limits.allow_compile, (False, True), False)
+        allowed = self.limits.allow_compile
+        self.pick_if("compile", self.domains.on_gpu if allowed is None else allowed, (False, True), False)
         accumulates = self.domains.accumulation(micro_batch) > 1
         draw[str(backend)](self, accumulates)
         modes, at = self._checkpointing

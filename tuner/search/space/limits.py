@@ -20,7 +20,8 @@ class KnobLimits:
             _check(name, limit, known)
         self._known, self._knobs = known, spec.knobs
         self.backends: tuple[str, ...] = tuple(backend for backend in BACKENDS if backend in spec.backends)
-        self.allow_compile = spec.allow_compile or _named(spec.knobs.get("compile"), True)
+        self.allow_compile = True if _named(spec.knobs.get("compile"), True) else spec.allow_compile
+        """None: as the device has it."""
 
     def __contains__(self, knob: str) -> bool:
         return knob in self._knobs

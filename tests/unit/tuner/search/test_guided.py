@@ -12,7 +12,7 @@ from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction import learning
 from shardtune.tuner.prediction.calibration import NOTHING_LEARNT, MemoryCalibration
 from shardtune.tuner.prediction.learning import MeasuredTrials, predict_speeds
-from shardtune.tuner.search.guided.acquisition import infeasible_probability
+from shardtune.tuner.search.guided.acquisition import TrialCost, infeasible_probability
 from shardtune.tuner.search.guided.pool import Pool, PredictionBasis, evenly, neighbours
 from shardtune.tuner.search.guided.residual import Inputs, Residual, joined
 from shardtune.tuner.search.guided.sampler import GuidedSampler, Knowledge
@@ -112,6 +112,19 @@ def test_what_is_like_a_trial_that_ran_out_of_memory_is_thought_to_fail_whatever
     (place,) = pool.rows([config])
     assert risk[place] == risk.max() == pytest.approx(0.5, abs=0.01)
     assert infeasible_probability(pool, rows, [], known, 4.0).max() < 0.01
+
+
+def test_the_minute_that_compiling_takes_counts_until_it_has_been_seen(pool):
+    times, compiled = np.zeros(2), np.array([0.0, 1.0])
+    plain, longer = TrialCost.of([]).seconds(times, compiled)
+    assert longer == plain + 60.0
+    config = ask(pool, []).config
+    runs = [
+        replace(complete(number, one), measurement=measured(100.0).model_copy(update={"elapsed_s": elapsed_s}))
+        for number, (one, elapsed_s) in enumerate([(config, 10.0), (config.model_copy(update={"compile": True}), 22.0)])
+    ]
+    plain, longer = TrialCost.of(runs).seconds(times, compiled)
+    assert longer - plain == pytest.approx(12.0)
 
 
 def test_of_a_large_space_a_draw_and_the_neighbours_of_the_fastest_are_candidates():

@@ -53,6 +53,15 @@ def test_every_drawn_configuration_is_legal_contained_and_its_own_canonical_form
             assert cluster.world_size % strategy.zero_hpz_partition_size == 0
 
 
+@pytest.mark.parametrize(
+    ("device", "allowed", "expected"),
+    [("cuda", None, {False, True}), ("cuda", False, {False}), ("cpu", None, {False}), ("cpu", True, {False, True})],
+)
+def test_compiling_is_searched_on_gpus_unless_the_user_says_otherwise(device, allowed, expected):
+    space = space_of(gpus() if device == "cuda" else cpu(), SpaceLimits(allow_compile=allowed))
+    assert {config.compile for config in draw(space, 3, 60)} == expected
+
+
 @given(st.sampled_from(CLUSTERS), st.integers(0, 10_000))
 @settings(max_examples=20, deadline=None)
 def test_a_configuration_is_rebuilt_from_its_parameters(cluster, seed):

@@ -16,11 +16,14 @@ _MEASURED = type_coerce(RunRow.measurement, JSON)
 _FAILURE = type_coerce(TrialRow.failure, JSON)
 _CONFIG = type_coerce(TrialRow.config, JSON)
 _PREDICTED = type_coerce(TrialRow.prediction, JSON)
+_REASON = type_coerce(TrialRow.reason, JSON)
 _SPEED = _MEASURED["tokens_per_s_per_gpu"].as_float()
 _ALLOCATED = _MEASURED[("memory", "peak_allocated_gib")].as_float()
 _RESERVED = _MEASURED[("memory", "peak_reserved_gib")].as_float()
 _GPU_SECONDS = func.sum(AttemptRow.gpu_seconds)
 _MEMORY = func.coalesce(_RESERVED, _ALLOCATED)
+
+_EXPECTED = ("tokens_per_s_per_gpu", "low_tokens_per_s_per_gpu", "high_tokens_per_s_per_gpu")
 
 TRIAL_SORTS: dict[str, SQLColumnExpression[Any]] = {
     "number": TrialRow.number,
@@ -61,6 +64,10 @@ class TrialPoint:
     predicted_memory_gib: float | None
     predicted_tokens_per_s_per_gpu: float | None
     """Of the prediction made before it ran."""
+    expected_tokens_per_s_per_gpu: float | None
+    """By the search that chose it, else by the prediction; with the ends of the 90 % interval."""
+    low_tokens_per_s_per_gpu: float | None
+    high_tokens_per_s_per_gpu: float | None
     gpu_seconds: float | None
     finished_at: datetime | None
 
@@ -110,6 +117,7 @@ def _points(study_id: str, chosen: TrialFilter) -> Select[Any]:
             _MEASURED["step_time_s"].as_float(),
             _PREDICTED["memory_gib"].as_float(),
             _PREDICTED["tokens_per_s_per_gpu"].as_float(),
+            *(func.coalesce(_REASON[name].as_float(), _PREDICTED[name].as_float()) for name in _EXPECTED),
             type_coerce(_GPU_SECONDS, Float),
             TrialRow.finished_at,
         )

@@ -19,6 +19,7 @@ from shardtune.service.pages.charts.parallel import Parallel, parallel
 from shardtune.service.pages.charts.plot import Plot
 from shardtune.service.pages.charts.search import best_so_far, peak, speed_against_memory
 from shardtune.service.pages.views import best, freshness, names, purpose, words
+from shardtune.service.pages.views.expected import Expected, expected
 from shardtune.service.pages.views.freshness import StudyFreshness
 from shardtune.service.pages.views.predicted import Predicted, predicted
 from shardtune.service.pages.views.purpose import Purpose
@@ -93,6 +94,7 @@ class StudyContext:
     plots: tuple[Plot, ...]
     parallel: Parallel | None
     predicted: Predicted | None
+    expected: Expected | None
     front: tuple[ParetoPoint, ...]
     """The Pareto front, for those who would rather read it."""
     importance: Importance
@@ -154,6 +156,7 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
         plots=tuple(plot for plot in plots if plot is not None),
         parallel=parallel(points, flat, link, best_number),
         predicted=predicted(points, link),
+        expected=expected(points, link),
         front=tuple(insights.front_of([p for p in points if p.state == TrialState.COMPLETE])),
         importance=_importance(points, flat),
         lines=_lines(shown, fastest),

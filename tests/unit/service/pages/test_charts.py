@@ -17,6 +17,7 @@ from shardtune.service.pages.charts.scale import LogScale, Scale, for_sizes, tic
 from shardtune.service.pages.charts.search import best_so_far, pareto_front, speed_against_memory
 from shardtune.service.pages.charts.series import step_times
 from shardtune.service.pages.charts.stacked import by_kind, stack
+from shardtune.service.pages.views.expected import expected
 from shardtune.service.wording.knob_words import knob_name
 from shardtune.tuner.prediction.predict import predictions
 
@@ -39,6 +40,9 @@ def point(number: int, speed: float | None, memory: float | None, **changes) -> 
         "step_time_s": 0.1,
         "predicted_memory_gib": None,
         "predicted_tokens_per_s_per_gpu": None,
+        "expected_tokens_per_s_per_gpu": None,
+        "low_tokens_per_s_per_gpu": None,
+        "high_tokens_per_s_per_gpu": None,
         "gpu_seconds": 10.0,
         "finished_at": START + timedelta(seconds=number),
     }
@@ -134,3 +138,24 @@ def test_the_warm_up_ends_before_the_first_window():
 )
 def test_figures_have_units_and_sensible_digits(shown, wanted):
     assert shown == wanted
+
+
+def foreseen(number: int, speed: float | None, low: float, middle: float, high: float, **changes) -> TrialPoint:
+    ends = zip(("low", "expected", "high"), (low, middle, high), strict=True)
+    return point(number, speed, 1.0, **{f"{end}_tokens_per_s_per_gpu": value for end, value in ends}, **changes)
+
+
+def test_what_was_expected_is_drawn_with_its_interval_and_its_coverage():
+    trials = [
+        foreseen(0, 100.0, 80.0, 95.0, 120.0),
+        foreseen(1, 200.0, 100.0, 120.0, 150.0),
+        foreseen(2, 150.0, 140.0, 160.0, 170.0),
+        foreseen(3, None, 140.0, 160.0, 170.0, state="failed"),
+        point(4, 90.0, 1.0),
+    ]
+    found = expected(trials, "/trials")
+    assert found is not None and (found.inside, found.trials) == (2, 3)
+    whiskers = [line for line in found.plot.lines if line.kind == "whisker"]
+    assert len(whiskers) == len(found.plot.marks) == 3
+    assert "expected 120 (100 to 150), measured 200" in found.plot.marks[1].title
+    assert expected(trials[:2], "/trials") is None

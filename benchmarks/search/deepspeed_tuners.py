@@ -58,7 +58,7 @@ class DeepSpeedAsk:
         """The tuner's next configuration that the memory gate lets pass."""
         self._tell(view)
         while self._tuner.has_next():
-            batch = self._drawn(lambda: self._tuner.next_batch(1))
+            batch = self._drawn(self._next_batch)
             if not batch:
                 return None
             number = int(batch[0]["name"])
@@ -66,6 +66,17 @@ class DeepSpeedAsk:
                 self._asked[len(view.history)] = number
                 return self._configs[number]
         return None
+
+    def _next_batch(self) -> list[dict[str, Any]]:
+        try:
+            batch: list[dict[str, Any]] = self._tuner.next_batch(1)
+        except UnboundLocalError:
+            # 0.19.8's model-based tuner breaks where its list is used up; what it means is one it has not visited.
+            left = [index for index in range(len(self._configs)) if index not in self._tuner.visited]
+            chosen = random.choice(left)
+            self._tuner.visited.add(chosen)
+            return [self._tuner.all_exps[chosen]]
+        return batch
 
     def _tell(self, view: View) -> None:
         if self._name != "model_based" or len(view.history) == self._told:

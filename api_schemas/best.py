@@ -130,6 +130,8 @@ class UserDecision(StrEnum):
 class DecisionRequest(Schema):
     """What a person decides."""
 
+    case_key: str | None = Field(default=None, pattern=r"^[0-9a-f]{32}$")
+    """Of the case; here or in the query."""
     recommendation_id: str | None = Field(default=None, max_length=40)
     """Default: pin what is served, approve or reject the newest proposal."""
     note: str | None = Field(default=None, max_length=1000)
@@ -190,6 +192,8 @@ class ResolveRequest(Schema):
     study: StudyRequest
     accept_nearest: bool = False
     """Take the nearest known answer rather than start a study."""
+    lowest_confidence: ConfidenceLevel = ConfidenceLevel.MEDIUM
+    """Of the nearest answer: `medium` differs in the workload only; `low` in model, cluster or software, too, and is to be asked for."""
 
 
 class Resolved(Schema):

@@ -167,6 +167,8 @@ class ModelProfile(Schema):
     vocab_size: int = Field(ge=0, le=MOST_ELEMENTS)
     max_positions: int | None = Field(le=MOST_ELEMENTS)
     """Longest sequence the configuration declares, None where it declares none."""
+    note: str | None = Field(default=None, max_length=1000)
+    """Why its FLOPs are not known, so that nothing is predicted; None where they are, or where own code makes the model."""
 
     @property
     def largest_block(self) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, or_, select, tuple_
+from sqlalchemy import ColumnElement, Select, and_, or_, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, joinedload
 
@@ -126,6 +126,23 @@ def newest_proposal(session: Session, project_id: str, case_key: str) -> Recomme
         .order_by(RecommendationRow.created_at.desc(), RecommendationRow.id.desc())
         .limit(1)
     ).one_or_none()
+
+
+def newest_proposal_of_shapes(
+    session: Session, project_id: str, case_keys_without_fingerprint: Collection[str]
+) -> RecommendationRow | None:
+    """The newest answer for one of these cases, on any fingerprint, that waits for approval."""
+    same = and_(
+        ServedCaseRow.project_id == RecommendationRow.project_id, ServedCaseRow.case_key == RecommendationRow.case_key
+    )
+    query = select(RecommendationRow).join(ServedCaseRow, same)
+    query = query.where(
+        ServedCaseRow.project_id == project_id,
+        ServedCaseRow.case_key_without_fingerprint.in_(case_keys_without_fingerprint),
+        RecommendationRow.state == RecommendationState.PROPOSED,
+    )
+    newest = query.order_by(RecommendationRow.created_at.desc(), RecommendationRow.id.desc())
+    return session.scalars(newest.limit(1)).one_or_none()
 
 
 def newest_proposals(session: Session, cases: Collection[tuple[str, str]]) -> dict[tuple[str, str], RecommendationRow]:

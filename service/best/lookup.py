@@ -1,7 +1,7 @@
 """The best configuration for a case: the exact answer, the nearest one with every difference named, or a study."""
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from sqlalchemy.exc import IntegrityError
@@ -16,7 +16,8 @@ from shardtune.api_schemas.native_dtypes import decide
 from shardtune.api_schemas.studies import StudyState, Verdict
 from shardtune.api_schemas.workload import RECIPES, WorkloadRequest
 from shardtune.db.queries import best
-from shardtune.db.tables.best import ServedCaseRow
+from shardtune.db.tables.best import RecommendationRow, ServedCaseRow
+from shardtune.service.best import nearness
 from shardtune.service.http import etags
 from shardtune.service.http.errors import Conflict, NotFound
 from shardtune.service.http.idempotent_requests import ALWAYS, Once
@@ -29,40 +30,58 @@ from shardtune.tuner import export
 
 log = logging.getLogger(__name__)
 
-_MINOR = ("workload.optimizer", "workload.max_grad_norm")
-"""Fields that hardly change speed and memory."""
-_WEIGHTS = {"model": 100, "cluster": 10, "workload": 1}
-
 
 def by_key(context: Context, case_key: str, project_id: str | None = None) -> BestConfig:
     """What is served under a key.
 
     Raises:
-        NotFound: nothing is known, or nothing was approved.
+        NotFound: nothing is known, or what is known waits for approval.
     """
     with context.db.read() as session:
         row = best.current(session, project_of(context, project_id), case_key)
         if row is None or row.serving is None:
-            raise unknown_key(case_key)
+            raise _waiting(best.newest_proposal(session, row.project_id, row.case_key) if row else None) or unknown_key(
+                case_key
+            )
         return _view(row, (), context.now(), case_key)
 
 
-def by_case(context: Context, cases: Sequence[Case], exact: bool, project_id: str | None = None) -> BestConfig:
+def by_case(
+    context: Context, cases: Sequence[Case], lowest: ConfidenceLevel | None, project_id: str | None = None
+) -> BestConfig:
     """What is served for the first of these cases that is known, on any fingerprint, fresh before stale; else what is
-    nearest to the first.
+    nearest to the first, at this confidence or a higher one. `lowest` None: of the case itself only.
 
     Raises:
-        NotFound: nothing is known that could serve.
+        NotFound: nothing is known that could serve, or it waits for approval.
     """
     project_id = project_of(context, project_id)
     with context.db.read() as session:
-        found = next((same for case in cases if (same := _find(context, session, project_id, case, True))), None)
-        if found is None and not exact:
-            found = _find(context, session, project_id, cases[0], False)
-    if found is None:
-        name = cases[0].model.name
-        raise NotFound("unknown_best", f"nothing is known of {name} here; POST /v1/best:resolve starts a study")
-    return found
+        found = next((same for case in cases if (same := _find(context, session, project_id, case, None))), None)
+        if found is None and lowest is not None:
+            found = _find(context, session, project_id, cases[0], lowest)
+        proposed = None if found else _proposed(session, project_id, cases)
+    if found is not None:
+        return found
+    name = cases[0].model.name
+    nothing = NotFound("unknown_best", f"nothing is known of {name} here; POST /v1/best:resolve starts a study")
+    raise _waiting(proposed) or nothing
+
+
+def _proposed(session: Session, project_id: str, cases: Sequence[Case]) -> RecommendationRow | None:
+    keys = [case.case_key_without_fingerprint for case in cases]
+    return best.newest_proposal_of_shapes(session, project_id, keys)
+
+
+def _waiting(proposed: RecommendationRow | None) -> NotFound | None:
+    """What is said where there is an answer that nobody has approved yet."""
+    if proposed is None:
+        return None
+    return NotFound(
+        "awaits_approval",
+        f"study {proposed.study_id} has an answer for this case ({proposed.answer.result.best.description}) that waits for approval: "
+        f"POST /v1/best:approve?case_key={proposed.case_key}, or :reject",
+    )
 
 
 def cases_of(
@@ -105,6 +124,7 @@ def resolve(
 
     Raises:
         Invalid: no worker offers the cluster.
+        NotFound: there is an answer, and it waits for approval.
         Conflict: the last study of this case failed, and another would, too.
     """
     project_id = project_of(context, project_id)
@@ -113,9 +133,12 @@ def resolve(
         cluster, _ = compatibility.resolve_cluster(request.study, live)
         recipe, _ = decide(request.study.workload.recipe, compatibility.dtypes_of(cluster, live))
         case = Case(request.study.model, request.study.workload.with_recipe(recipe), cluster)
-        found = _find(context, session, project_id, case, not request.accept_nearest)
+        found = _find(context, session, project_id, case, request.lowest_confidence if request.accept_nearest else None)
+        waiting = None if found else _waiting(_proposed(session, project_id, [case]))
     if found is not None:
         return _kept(context, once, Resolved(best=found), 200)
+    if waiting is not None:
+        raise waiting
     running = _running(context, project_id, case)
     if running is not None:
         return _kept(context, once, running, 202)
@@ -161,26 +184,29 @@ def _running(context: Context, project_id: str, case: Case) -> Resolved | None:
     return None
 
 
-def _find(context: Context, session: Session, project_id: str, case: Case, exact: bool) -> BestConfig | None:
+def _find(
+    context: Context, session: Session, project_id: str, case: Case, lowest: ConfidenceLevel | None
+) -> BestConfig | None:
     same = best.of_shape(session, project_id, case.case_key_without_fingerprint)
     if same:
         return _view(min(same, key=lambda row: row.freshness != Freshness.FRESH), (), context.now())
-    if exact:
+    if lowest is None:
         return None
     near = best.near(session, project_id, case.model_key, case.model_type, case.cluster.device)
     known = context.cases.of(session, [row.serving_id for row in near if row.serving_id is not None])
     wanted = case.flat()
     compared = [(differing(wanted, known[row.serving_id]), row) for row in near if row.serving_id in known]
+    compared = [
+        (names, row)
+        for names, row in compared
+        if nearness.may_serve(wanted, known[row.serving_id or ""], names, lowest)
+    ]
     if not compared:
         return None
-    names, row = min(compared, key=lambda pair: _distance(pair[0]))
+    names, row = min(compared, key=lambda pair: nearness.distance(pair[0]))
     found = known[row.serving_id or ""]
     told = (Difference(field=name, wanted=wanted.get(name), found=found.get(name)) for name in names)
     return _view(row, tuple(told), context.now())
-
-
-def _distance(names: Collection[str]) -> int:
-    return sum(0 if name.startswith(_MINOR) else _WEIGHTS[name.split(".")[0]] for name in names)
 
 
 def _confidence(row: ServedCaseRow, found: tuple[Difference, ...]) -> Confidence:
@@ -193,7 +219,7 @@ def _confidence(row: ServedCaseRow, found: tuple[Difference, ...]) -> Confidence
     elif row.changed_fields:
         reasons.append(f"measured before a change of {', '.join(row.changed_fields)}, which should matter little")
     if found:
-        is_low = is_low or _distance([item.field for item in found]) >= _WEIGHTS["cluster"]
+        is_low = is_low or nearness.is_far([item.field for item in found])
         reasons.append("measured for another case: " + ", ".join(item.field for item in found))
     answer = row.serving.answer
     if Verdict.CONFIRMED not in (answer.result.verdict, answer.renewed and answer.renewed.verdict):

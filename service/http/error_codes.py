@@ -49,6 +49,7 @@ CODES: dict[str, Meaning] = {
     "unknown_trial": Meaning(404, "no such trial in the study"),
     "unknown_run": Meaning(404, "no such run"),
     "unknown_best": Meaning(404, "nothing is known of this case, or nothing was approved"),
+    "awaits_approval": Meaning(404, "there is an answer for this case, and it waits for approval"),
     "unknown_recommendation": Meaning(404, "no such recommendation of this case"),
     "unknown_worker": Meaning(404, "no such worker of the key's project"),
     "unknown_fingerprint": Meaning(404, "no worker that the key may see ever had this fingerprint"),

@@ -179,6 +179,8 @@ def _stays(study: StudyRow, run: RunRow, judged: JudgedEnd) -> bool:
 def _follow_profile(session: Session, study: StudyRow, run: RunRow, judged: JudgedEnd, now: datetime) -> None:
     if run.state is TrialState.COMPLETE:
         study.profile = judged.profile
+        if judged.profile is not None and judged.profile.note is not None:
+            study.notes = (*study.notes, judged.profile.note)
         study.phase = StudyPhase.SEARCH
     elif run.state is not TrialState.WAITING:
         assert judged.failure is not None

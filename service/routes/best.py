@@ -10,6 +10,7 @@ from starlette.convertors import StringConvertor, register_url_convertor
 
 from shardtune.api_schemas.best import (
     BestConfig,
+    ConfidenceLevel,
     DecisionPage,
     DecisionRequest,
     Recommendation,
@@ -28,7 +29,7 @@ from shardtune.service.access.auth import requires
 from shardtune.service.best import lookup
 from shardtune.service.http import etags
 from shardtune.service.http.error_codes import FieldError, problems
-from shardtune.service.http.errors import Invalid, NotAcceptable, invalid
+from shardtune.service.http.errors import Invalid, NotAcceptable, from_value_error, invalid
 from shardtune.service.http.etags import InIfMatch
 from shardtune.service.http.idempotent_requests import InOnce
 from shardtune.service.http.input_guard import check
@@ -37,6 +38,7 @@ from shardtune.service.http.validation_errors import field_error
 from shardtune.service.process.context import InContext
 from shardtune.service.recommendations import decisions, record
 from shardtune.service.routes.studies import InProject
+from shardtune.tuner.prediction import catalogue
 
 
 class _Decisions(StringConvertor):
@@ -72,7 +74,8 @@ InStudyKey = Annotated[str, Query(pattern=r"^[0-9a-f]{32}$", description="Key of
     "/best",
     dependencies=READ,
     response_model=BestConfig,
-    responses=problems("unknown_best", "unknown_project", "unknown_file", "not_acceptable") | etags.UNCHANGED,
+    responses=problems("unknown_best", "awaits_approval", "unknown_project", "unknown_file", "not_acceptable")
+    | etags.UNCHANGED,
 )
 def read_best_config(
     context: InContext,
@@ -80,11 +83,19 @@ def read_best_config(
     response: Response,
     case_key: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$")] = None,
     model: Annotated[str | None, Query(description="A preset's name, or a config.json.")] = None,
-    cluster: Annotated[str | None, Query(description="A cluster as JSON.")] = None,
+    cluster: Annotated[
+        str | None, Query(description="A cluster as JSON, or its short form.", examples=["8xh100", "4x8xa100-80gb"])
+    ] = None,
     workload: Annotated[
         str | None, Query(description="The whole workload as JSON; a recipe left out is the one that fits.")
     ] = None,
-    match: Literal["nearest", "exact"] = "nearest",
+    match: Annotated[
+        Literal["nearest", "exact"], Query(description="`exact`: of this case only; else what is nearest to it, too.")
+    ] = "nearest",
+    lowest_confidence: Annotated[
+        ConfidenceLevel,
+        Query(description="Of the nearest: `low` differs in model, cluster or software and is to be asked for."),
+    ] = ConfidenceLevel.MEDIUM,
     format: Annotated[str | None, Query(description="`json`, or a file's name such as `launch.sh`.")] = None,
     project: InProject = None,
 ) -> BestConfig | Response:
@@ -93,7 +104,7 @@ def read_best_config(
         found = lookup.by_key(context, case_key, project)
     else:
         wanted = lookup.cases_of(context, *_case(model, cluster, workload), project)
-        found = lookup.by_case(context, wanted, match == "exact", project)
+        found = lookup.by_case(context, wanted, None if match == "exact" else lowest_confidence, project)
     context.uses.add(record.project_of(context, project), found.case_key)
     response.headers["Vary"] = "Accept"
     form = format or _accepted(request.headers.get("accept", "*/*"))
@@ -115,6 +126,7 @@ def read_best_config(
     responses=_STARTED
     | problems(
         "unknown_project",
+        "awaits_approval",
         "no_worker",
         "unknown_model_type",
         "model_not_allowed",
@@ -172,8 +184,10 @@ def list_decisions(
 def decide_on_best(
     context: InContext,
     action: UserDecision,
-    case_key: InStudyKey,
     once: InOnce,
+    case_key: Annotated[
+        str | None, Query(pattern=r"^[0-9a-f]{32}$", description="Key of a case; here or in the body.")
+    ] = None,
     body: DecisionRequest = DecisionRequest(),
     project: InProject = None,
     if_match: InIfMatch = None,
@@ -186,7 +200,16 @@ def decide_on_best(
     def is_unchanged(row: ServedCaseRow) -> None:
         lookup.check_unchanged(context, row, if_match)
 
-    return decisions.decide(context, case_key, action, body, once, project, is_unchanged)
+    return decisions.decide(context, _one_key(case_key, body.case_key), action, body, once, project, is_unchanged)
+
+
+def _one_key(in_query: str | None, in_body: str | None) -> str:
+    if in_query is not None and in_body is not None and in_query != in_body:
+        raise invalid("case_key", in_body, f"case_key ({in_body}) is another one in the query ({in_query}); give one")
+    found = in_query or in_body
+    if found is None:
+        raise invalid("case_key", None, "case_key is required; give it in the query or in the body")
+    return found
 
 
 def _case(model: str | None, cluster: str | None, workload: str | None) -> tuple[ModelSpec, WorkloadRequest, Cluster]:
@@ -199,8 +222,18 @@ def _case(model: str | None, cluster: str | None, workload: str | None) -> tuple
     return (
         _parsed("model", ModelSpec, given),
         _parsed("workload", WorkloadRequest, given),
-        _parsed("cluster", Cluster, given),
+        _cluster(given["cluster"]) or _parsed("cluster", Cluster, given),
     )
+
+
+def _cluster(text: str) -> Cluster | None:
+    """A cluster by its short form; None where it is JSON."""
+    if text.lstrip()[:1] in ("{", '"', "["):
+        return None
+    try:
+        return catalogue.parse_cluster(text)
+    except ValueError as error:
+        raise from_value_error("cluster", error) from None
 
 
 def _parsed(name: str, kind: type[T], given: Mapping[str, Any]) -> T:

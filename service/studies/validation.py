@@ -6,6 +6,7 @@ from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.models import MOST_ELEMENTS, BlockProfile, ModelProfile, ModelSpec
 from shardtune.api_schemas.studies import Budget, StudySpec
 from shardtune.service.http.errors import from_value_error, invalid
+from shardtune.service.studies import model_checks
 from shardtune.tuner import baseline
 from shardtune.tuner.baseline import ResolvedBaseline
 from shardtune.tuner.search import seeds, space, stopping
@@ -25,6 +26,7 @@ def check(spec: StudySpec, cluster: Cluster) -> ResolvedBaseline:
     Raises:
         Invalid: the sampler is not installed, the baseline contradicts the workload, no batch or mesh comes out, or the limits leave nothing.
     """
+    model_checks.check(spec)
     _check_positions(spec)
     _check_sampler(spec)
     try:

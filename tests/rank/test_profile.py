@@ -4,8 +4,9 @@ import pytest
 import torch
 from transformers import masking_utils
 
-from shardtune.api_schemas.models import preset
+from shardtune.api_schemas.models import ModelSpec, preset
 from shardtune.api_schemas.workload import Workload
+from shardtune.tuner.prediction import traced_shape
 from shardtune.workers.rank.training import profile
 from shardtune.workers.rank.training.step import CausalStep
 
@@ -66,3 +67,20 @@ def test_an_unknown_architecture_is_named() -> None:
     unknown = preset("gpt2").model_copy(update={"config": {"model_type": "no-such-model"}})
     with pytest.raises(ValueError, match="no-such-model"):
         profile.of(unknown, WORKLOAD)
+
+
+def test_a_model_that_the_meta_device_cannot_run_is_described_without_its_flops() -> None:
+    """Its trials may run all the same."""
+    small = {"vocab_size": 256, "hidden_size": 32, "num_hidden_layers": 2}
+    config = small | {
+        "model_type": "mamba2",
+        "num_heads": 4,
+        "head_dim": 16,
+        "state_size": 16,
+        "n_groups": 1,
+        "expand": 2,
+    }
+    found = profile.of(ModelSpec(name="mamba2", config=config), WORKLOAD)
+    assert found.parameters > 0 and found.vocab_size == 256
+    assert found.forward_flops_per_token is None and "could not be counted" in (found.note or "")
+    assert traced_shape.of_study(ModelSpec(name="mamba2", config=config), found) is None

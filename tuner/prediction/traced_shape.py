@@ -50,8 +50,9 @@ class TracedShape(ModelShape):
 
 
 def of_study(model: ModelSpec, profile: ModelProfile) -> ModelShape | None:
-    """The shape behind a study's predictions; None where the user's own code makes the model, so nothing is predicted."""
-    if model.is_own:
+    """The shape behind a study's predictions; None where the user's own code makes the model, or its FLOPs could not be counted,
+    so that nothing is predicted."""
+    if model.is_own or profile.forward_flops_per_token is None:
         return None
     try:
         known = model_shape.from_config(model.config, model.name)

@@ -28,6 +28,7 @@ def downgrade() -> None:
     change("studies", "result", as_before)
     change("recommendations", "answer", lambda answer: each(answer, as_before))
     change("studies", "spec", lambda spec: without(spec.get("budget"), "repeat_disturbed"))
+    change("studies", "profile", lambda profile: without(profile, "note"))
     change("studies", "promotion", lambda field: without(field, "defaults"))
     change("runs", "measurement", lambda measured: without(measured, "disturbed"))
     op.execute("UPDATE attempts SET \"end\" = 'released', failure = NULL WHERE \"end\" = 'disturbed'")

@@ -27,7 +27,13 @@ def test_nearest_answer_names_every_difference_and_lowers_the_confidence(quick_c
     assert near["differences"] == [{"field": "workload.global_batch", "wanted": 16, "found": 8}]
     assert near["confidence"]["level"] == "medium"
     bigger = CLUSTER.model_copy(update={"gpus_per_node": 4}).model_dump_json()
-    assert best(quick_client, **ASK | {"cluster": bigger})["confidence"]["level"] == "low"
+    assert quick_client.get("/v1/best", params=ASK | {"cluster": bigger}).json()["code"] == "unknown_best"
+    low = {"lowest_confidence": "low"}
+    assert best(quick_client, **ASK | low | {"cluster": bigger})["confidence"]["level"] == "low"
+    assert quick_client.get("/v1/best", params=ASK | low | {"model": "llama-2-7b"}).status_code == 404, "a toy's answer"
+    named = quick_client.get("/v1/best", params=ASK | {"cluster": "8xh100"})
+    assert (named.status_code, named.json()["code"]) == (404, "unknown_best"), "a cluster's short form is read"
+    assert "8xnothing" in quick_client.get("/v1/best", params=ASK | {"cluster": "8xnothing"}).json()["detail"]
     exact = quick_client.get("/v1/best", params=ASK | {"cluster": bigger, "match": "exact"})
     assert (exact.status_code, exact.json()["code"]) == (404, "unknown_best")
     assert quick_client.get("/v1/best", params=ASK | {"model": "gpt2"}).status_code == 404
@@ -94,11 +100,17 @@ def test_pin_holds_and_rollback_goes_back(client):
 def test_project_that_demands_approval_serves_nothing_unapproved(quick_client):
     quick_client.put("/v1/projects/default", json={"requires_approval": True})
     study_id = tune(quick_client)
-    assert quick_client.get("/v1/best", params=ASK).json()["code"] == "unknown_best"
+    refused = quick_client.get("/v1/best", params=ASK).json()
+    assert refused["code"] == "awaits_approval" and study_id in refused["detail"]
+    resolved = quick_client.post("/v1/best:resolve", json={"study": SPEC})
+    assert (resolved.status_code, resolved.json()["code"]) == (404, "awaits_approval")
     (proposal,) = quick_client.get("/v1/recommendations?state=proposed").json()["recommendations"]
     key = proposal["case_key"]
     assert decide(quick_client, key, "rollback").json()["code"] == "nothing_to_decide"
-    decide(quick_client, key, "approve").raise_for_status()
+    asked = quick_client.get("/v1/best", params={"case_key": key}).json()
+    assert asked["code"] == "awaits_approval" and key in asked["detail"]
+    assert "case_key" in quick_client.post("/v1/best:approve", json={}).json()["detail"]
+    quick_client.post("/v1/best:approve", json={"case_key": key}).raise_for_status()
     assert best(quick_client)["study_id"] == study_id
     tune(quick_client, speed=2.0)
     assert decide(quick_client, key, "reject").json()["state"] == "rejected"
@@ -110,7 +122,7 @@ def test_operator_demands_approval_in_every_project(open_service, sqlite_url, mo
     monkeypatch.setenv("SHARDTUNE_REQUIRES_APPROVAL", "true")
     client = open_service(sqlite_url)
     tune(client)
-    assert client.get("/v1/best", params=ASK).json()["code"] == "unknown_best"
+    assert client.get("/v1/best", params=ASK).json()["code"] == "awaits_approval"
     (proposal,) = client.get("/v1/recommendations?state=proposed").json()["recommendations"]
     decide(client, proposal["case_key"], "approve").raise_for_status()
     assert best(client)["study_id"] == proposal["study_id"]

@@ -1,0 +1,45 @@
+"""Models that are refused with a reason before a worker looks at them."""
+
+import pytest
+
+from shardtune.api_schemas.models import ModelSpec, preset
+from shardtune.api_schemas.studies import StudySpec
+from shardtune.service.http.errors import Invalid
+from shardtune.service.studies import model_checks
+from tests.support.made_up_studies import study_of
+
+LLAMA = preset("llama-tiny").config
+
+
+def spec(config, **workload) -> StudySpec:
+    known = study_of().spec
+    model = ModelSpec(name="x", config=config)
+    return known.model_copy(update={"model": model, "workload": known.workload.model_copy(update=workload)})
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"model_type": "t5", "is_encoder_decoder": True}, "use a decoder-only one"),
+        ({"model_type": "vit"}, "is a vision model"),
+        ({"model_type": "bert"}, "set is_decoder to true"),
+        ({**LLAMA, "quantization_config": {"bits": 4}}, "trains quantised weights"),
+        ({**LLAMA, "num_attention_heads": 7}, "multiple of num_attention_heads (7)"),
+        ({**LLAMA, "num_attention_heads": 4, "num_key_value_heads": 3}, "multiple of num_key_value_heads (3)"),
+    ],
+)
+def test_what_no_trial_could_train_is_refused_with_field_value_and_remedy(config, says):
+    with pytest.raises(Invalid) as refused:
+        model_checks.check(spec(config))
+    (error,) = refused.value.errors
+    assert error.field.startswith("model.config.") and says in error.message
+
+
+def test_flash_attention_is_refused_on_cpu_ranks():
+    with pytest.raises(Invalid, match="runs on GPUs only"):
+        model_checks.check(spec(LLAMA, attention="flash_attention_2"))
+
+
+@pytest.mark.parametrize("config", [LLAMA, {"model_type": "bert", "is_decoder": True}, preset("gpt2").config])
+def test_others_pass(config):
+    model_checks.check(spec(config))

@@ -1,12 +1,13 @@
 """Recorded noise between repeats of real trials, drawn again in blocks, and a machine that makes runs under it.
 
-Deviations are those of real runs from their configuration's median in their record. They are drawn in blocks of runs that
-followed each other (circular block bootstrap, Politis & Romano 1992), so that bursts and drift stay together across the arms.
+Deviations are those of real runs from what is usual for their configuration in their record: the median of the runs that the
+product's rule lets count, or of all where it lets none. They are drawn in blocks of runs that followed each other (circular block bootstrap, Politis & Romano 1992), so that bursts and drift stay together across the arms.
 """
 
 import math
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import NamedTuple
 
@@ -43,12 +44,37 @@ def of_records(rows: Sequence[Repeat]) -> list[list[Draw]]:
 
 
 def _of_record(rows: Sequence[Repeat]) -> list[Draw]:
-    speeds: dict[str, list[float]] = {}
-    for row in rows:
-        speeds.setdefault(row.configuration, []).append(math.log(row.tokens_per_s_per_gpu))
-    middle = {name: median(values) for name, values in speeds.items()}
+    is_disturbed = [why_disturbed(row) is not None for row in rows]
+    usual = {row.configuration: _usual(row.configuration, rows, is_disturbed) for row in rows}
     return [
-        Draw(math.log(row.tokens_per_s_per_gpu) - middle[row.configuration], why_disturbed(row) is not None)
+        Draw(math.log(row.tokens_per_s_per_gpu) - usual[row.configuration], is_out)
+        for row, is_out in zip(rows, is_disturbed, strict=True)
+    ]
+
+
+def _usual(configuration: str, rows: Sequence[Repeat], is_disturbed: Sequence[bool]) -> float:
+    own = [
+        (math.log(row.tokens_per_s_per_gpu), is_out)
+        for row, is_out in zip(rows, is_disturbed, strict=True)
+        if row.configuration == configuration
+    ]
+    return median([speed for speed, is_out in own if not is_out] or [speed for speed, _ in own])
+
+
+def as_if_seen(rows: Sequence[Repeat]) -> list[Repeat]:
+    """Rows of a record from before other programs' cores were written down, with as many as explain how slow each run was.
+
+    Ranks that ran at a share of their usual speed on all cores had the rest of the cores taken: an assumption, which the
+    record `shared` bears out as far as it goes (docs/measurements/verdicts.md).
+    """
+    speeds: dict[tuple[str, str], list[float]] = {}
+    for row in rows:
+        speeds.setdefault((row.record, row.configuration), []).append(row.tokens_per_s_per_gpu)
+    usual = {name: median(values) for name, values in speeds.items()}
+    return [
+        replace(
+            row, foreign_cpu_cores=CORES * max(0.0, 1 - row.tokens_per_s_per_gpu / usual[row.record, row.configuration])
+        )
         for row in rows
     ]
 

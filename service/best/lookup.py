@@ -16,8 +16,8 @@ from shardtune.api_schemas.native_dtypes import decide
 from shardtune.api_schemas.studies import StudyState, Verdict
 from shardtune.api_schemas.workload import RECIPES, WorkloadRequest
 from shardtune.db.queries import best
-from shardtune.db.tables.best import RecommendationRow, ServedCaseRow
-from shardtune.service.best import nearness
+from shardtune.db.tables.best import ServedCaseRow
+from shardtune.service.best import awaited, nearness
 from shardtune.service.http import etags
 from shardtune.service.http.errors import Conflict, NotFound
 from shardtune.service.http.idempotent_requests import ALWAYS, Once
@@ -40,9 +40,9 @@ def by_key(context: Context, case_key: str, project_id: str | None = None) -> Be
     with context.db.read() as session:
         row = best.current(session, project_of(context, project_id), case_key)
         if row is None or row.serving is None:
-            raise _waiting(best.newest_proposal(session, row.project_id, row.case_key) if row else None) or unknown_key(
-                case_key
-            )
+            raise awaited.refusal(
+                best.newest_proposal(session, row.project_id, row.case_key) if row else None
+            ) or unknown_key(case_key)
         return _view(row, (), context.now(), case_key)
 
 
@@ -60,28 +60,12 @@ def by_case(
         found = next((same for case in cases if (same := _find(context, session, project_id, case, None))), None)
         if found is None and lowest is not None:
             found = _find(context, session, project_id, cases[0], lowest)
-        proposed = None if found else _proposed(session, project_id, cases)
+        proposed = None if found else awaited.proposed(session, project_id, cases)
     if found is not None:
         return found
     name = cases[0].model.name
     nothing = NotFound("unknown_best", f"nothing is known of {name} here; POST /v1/best:resolve starts a study")
-    raise _waiting(proposed) or nothing
-
-
-def _proposed(session: Session, project_id: str, cases: Sequence[Case]) -> RecommendationRow | None:
-    keys = [case.case_key_without_fingerprint for case in cases]
-    return best.newest_proposal_of_shapes(session, project_id, keys)
-
-
-def _waiting(proposed: RecommendationRow | None) -> NotFound | None:
-    """What is said where there is an answer that nobody has approved yet."""
-    if proposed is None:
-        return None
-    return NotFound(
-        "awaits_approval",
-        f"study {proposed.study_id} has an answer for this case ({proposed.answer.result.best.description}) that waits for approval: "
-        f"POST /v1/best:approve?case_key={proposed.case_key}, or :reject",
-    )
+    raise awaited.refusal(proposed) or nothing
 
 
 def cases_of(
@@ -134,7 +118,7 @@ def resolve(
         recipe, _ = decide(request.study.workload.recipe, compatibility.dtypes_of(cluster, live))
         case = Case(request.study.model, request.study.workload.with_recipe(recipe), cluster)
         found = _find(context, session, project_id, case, request.lowest_confidence if request.accept_nearest else None)
-        waiting = None if found else _waiting(_proposed(session, project_id, [case]))
+        waiting = None if found else awaited.refusal(awaited.proposed(session, project_id, [case]))
     if found is not None:
         return _kept(context, once, Resolved(best=found), 200)
     if waiting is not None:

@@ -1,11 +1,8 @@
 """Best configurations, recommendations and decisions over HTTP."""
 
-import json
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import BaseModel, TypeAdapter, ValidationError
 from starlette.convertors import StringConvertor, register_url_convertor
 
 from shardtune.api_schemas.best import (
@@ -20,25 +17,20 @@ from shardtune.api_schemas.best import (
     ResolveRequest,
     UserDecision,
 )
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.models import ModelSpec
-from shardtune.api_schemas.workload import WorkloadRequest
 from shardtune.db.tables.best import ServedCaseRow
 from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
 from shardtune.service.best import lookup
 from shardtune.service.http import etags
-from shardtune.service.http.error_codes import FieldError, problems
-from shardtune.service.http.errors import Invalid, NotAcceptable, from_value_error, invalid
+from shardtune.service.http.error_codes import problems
+from shardtune.service.http.errors import NotAcceptable, invalid
 from shardtune.service.http.etags import InIfMatch
 from shardtune.service.http.idempotent_requests import InOnce
-from shardtune.service.http.input_guard import check
 from shardtune.service.http.paging import InLimit, InPageToken
-from shardtune.service.http.validation_errors import field_error
 from shardtune.service.process.context import InContext
 from shardtune.service.recommendations import decisions, record
+from shardtune.service.routes import best_query
 from shardtune.service.routes.studies import InProject
-from shardtune.tuner.prediction import catalogue
 
 
 class _Decisions(StringConvertor):
@@ -65,7 +57,6 @@ _BY_ACCEPT = {
 }
 _JSON = ("application/json", "application/*", "*/*")
 _STARTED: dict[int | str, dict[str, Any]] = {202: {"model": Resolved, "description": "A study runs that will know"}}
-T = TypeVar("T", bound=BaseModel)
 
 InStudyKey = Annotated[str, Query(pattern=r"^[0-9a-f]{32}$", description="Key of a case, from an earlier answer.")]
 
@@ -103,7 +94,7 @@ def read_best_config(
     if case_key is not None:
         found = lookup.by_key(context, case_key, project)
     else:
-        wanted = lookup.cases_of(context, *_case(model, cluster, workload), project)
+        wanted = lookup.cases_of(context, *best_query.case(model, cluster, workload), project)
         found = lookup.by_case(context, wanted, None if match == "exact" else lowest_confidence, project)
     context.uses.add(record.project_of(context, project), found.case_key)
     response.headers["Vary"] = "Accept"
@@ -210,43 +201,6 @@ def _one_key(in_query: str | None, in_body: str | None) -> str:
     if found is None:
         raise invalid("case_key", None, "case_key is required; give it in the query or in the body")
     return found
-
-
-def _case(model: str | None, cluster: str | None, workload: str | None) -> tuple[ModelSpec, WorkloadRequest, Cluster]:
-    missing = [name for name, value in (("model", model), ("cluster", cluster), ("workload", workload)) if not value]
-    if missing:
-        message = "is required where case_key is not given; add it"
-        errors = [FieldError(field=name, message=message) for name in missing]
-        raise Invalid("invalid_request", f"{', '.join(missing)}: {message}", errors)
-    given: Mapping[str, Any] = {"model": model, "cluster": cluster, "workload": workload}
-    return (
-        _parsed("model", ModelSpec, given),
-        _parsed("workload", WorkloadRequest, given),
-        _cluster(given["cluster"]) or _parsed("cluster", Cluster, given),
-    )
-
-
-def _cluster(text: str) -> Cluster | None:
-    """A cluster by its short form; None where it is JSON."""
-    if text.lstrip()[:1] in ("{", '"', "["):
-        return None
-    try:
-        return catalogue.parse_cluster(text)
-    except ValueError as error:
-        raise from_value_error("cluster", error) from None
-
-
-def _parsed(name: str, kind: type[T], given: Mapping[str, Any]) -> T:
-    try:
-        value = json.loads(given[name])
-    except (ValueError, RecursionError):
-        value = given[name]
-    check(value, name)
-    try:
-        return TypeAdapter(kind).validate_python(value)
-    except ValidationError as error:
-        items = [field_error({**item, "loc": ("query", name, *item["loc"])}) for item in error.errors()]
-        raise Invalid("invalid_request", "; ".join(f"{i.field}: {i.message}" for i in items[:3]), items) from None
 
 
 def _accepted(accept: str) -> str:

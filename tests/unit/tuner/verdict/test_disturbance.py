@@ -34,8 +34,9 @@ def test_programs_on_cores_that_ranks_on_gpus_leave_free_disturb_nothing():
     assert "60.0 of 64" in disturbance.reason(seen(60.0), GPUS, lambda: 64)
 
 
-def test_a_run_whose_own_windows_lie_apart_was_disturbed():
+def test_a_run_whose_own_windows_lie_apart_was_disturbed_where_nobody_saw_by_what():
     assert "±40%" in disturbance.reason(seen(spread=0.4), cpu(), lambda: None)
+    assert disturbance.reason(seen(foreign=0.1, spread=0.4), cpu(), lambda: 2) is None
 
 
 def test_repeats_are_bounded_for_a_run_and_for_a_study():

@@ -30,16 +30,19 @@ def reason(measured: Measurement, cluster: Cluster, cores_of: Callable[[], int |
     """
     foreign = measured.conditions.foreign_cpu_cores if measured.conditions is not None else None
     cores = cores_of() if foreign else None
-    if foreign is not None and cores:
-        needed = cores if cluster.device == "cpu" else min(cores, CORES_PER_GPU * cluster.gpus_per_node)
-        if foreign - (cores - needed) > MOST_TAKEN * needed:
-            return f"other programs kept {foreign:.1f} of {cores} cores busy"
-        # Seen and quiet: windows that lie apart are the configuration's own.
-        return None
+    if foreign == 0 or cores:
+        # Seen: windows that lie apart on a quiet machine are the configuration's own.
+        return _taken(foreign or 0.0, cluster, cores) if cores else None
     spread = measured.step_time_half_width_s / measured.step_time_s
     if spread > MOST_SPREAD:
         return f"its timed windows lie apart by ±{spread:.0%} of the step time"
     return None
+
+
+def _taken(foreign: float, cluster: Cluster, cores: int) -> str | None:
+    needed = cores if cluster.device == "cpu" else min(cores, CORES_PER_GPU * cluster.gpus_per_node)
+    is_too_much = foreign - (cores - needed) > MOST_TAKEN * needed
+    return f"other programs kept {foreign:.1f} of {cores} cores busy" if is_too_much else None
 
 
 def may_repeat(share: float, of_run: int, of_study: int, counted: int) -> bool:

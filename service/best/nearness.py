@@ -34,7 +34,7 @@ def is_far(names: Collection[str]) -> bool:
 
 
 def may_serve(wanted: Flat, found: Flat, names: Sequence[str], lowest: ConfidenceLevel) -> bool:
-    """Whether the answer of one case is given for another, whose asker takes this confidence at least."""
+    """Whether the answer of one case is given for another, where this confidence at least is wanted."""
     if lowest is ConfidenceLevel.HIGH or (is_far(names) and lowest is not ConfidenceLevel.LOW):
         return False
     sizes = [_size(case) for case in (wanted, found)]

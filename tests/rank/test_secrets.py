@@ -39,13 +39,22 @@ def test_no_process_of_a_trial_shows_the_key(tmp_path: Path, start: str) -> None
         agent.wait(timeout=60)
 
 
+def _command(process: psutil.Process) -> str:
+    """Empty for one that has ended."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
 def _ranks(agent: psutil.Process, count: int) -> list[psutil.Process]:
-    """Everything that runs below the agent, once there are so many processes of ranks."""
+    """Everything that runs below the agent, once its look at the libraries is over and there are so many processes of ranks."""
     ends_s = time.monotonic() + 120
     while time.monotonic() < ends_s:
         below = agent.children(recursive=True)
-        words = {process: " ".join(process.cmdline()) for process in below if process.is_running()}
-        if sum("shardtune.workers.rank" in text and "parent_death" not in text for text in words.values()) >= count:
+        words = {process: text for process in below if (text := _command(process))}
+        ours = [text for text in words.values() if "shardtune.workers.rank" in text and "parent_death" not in text]
+        if len(ours) >= count and not any("rank.inventory" in text for text in ours):
             return list(words)
         time.sleep(0.1)
     raise AssertionError("the ranks did not start in time")

@@ -1,12 +1,11 @@
 """Ask a process of the rank side what is installed and what the processor has; the agent itself never loads torch."""
 
-import os
 import subprocess
 from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from shardtune.workers.launchers.processes import PYTHON, start_child
+from shardtune.workers.launchers.processes import PYTHON, rank_environment, start_child
 from shardtune.workers.machine import rank_devices
 from shardtune.workers.machine.inventory import DetectionFailed, Gpus, Libraries
 
@@ -23,7 +22,7 @@ class LibraryProbe:
     def start(cls, gpus: Gpus, ranks: int | None = None) -> "LibraryProbe":
         """Start looking; given a number of ranks, also at how fast one of them multiplies, on devices that are ours."""
         command = [*PYTHON, "-m", "shardtune.workers.rank.inventory", *([str(ranks)] if ranks else [])]
-        environment = {**os.environ, **rank_devices.environment(gpus)}
+        environment = {**rank_environment(), **rank_devices.environment(gpus)}
         return cls(start_child(command, environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
 
     def result(self) -> Libraries:

@@ -9,7 +9,16 @@ import typer
 
 from shardtune.service.cli import study_file
 from shardtune.service.cli.errors import PLATFORM_FAILURE
-from shardtune.service.cli.options import AllowModel, AllowScript, AsJson, StateDir, worker_options
+from shardtune.service.cli.options import (
+    AllowModel,
+    AllowScript,
+    AsJson,
+    LauncherName,
+    Nodes,
+    StateDir,
+    launcher_options,
+    worker_options,
+)
 from shardtune.service.cli.processes import MODULE
 
 app = typer.Typer()
@@ -28,11 +37,13 @@ def run_trial(
     as_json: AsJson = False,
     allow_model: AllowModel = None,
     allow_script: AllowScript = None,
+    launcher: LauncherName = None,
 ) -> None:
-    """Run one trial on this machine, without a service, and print its measurement."""
+    """Run one trial on this machine, or over hosts, without a service, and print its measurement."""
     study_file.read_json_object(file)
     command = [*MODULE, "shardtune.workers", "run-trial", str(file), "--work-dir", str(state_dir / "worker")]
-    command += [*worker_options(allow_model, allow_script), *(["--json"] if as_json else [])]
+    command += [*worker_options(allow_model, allow_script), *launcher_options(launcher, None)]
+    command += ["--json"] if as_json else []
     code = subprocess.run(command, check=False).returncode
     # The worker's 1 means that it could not work at all.
     raise typer.Exit(PLATFORM_FAILURE if code == 1 else code)
@@ -43,10 +54,12 @@ def measure_hardware(
     ranks: Annotated[int | None, typer.Option(min=1, help="Ranks; all GPUs, or 2 CPU ranks without it.")] = None,
     state_dir: StateDir = Path(".shardtune"),
     as_json: AsJson = False,
+    launcher: LauncherName = None,
+    nodes: Nodes = None,
 ) -> None:
-    """Measure what predictions for this machine need (a minute); `predict --cluster local` and workers use it."""
+    """Measure what predictions for this machine, or for hosts, need (a minute); `predict --cluster local` and workers use it."""
     command = [*MODULE, "shardtune.workers", "measure-hardware", "--work-dir", str(state_dir / "worker")]
-    command += ["--ranks", str(ranks)] if ranks else []
+    command += [*(["--ranks", str(ranks)] if ranks else []), *launcher_options(launcher, nodes)]
     command += ["--json"] if as_json else []
     code = subprocess.run(command, check=False).returncode
     raise typer.Exit(PLATFORM_FAILURE if code == 1 else code)

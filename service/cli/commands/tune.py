@@ -115,7 +115,7 @@ def _run(client: ServiceClient, state_dir: Path, spec: StudyRequest | None, opti
     asked = study.spec if study else spec
     assert asked is not None
     offloads = "zero" in asked.space.backends
-    more = (*options.allowed, *options.hosts)
+    more = (*options.allowed, *_hosts(study.cluster if study else asked.cluster, options.hosts))
     worker = LocalWorker(client, state_dir, ranks, memory_gib, more, may_offload=offloads)
     _only(client, study)
     try:
@@ -166,6 +166,13 @@ def _worker_options(cluster: Cluster | str, options: TuneOptions) -> tuple[int |
     if isinstance(cluster, Cluster):
         return (cluster.gpus_per_node, cluster.memory_gib) if cluster.device == "cpu" else (options.ranks, None)
     return options.ranks, options.memory_gib
+
+
+def _hosts(cluster: Cluster | str, given: tuple[str, ...]) -> tuple[str, ...]:
+    """As many as the study says, where the command line does not."""
+    if given and "--nodes" not in given and isinstance(cluster, Cluster):
+        return (*given, "--nodes", str(cluster.nodes))
+    return given
 
 
 def _cluster_words(cluster: Cluster) -> str:

@@ -9,11 +9,15 @@ import sys
 from pathlib import Path
 
 from shardtune.api_schemas.studies import StudyRequest
-from shardtune.client import ServiceClient
+from shardtune.client import ServiceClient, ServiceRefused
 
 spec = StudyRequest.model_validate(json.loads(Path(sys.argv[1]).read_text()))
-with ServiceClient(os.environ["SHARDTUNE_SERVICE_URL"]) as shardtune:
-    known = shardtune.resolve(spec, accept_nearest=True)
+try:
+    with ServiceClient(os.environ["SHARDTUNE_SERVICE_URL"]) as shardtune:
+        known = shardtune.resolve(spec, accept_nearest=True)
+except ServiceRefused as refused:
+    # No worker has the cluster, or the answer waits for approval.
+    sys.exit(f"train with your defaults: {refused}")
 if known.best is not None:
     print(f"train with {known.best.description} ({known.best.confidence.level} confidence)")
 elif known.study is not None:

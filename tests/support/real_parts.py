@@ -31,7 +31,8 @@ def study(**changes: Any) -> dict[str, Any]:
     base: dict[str, Any] = {
         "model": TINY,
         "workload": {"sequence_length": 32, "global_batch": 8, "recipe": "fp32"},
-        "budget": {"max_trials": 3, "max_pairs": 7},
+        # Tests share their machine with others: nothing is repeated for that.
+        "budget": {"max_trials": 3, "max_pairs": 7, "repeat_disturbed": 0},
         "space": {"backends": ["ddp", "fsdp2"]},
     }
     return base | changes

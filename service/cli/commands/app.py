@@ -26,7 +26,8 @@ class CommandPlace(NamedTuple):
 
 PLACES = {
     "tune": CommandPlace(
-        "main_job", "Find the fastest configuration on this machine, and write it as ready-to-use files."
+        "main_job",
+        "Find the fastest configuration on this machine, or over hosts, and write it as ready-to-use files.",
     ),
     "serve": CommandPlace(
         "serve", "Run the service; SQLite is migrated first, another database must be (`shardtune db upgrade`)."

@@ -1,19 +1,15 @@
 """A pipe made of a child process's standard input and output: `srun`, or the node process itself."""
 
 import os
-import select
 import subprocess
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from shardtune.workers.gang.messages import MOST_BYTES
+from shardtune.workers.gang.pipe import write_line
 from shardtune.workers.launchers.processes import start_child
 from shardtune.workers.trial_dir import tail
-
-_WRITE_S = 5.0
-"""For a line to be taken: a pipe that is full for so long has no living reader."""
 
 
 class CommandPipe:
@@ -53,7 +49,7 @@ class CommandPipe:
         assert self.process.stdin is not None
         with self._writing:
             if self._is_open:
-                self._is_open = _write(self.process.stdin.fileno(), line, _WRITE_S)
+                self._is_open = write_line(self.process.stdin.fileno(), line)
 
     def last_words(self) -> str:
         """See `Pipe`."""
@@ -74,19 +70,3 @@ class CommandPipe:
                 return
             except subprocess.TimeoutExpired:
                 continue
-
-
-def _write(descriptor: int, line: bytes, limit_s: float) -> bool:
-    """False where it could not be written in time."""
-    ends_s, rest = time.monotonic() + limit_s, memoryview(line)
-    while rest:
-        _, ready, _ = select.select([], [descriptor], [], max(0.0, ends_s - time.monotonic()))
-        if not ready:
-            return False
-        try:
-            rest = rest[os.write(descriptor, rest) :]
-        except BlockingIOError:
-            continue
-        except OSError:  # its end is closed
-            return False
-    return True

@@ -1,11 +1,16 @@
 """What an engine gives the agent of a gang: hosts, and a pipe of lines to a node process on each of them."""
 
+import os
+import select
+import time
 from collections.abc import Iterator
 from typing import Protocol
 
 from shardtune.workers.launchers.processes import PYTHON
 
 NODE_COMMAND = (*PYTHON, "-m", "shardtune.workers.node")
+_WRITE_S = 4.0
+"""For a line to be taken: a pipe that is full for so long has no living reader."""
 
 
 class Pipe(Protocol):
@@ -46,3 +51,19 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Give everything back."""
+
+
+def write_line(descriptor: int, line: bytes) -> bool:
+    """Write to a descriptor that does not block; False where the other end is gone, or does not read."""
+    ends_s, rest = time.monotonic() + _WRITE_S, memoryview(line)
+    while rest:
+        _, ready, _ = select.select([], [descriptor], [], max(0.0, ends_s - time.monotonic()))
+        if not ready:
+            return False
+        try:
+            rest = rest[os.write(descriptor, rest) :]
+        except BlockingIOError:
+            continue
+        except OSError:  # its end is closed
+            return False
+    return True

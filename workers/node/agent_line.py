@@ -14,7 +14,16 @@ from typing import BinaryIO
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.measurements import Progress
 from shardtune.workers.clock import LeaseClock, now_s
-from shardtune.workers.gang.messages import MOST_BYTES, AgentMessage, Beat, BeatAnswer, Begin, from_agent, to_line
+from shardtune.workers.gang.messages import (
+    MOST_BYTES,
+    AgentMessage,
+    Beat,
+    BeatAnswer,
+    Begin,
+    from_agent,
+    to_line,
+)
+from shardtune.workers.gang.pipe import write_line
 
 _BEATS = 8
 """In one lease."""
@@ -62,6 +71,7 @@ class AgentLine:
 
     def __init__(self, incoming: BinaryIO, outgoing: int) -> None:
         self._incoming, self._outgoing = incoming, outgoing
+        os.set_blocking(outgoing, False)
         self._orders: queue.Queue[AgentMessage] = queue.Queue()
         self._saying = threading.Lock()
         self._is_open = True
@@ -116,12 +126,9 @@ class AgentLine:
 
     def say(self, message: Schema) -> None:
         """Any thread's."""
-        line = to_line(message)
         with self._saying:
-            try:
-                while line:
-                    line = line[os.write(self._outgoing, line) :]
-            except OSError:  # its end is closed
+            # An agent that is stopped reads nothing: waiting for it would outlast the lease.
+            if self._is_open and not write_line(self._outgoing, to_line(message)):
                 self._is_open = False
 
     def _read(self) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from shardtune.workers.clock import now_s
-from shardtune.workers.gang.messages import Beat, BeatAnswer, Begin, KillOrder, from_node, to_line
+from shardtune.workers.gang.messages import Beat, BeatAnswer, Begin, KillOrder, OrderDone, from_node, to_line
 from shardtune.workers.node.agent_line import AgentLine, NodeLease
 
 LEASE_S = 0.8
@@ -95,3 +95,8 @@ def test_orders_come_in_their_order_and_renewals_are_told(ends: Ends) -> None:
     ends.say(BeatAnswer(beat=ends.beat().beat, lease_s=60))
     assert [ends.line.order(5).order for _ in (1, 2)] == [1, 2]  # type: ignore[union-attr]
     assert told.wait(5)
+
+
+def test_who_is_not_read_does_not_wait_beyond_its_lease(ends: Ends) -> None:
+    ends.line.start(60)
+    assert until(lambda: ends.line.is_over or ends.line.say(OrderDone(order=1, error="x" * 8000)), limit_s=10) < 8

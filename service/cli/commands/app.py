@@ -39,11 +39,11 @@ PLACES = {
     "best": CommandPlace("answers", "Print the answer of a finished study."),
     "export": CommandPlace("answers", "Write the files of a configuration."),
     "run-trial": CommandPlace(
-        "this_machine", "Run one trial on this machine, without a service, and print its measurement."
+        "this_machine", "Run one trial on this machine, or over hosts, without a service, and print its measurement."
     ),
     "measure-hardware": CommandPlace(
         "this_machine",
-        "Measure what predictions for this machine need (a minute); `predict --cluster local` and workers use it.",
+        "Measure what predictions for this machine, or for hosts, need (a minute); `predict --cluster local` and workers use it.",
     ),
     "predict": CommandPlace(
         "predict", "Predict memory and speed of one configuration of each strategy, without running anything."

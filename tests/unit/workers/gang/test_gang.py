@@ -80,6 +80,15 @@ def test_ranks_of_all_hosts_end_and_leave_their_reports_here(make, directory, ta
     assert second.window_step_times_s[0] == pytest.approx(0.12)
 
 
+def test_a_trial_of_one_host_runs_on_one_of_them(make, tmp_path, fingerprint) -> None:
+    launcher, _ = make("complete", "complete")
+    launcher.prepare(lambda: False)
+    one = make_task(cluster={"device": "cpu", "gpus_per_node": 1, "memory_gib": 4, "host_memory_gib": 8})
+    folder = TrialDir.create(tmp_path / "work", "run-2", one, fingerprint, min_free_gib=0)
+    ended = supervise(launcher, folder, Launch.of(1), LONG, lambda: None)
+    assert [end.rank for end in ended.exits] == [0] and ended.seen.hosts == ("n0",)
+
+
 def test_the_gang_stays_warm_between_launches(make, directory) -> None:
     launcher, engine = make("complete", "complete")
     for _ in range(2):

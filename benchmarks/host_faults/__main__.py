@@ -141,7 +141,9 @@ def _watch(scene: Scene, fault: HostFault, study: str, run: dict[str, Any], rank
         if reported_s is None and (end := _end_of(scene, study, run)) is not None:
             reported_s, left = now_s, sum(not is_dead(pid) for pid in ranks)
         time.sleep(0.05)
-    return {"ranks_gone_s": round(gone_s, 1), "reported_s": round(reported_s, 1), "end": end, "left": left}
+    # Ranks of a run that was not lost end when they are done.
+    gone = None if end == "complete" else round(gone_s, 1)
+    return {"ranks_gone_s": gone, "reported_s": round(reported_s, 1), "end": end, "left": left}
 
 
 def _end_of(scene: Scene, study: str, run: dict[str, Any]) -> str | None:
@@ -157,7 +159,8 @@ def _end_of(scene: Scene, study: str, run: dict[str, Any]) -> str | None:
 def _is_well(one: dict[str, Any], fault: HostFault) -> bool:
     if not one["run_finished"] or one["left"]:
         return False
-    return bool(one["end"] == "complete" if fault.costs_nothing else one["ranks_gone_s"] <= MOST_S)
+    gone_s = one["ranks_gone_s"]
+    return gone_s is None or (not fault.costs_nothing and float(gone_s) <= MOST_S)
 
 
 def _table(found: list[dict[str, Any]]) -> str:

@@ -3,6 +3,7 @@
 import math
 import random
 import statistics
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,6 +72,7 @@ def _run(session: GangSession, spec: StudySpec, cluster: Cluster, one: Candidate
     assert answer["kind"] == "Measurement", answer
     one.times_s.append(answer["result"]["step_time_s"])
     one.losses.append(answer["result"]["trajectory"][-1]["loss"])
+    print(f"{one.config.describe()}: {one.times_s[-1]:.3f} s a step", file=sys.stderr, flush=True)
 
 
 def found_by(config: dict[str, Any], candidates: Sequence[Candidate]) -> Candidate:

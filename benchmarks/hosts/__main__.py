@@ -79,7 +79,7 @@ def _spec(options: argparse.Namespace, cluster: dict[str, Any]) -> dict[str, Any
         "workload": {"sequence_length": 64, "global_batch": batch, "recipe": "fp32"},
         "cluster": cluster,
         "space": SPACE,
-        "budget": {"max_trials": 7, "max_pairs": 7, "restart_check": False},
+        "budget": {"max_trials": 7, "max_pairs": 7, "restart_check": False, "repeat_disturbed": 0},
     }
 
 

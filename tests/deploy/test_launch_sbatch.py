@@ -1,9 +1,10 @@
 """The exported job of Slurm by its consumer's own checker."""
 
-import shutil
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("kubernetes_validate", reason="`make check-deploy` installs the checkers")
 
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
@@ -12,7 +13,6 @@ from tests.support.deploy_checks.programs import complaints
 from tests.support.made_up_studies import contender_of, study_of
 
 
-@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="`make check-deploy` installs the checkers")
 def test_shellcheck_finds_nothing_in_the_exported_launchers(tmp_path: Path) -> None:
     cluster = Cluster(gpu="NVIDIA H100 80GB HBM3", nodes=2, gpus_per_node=8, memory_gib=80, host_memory_gib=1000)
     study = study_of("llama-tiny", "bf16-mixed", cluster, global_batch=32)

@@ -87,7 +87,9 @@ def test_every_deployment_requires_keys():
     starting = [path for path in starting if path.suffix != ".md"]
     assert starting
     assert [
-        path.name for path in starting if not re.search(r"SHARDTUNE_REQUIRE_KEYS\W+(true|1)\b", path.read_text())
+        path.name
+        for path in starting
+        if not re.search(r"SHARDTUNE_REQUIRE_KEYS\W+(value\W+)?(true|1)\b", path.read_text())
     ] == []
 
 

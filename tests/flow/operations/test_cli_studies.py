@@ -82,8 +82,7 @@ def test_ctrl_c_cancels_the_study_it_owns_and_no_other(http, study_file, command
     arguments = [sys.executable, "-m", "shardtune", "studies", command, *asked]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(arguments, env=environment, stderr=subprocess.PIPE, text=True) as process:
-        lines = [process.stderr.readline() for _ in range(3 if command == "create" else 1)]
-        assert "counting" in lines[-1], lines
+        assert any("counting" in line for line in process.stderr)
         process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=60)[1]
     assert process.returncode == 130 and "Traceback" not in said

@@ -3,6 +3,7 @@
 import contextlib
 import math
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -34,13 +35,14 @@ class Fsdp1Trainer:
         self._parameters = [p for p in self._fsdp.parameters() if p.requires_grad]
         self._optimizer = base.adamw(self._parameters, workload.optimizer)
         self._max_norm = workload.max_grad_norm
+        self._loss = setting.loss
         self._accumulation = setting.accumulation
         self._sync_every = config.grad_sync == "every"
 
-    def micro_step(self, tokens: torch.Tensor, last: bool) -> torch.Tensor:
+    def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
         """See `Trainer`."""
         with contextlib.nullcontext() if last or self._sync_every else self._fsdp.no_sync():
-            loss = base.causal_loss(self._fsdp, tokens)
+            loss = self._loss(self._fsdp, batch)
             (loss / self._accumulation).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 

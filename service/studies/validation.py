@@ -43,17 +43,16 @@ def check(spec: StudySpec, cluster: Cluster) -> ResolvedBaseline:
 
 
 def _what_a_small_budget_tries(budget: Budget, starts: Seeds) -> tuple[str, ...]:
-    """Said before it runs: with few trials, most go to what every search begins with, all of it at one micro batch."""
-    trials = budget.max_trials
-    if trials is None or trials >= len(starts) + stopping.MIN_GUIDED:
+    """Said before it runs: with few trials, many may go to what a search begins with, all of it at one micro batch."""
+    trials, enough = budget.max_trials, len(starts) + stopping.MIN_GUIDED
+    if trials is None or trials >= enough:
         return ()
     names = "; ".join(config.describe() for config, _ in starts[:trials])
     left = max(0, trials - len(starts))
-    searched = f"leaves the search {left} of its own" if left else "leaves nothing to search"
-    enough = len(starts) + stopping.MIN_GUIDED
     return (
-        f"budget.max_trials ({trials}): up to {min(trials, len(starts))} go to where every search starts ({names}), which "
-        f"{searched}; with {enough} or more it gets to other micro batches",
+        f"budget.max_trials ({trials}): up to {min(trials, len(starts))} go to where a search starts ({names}; of defaults "
+        f"those that the baseline and a second backend need), and {f'at least {left} are' if left else 'maybe none is'} "
+        f"chosen for what they may gain; {enough} trials leave {stopping.MIN_GUIDED} for that in any case",
     )
 
 

@@ -125,6 +125,6 @@ def test_what_is_wrong_with_a_study_is_said_before_anything_is_started(tmp_path,
 
 def test_a_small_budget_says_before_it_starts_what_it_will_try():
     spec = StudySpec.model_validate(SPEC | {"workload": {"sequence_length": 64, "global_batch": 8, "recipe": "fp32"}})
-    for trials, says in ((6, "leaves the search 2 of its own"), (3, "leaves nothing to search"), (10, None)):
+    for trials, says in ((6, "at least 2 are chosen"), (3, "maybe none is chosen"), (10, None)):
         notes = validation.check(spec.model_copy(update={"budget": Budget(max_trials=trials)}), CLUSTER).notes
         assert notes == () if says is None else says in notes[-1] and "DDP, micro batch 1" in notes[-1]

@@ -19,7 +19,7 @@ TYPOS = [
     ("containers", "containers/service.Containerfile", "WORKDIR /source", "WORKDIR source"),
     ("containers", "containers/worker.Containerfile", "ENTRYPOINT [", "ENTRYPOIN ["),
     ("scripts", "slurm/worker.sbatch", '"$service"', "$service"),
-    ("scripts", "slurm/worker-pyxis.sbatch", "image=$", "imag=$"),
+    ("scripts", "slurm/worker.sbatch", "image=$", "imag=$"),
     ("scripts", "ray/submit-worker.sh", "nodes=$", "node=$"),
     ("prometheus", "monitoring/alerts.yml", "expr: up{", "exp: up{"),
     ("prometheus", "monitoring/alerts.yml", "== 0\n        for: 2m", "== 1\n        for: 2m"),

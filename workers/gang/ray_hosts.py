@@ -7,11 +7,9 @@ import contextlib
 import os
 import platform
 import queue
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +21,13 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from shardtune.workers.gang.command_pipe import CommandPipe
 from shardtune.workers.gang.messages import MOST_BYTES
 from shardtune.workers.gang.pipe import NODE_COMMAND
-from shardtune.workers.launchers.base import LaunchFailed
+from shardtune.workers.gang.ray_admission import REMEDY, require_answer, require_closed, require_token
 from shardtune.workers.launchers.processes import without_secrets
 from shardtune.workers.machine.inventory import DEFAULT_CPU_RANKS
 
 _IDLE_S, _BUSY_S, _BUSY_FOR_S = 0.2, 0.02, 1.0
 """How long a call waits at the other end for a line; shorter while there is talk. A line from here waits no longer either."""
 _CALL_S = 60.0
-_PROBE_S = 60.0
 
 
 class NodeHolder:
@@ -135,17 +132,18 @@ class RayHosts:
         """`wait_s`: how long the cluster may take to have that many hosts free.
 
         Raises:
-            ValueError: an open cluster, or one that does not have the hosts.
-            LaunchFailed: the cluster does not answer.
+            ValueError: a cluster that does not answer, is open, or does not have the hosts.
         """
         require_token(os.environ)
         self._log_dir = log_dir
+        address = address or os.environ.get("RAY_ADDRESS") or "auto"
+        require_answer(address)
         try:
-            ray.init(address=address or "auto", log_to_driver=False, namespace="shardtune", include_dashboard=False)
+            ray.init(address=address, log_to_driver=False, namespace="shardtune", include_dashboard=False)
         except (RayError, ConnectionError, RuntimeError) as error:
-            raise LaunchFailed(f"ray_address ({address or 'auto'}) cannot be used: {error}") from None
+            raise ValueError(f"ray_address ({address}) cannot be used: {error}. {REMEDY}") from None
         try:
-            _require_closed(ray.get_runtime_context().gcs_address)
+            require_closed(ray.get_runtime_context().gcs_address)
             self._bundle = _bundle(ranks)
             self._group = _group(self._bundle, nodes, wait_s)
         except BaseException:
@@ -189,32 +187,6 @@ class RayHosts:
         with contextlib.suppress(RayError):
             remove_placement_group(self._group)
         ray.shutdown()
-
-
-def require_token(environment: Mapping[str, str]) -> None:
-    """Refuse to join a cluster in which whoever reaches a port may run programs.
-
-    Raises:
-        ValueError: this process shows no token.
-    """
-    mode = environment.get("RAY_AUTH_MODE", "")
-    if mode != "token":
-        raise ValueError(
-            f"RAY_AUTH_MODE ({mode or 'not set'}) must be token: in an open Ray cluster whoever reaches its ports runs programs "
-            "on every host. Start all of the cluster with RAY_AUTH_MODE=token and a token (`ray get-auth-token --generate`)"
-        )
-
-
-def _require_closed(address: str) -> None:
-    """Ask without a token."""
-    command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
-    environment = {**without_secrets(os.environ), "RAY_AUTH_MODE": "disabled"}
-    done = subprocess.run(command, env=environment, capture_output=True, timeout=_PROBE_S, check=False)
-    if done.returncode == 0:
-        raise ValueError(
-            f"ray_address ({address}) answers without a token: the cluster is open, and whoever reaches its ports runs programs on "
-            "every host. Start all of it with RAY_AUTH_MODE=token"
-        )
 
 
 def _bundle(ranks: int | None) -> dict[str, float]:

@@ -15,6 +15,8 @@ from shardtune.workers.launchers.processes import without_secrets
 _ASKED_S = 30.0
 """How often the job's end is asked for: an administrator may move it."""
 _COMMAND_S = 20.0
+_WARNED_S = 60.0
+"""Before its end a job is told to stop, as deploy/slurm/worker.sbatch asks with `--signal`."""
 _KEPT = frozenset({"SLURM_CONF", "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_CLUSTER_NAME", "SLURM_JWT"})
 """What `srun` needs to know of the job. Of the others some are options of the batch script's, such as SLURM_MEM_PER_CPU, which
 contradict ours."""
@@ -75,13 +77,13 @@ class SlurmHosts:
         return CommandPipe(host, command, self._environment, self._log_dir / f"node-{host}.log")
 
     def ends_in_s(self) -> float | None:
-        """Until the job's time is over."""
+        """Until the job is told to stop, because its time is nearly over."""
         asked = self._left
         if asked is None or now_s() - asked[0] > _ASKED_S:
             asked = (now_s(), self._time_left_s())
             self._left = asked
         at_s, left_s = asked
-        return None if left_s is None else left_s - (now_s() - at_s)
+        return None if left_s is None else left_s - (now_s() - at_s) - _WARNED_S
 
     def _time_left_s(self) -> float | None:
         try:

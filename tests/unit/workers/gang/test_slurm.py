@@ -16,3 +16,19 @@ def test_time_left_is_read_as_squeue_prints_it(left: str, seconds: float | None)
 def test_outside_a_job_the_message_says_how_to_get_one(tmp_path) -> None:
     with pytest.raises(ValueError, match="sbatch"):
         SlurmHosts(tmp_path, environment={})
+
+
+def test_the_minute_before_a_job_s_end_is_for_handing_back(tmp_path) -> None:
+    for name, words in (("scontrol", "n0"), ("squeue", "10:00")):
+        (tmp_path / name).write_text(f"#!/bin/sh\necho {words}\n")
+        (tmp_path / name).chmod(0o755)
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n0", "PATH": str(tmp_path)}
+    assert SlurmHosts(tmp_path, environment=job).ends_in_s() == pytest.approx(540, abs=10)
+
+
+def test_more_nodes_than_the_job_has_are_refused_with_its_hosts(tmp_path) -> None:
+    (tmp_path / "scontrol").write_text("#!/bin/sh\necho n0\necho n1\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[0-1]", "PATH": str(tmp_path)}
+    with pytest.raises(ValueError, match=r"nodes \(3\) must not exceed the job's hosts \(2: n0, n1\).*--nodes=3"):
+        SlurmHosts(tmp_path, nodes=3, environment=job)

@@ -1,0 +1,60 @@
+"""Whether a Ray cluster may be joined: it is there, and does not answer whoever asks. Asked before `ray` is told to."""
+
+import os
+import platform
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+
+from shardtune.workers.launchers.processes import without_secrets
+
+_REACH_S = 5.0
+_PROBE_S = 60.0
+REMEDY = "Start the cluster (`ray start --head --port=6379`, with RAY_AUTH_MODE=token), or name its head with --ray-address HOST:PORT"
+
+
+def require_answer(address: str) -> None:
+    """Refuse an address at which nobody listens; Ray would try it for minutes.
+
+    Raises:
+        ValueError: it cannot be reached from here.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=_REACH_S).close()
+    except OSError as error:
+        why = error.strerror or error
+        raise ValueError(f"ray_address ({address}) cannot be reached from {platform.node()}: {why}. {REMEDY}") from None
+
+
+def require_token(environment: Mapping[str, str]) -> None:
+    """Refuse to join a cluster in which whoever reaches a port may run programs.
+
+    Raises:
+        ValueError: this process shows no token.
+    """
+    mode = environment.get("RAY_AUTH_MODE", "")
+    if mode != "token":
+        raise ValueError(
+            f"RAY_AUTH_MODE ({mode or 'not set'}) must be token: in an open Ray cluster whoever reaches its ports runs programs "
+            "on every host. Start all of the cluster with RAY_AUTH_MODE=token and a token (`ray get-auth-token --generate`)"
+        )
+
+
+def require_closed(address: str) -> None:
+    """Ask without a token.
+
+    Raises:
+        ValueError: it answers.
+    """
+    command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
+    environment = {**without_secrets(os.environ), "RAY_AUTH_MODE": "disabled"}
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=_PROBE_S, check=False)
+    if done.returncode == 0:
+        raise ValueError(
+            f"ray_address ({address}) answers without a token: the cluster is open, and whoever reaches its ports runs programs on "
+            "every host. Start all of it with RAY_AUTH_MODE=token"
+        )

@@ -128,8 +128,9 @@ class LocalWorker:
         `may_offload`: some configuration may need DeepSpeed's CPU Adam, which is then built before work is taken.
         """
         self._client = client
-        # The name outlives the process, so that a resumed study takes over the leases of the interrupted one at once.
-        self.name = f"{platform.node()}:{state_dir}"[-200:]
+        # The name outlives the process, so that a resumed study takes over the leases of the interrupted one at once. Over hosts
+        # it does so wherever the job that is requeued begins: the state directory is one for all of them.
+        self.name = f"{'hosts' if '--launcher' in options else platform.node()}:{state_dir}"[-200:]
         command = [*MODULE, "shardtune.workers", "--service", client.base_url, "--work-dir", str(state_dir / "worker")]
         command += ["--name", self.name]
         command += ["--ranks", str(ranks)] if ranks else []

@@ -1,11 +1,14 @@
 """A node process whose warm host is `fake_host.py`: everything between agent and ranks is real, what takes seconds is not there.
 
-`played_node.py HOST MARK`; what a host says of itself may be changed by NODE_SAYS, a JSON object of fields of its fingerprint.
+`played_node.py HOST MARK`; what a host says of itself may be changed by NODE_SAYS, a JSON object of fields of its fingerprint, and
+later by a file of such, `says.json` in its temporary folder.
 """
 
 import json
 import os
 import sys
+import tempfile
+from pathlib import Path
 
 from shardtune.api_schemas.hardware import Cluster, Fingerprint, Inventory
 from shardtune.workers.config.allowlist import Allowed
@@ -45,14 +48,16 @@ def serve(begin: Begin, line: AgentLine) -> None:
                 code=contents(allowed),
             )
         )
-        Node(settings, allowed, line, launcher).obey_all()
+        Node(settings, allowed, line, launcher, lambda: _inventory(settings.ranks or 1).fingerprint).obey_all()
     finally:
         launcher.close()
 
 
 def _inventory(ranks: int) -> Inventory:
     given = {"device": "cpu", "gpu": "cpu", "gpu_count": 0, "python": "3.11", "kernel": "6", "cpu": "x", "cpu_count": 2}
-    said = {**dict.fromkeys(UNKNOWN), **given, "host_memory_gib": 8, **json.loads(os.environ.get("NODE_SAYS", "{}"))}
+    later = Path(tempfile.gettempdir()) / "says.json"
+    own = json.loads(later.read_text() if later.exists() else os.environ.get("NODE_SAYS", "{}"))
+    said = {**dict.fromkeys(UNKNOWN), **given, "host_memory_gib": 8, **own}
     cluster = Cluster(device="cpu", gpus_per_node=ranks, memory_gib=4, host_memory_gib=8)
     return Inventory(cluster=cluster, fingerprint=Fingerprint.model_validate(said))
 

@@ -72,7 +72,9 @@ def _over_hosts(settings: WorkerSettings, allowed: Allowed, interrupt: Interrupt
     settings.work_dir.mkdir(parents=True, exist_ok=True)
     engine = _engine(settings)
     nodes = settings.nodes or len(engine.hosts())
-    plan = GangPlan(nodes, _begin(settings), settings.interface, settings.meet_ports, settings.shared_dir)
+    plan = GangPlan(
+        nodes, _begin(settings), settings.interface, settings.meet_ports, settings.shared_dir, settings.look_again_s
+    )
     launcher = GangLauncher(engine, plan, settings.gang_wait_s)
     with contextlib.closing(launcher):
         try:

@@ -31,6 +31,8 @@ class GangPlan:
     interface: str | None = None
     ports: PortRange | None = None
     shared_dir: Path | None = None
+    look_again_s: float = 60.0
+    """How often, between runs, each host looks at itself again."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,11 @@ class Gang:
     def ready(self) -> list[NodeReady]:
         """What the hosts said of themselves."""
         return [link.ready for link in self.links if link.ready is not None]
+
+    @property
+    def is_equal(self) -> bool:
+        """They may train together."""
+        return not any(members.differences(self.ready[0], other) for other in self.ready[1:])
 
     def address_of(self, link: NodeLink) -> NodeAddress:
         """Of one of its hosts."""
@@ -61,6 +68,7 @@ class GangHosts:
         self._again_s: dict[str, float] = {}
         self._failures: dict[str, str] = {}
         self._closing: list[threading.Thread] = []
+        self._looked_s = now_s()
         self.gang: Gang | None = None
         """As it last was; one of its hosts may be lost meanwhile."""
 
@@ -126,12 +134,20 @@ class GangHosts:
         return self.gang
 
     def are_prepared(self, gang: Gang) -> bool:
-        """Have every host of the gang ready to launch; one that cannot be is given up."""
-        answers = ask_all(gang.links, lambda _, order: PrepareOrder(order=order), _PREPARE_S)
+        """Have every host of the gang ready to launch. One that cannot be is given up, and hosts that have come to differ are no
+        gang any more.
+        """
+        looks = now_s() - self._looked_s >= self._plan.look_again_s
+        answers = ask_all(gang.links, lambda _, order: PrepareOrder(order=order, looks=looks), _PREPARE_S)
         for link, answer in zip(gang.links, answers, strict=True):
             if answer.error is not None:
                 link.give_up(answer.error)
-        return all(answer.error is None for answer in answers)
+            elif answer.fingerprint is not None:
+                link.is_now(answer.fingerprint)
+        if looks:
+            self._looked_s = now_s()
+            self.gang = gang if gang.is_equal else None
+        return self.gang is not None and all(answer.error is None for answer in answers)
 
     @property
     def inventory(self) -> Inventory:

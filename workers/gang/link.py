@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.hardware import Fingerprint
 from shardtune.api_schemas.measurements import Progress
 from shardtune.workers.clock import now_s
 from shardtune.workers.gang.messages import (
@@ -131,6 +132,12 @@ class NodeLink:
     def wait(self, timeout_s: float) -> None:
         """Until something came from any node, at most so long."""
         self._events.sleep(timeout_s)
+
+    def is_now(self, fingerprint: Fingerprint) -> None:
+        """The node has looked again at what its host is."""
+        assert self.ready is not None
+        inventory = self.ready.inventory.model_copy(update={"fingerprint": fingerprint})
+        self.ready = self.ready.model_copy(update={"inventory": inventory})
 
     def begin_launch(self) -> None:
         """Forget what came of the launch before."""

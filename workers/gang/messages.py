@@ -1,6 +1,5 @@
-"""What the agent of a gang and its node processes say to each other: JSON lines through a pipe that the engine holds.
-
-Moments travel as seconds from now: hosts share no clock. An answer carries the number of its order.
+"""What agent and node processes say to each other: JSON lines through the engine's pipe. Moments travel as seconds from now,
+since hosts share no clock; an answer carries the number of its order.
 """
 
 from typing import Annotated, Literal
@@ -52,6 +51,8 @@ class PrepareOrder(Schema):
 
     kind: Literal["prepare"] = "prepare"
     order: int
+    looks: bool
+    """Say also what the fingerprint is by now."""
 
 
 class ListenOrder(Schema):
@@ -75,13 +76,12 @@ class ReachOrder(Schema):
 
 
 class SharedOrder(Schema):
-    """Write a word into a folder, or read it there: to see whether the hosts share it."""
+    """Write a word into a file, or read it there (None): to see whether the hosts share it."""
 
     kind: Literal["shared"] = "shared"
     order: int
     path: str
     writes: str | None = None
-    """None: read."""
 
 
 class StageOrder(Schema):
@@ -173,6 +173,7 @@ class OrderDone(Schema):
     word: str | None = None
     own: NodeAddress | None = None
     """From which another node was reached."""
+    fingerprint: Fingerprint | None = None
 
 
 class LaunchRefused(Schema):
@@ -208,12 +209,11 @@ class RankEnded(Schema):
 
 
 class LaunchOver(Schema):
-    """Nothing of the launch lives on this host: the answer to a kill."""
+    """Nothing of the launch lives on this host, but what survived SIGKILL: the answer to a kill."""
 
     kind: Literal["over"] = "over"
     order: int
     survivors: str | None = None
-    """What survived SIGKILL."""
     seen: Conditions = Conditions()
     """Since the launch."""
 
@@ -228,8 +228,8 @@ _FROM_NODE: TypeAdapter[NodeMessage] = TypeAdapter(NodeMessage)
 
 
 def to_line(message: Schema) -> bytes:
-    """One line; defaults are left out."""
-    return message.model_dump_json(exclude_unset=False).encode() + b"\n"
+    """One line."""
+    return message.model_dump_json().encode() + b"\n"
 
 
 def from_agent(line: bytes) -> AgentMessage:

@@ -8,9 +8,11 @@ import logging
 import os
 import platform
 import tempfile
+from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from shardtune.api_schemas.hardware import Fingerprint
 from shardtune.workers.config.allowlist import GROUP, Allowed
 from shardtune.workers.config.settings import WorkerSettings
 from shardtune.workers.gang.messages import (
@@ -30,9 +32,9 @@ from shardtune.workers.launchers.base import LaunchFailed, Prepared
 from shardtune.workers.launchers.local import LocalLauncher
 from shardtune.workers.machine import device_hold
 from shardtune.workers.machine.device_watch import DevicesUnfit
-from shardtune.workers.machine.inventory import Gpus, ranks_of
+from shardtune.workers.machine.inventory import Gpus, Libraries, ranks_of
 from shardtune.workers.machine.library_probe import LibraryProbe
-from shardtune.workers.machine.offered_inventory import offer
+from shardtune.workers.machine.offered_inventory import look_again, offer
 from shardtune.workers.node import addresses
 from shardtune.workers.node.agent_line import AgentLine
 from shardtune.workers.node.launch_here import LaunchHere
@@ -64,8 +66,9 @@ def serve(begin: Begin, line: AgentLine) -> None:
         prepared = device_hold.prepare(settings, launcher, lambda: line.is_over)
         if prepared is None or line.is_over:
             return
-        line.say(_ready(settings, gpus, probe, prepared, allowed))
-        Node(settings, allowed, line, launcher).obey_all()
+        libraries = probe.result().updated(prepared.versions)
+        line.say(_ready(settings, gpus, libraries, prepared, allowed))
+        Node(settings, allowed, line, launcher, lambda: look_again(settings, libraries)).obey_all()
 
 
 def host_settings(begin: Begin) -> WorkerSettings:
@@ -77,9 +80,8 @@ def host_settings(begin: Begin) -> WorkerSettings:
 
 
 def _ready(
-    settings: WorkerSettings, gpus: Gpus, probe: LibraryProbe, prepared: Prepared, allowed: Allowed
+    settings: WorkerSettings, gpus: Gpus, libraries: Libraries, prepared: Prepared, allowed: Allowed
 ) -> NodeReady:
-    libraries = probe.result().updated(prepared.versions)
     return NodeReady(
         host=platform.node(),
         inventory=offer(settings, gpus, libraries, allowed, isolation=prepared.isolation),
@@ -124,8 +126,10 @@ class Node:
         allowed: Allowed,
         line: AgentLine,
         launcher: LocalLauncher,
+        look_again: Callable[[], Fingerprint | None],
     ) -> None:
-        self._line, self._launcher = line, launcher
+        """`look_again`: what the fingerprint is by now; None: it cannot be told."""
+        self._line, self._launcher, self._look_again = line, launcher, look_again
         self._launch = LaunchHere(settings, allowed, launcher, line)
         line.on_renewal(self._launch.renewed)
 
@@ -160,18 +164,19 @@ class Node:
                 log.warning("an order that a node at work does not expect: %s", order.kind)
 
     def _try(self, order: PrepareOrder | StageOrder | LaunchOrder) -> OrderDone:
-        port = None
+        port = fingerprint = None
         try:
             match order:
                 case PrepareOrder():
                     self._prepare()
+                    fingerprint = self._look_again() if order.looks else None
                 case StageOrder():
                     port = self._launch.stage(order)
                 case LaunchOrder():
                     self._launch.begin(order)
         except (DevicesUnfit, DiskFull, LaunchFailed, ValueError, OSError) as error:
             return OrderDone(order=order.order, error=str(error)[:8000])
-        return OrderDone(order=order.order, port=port)
+        return OrderDone(order=order.order, port=port, fingerprint=fingerprint)
 
     def _prepare(self) -> None:
         self._launcher.prepare(lambda: self._line.is_over)

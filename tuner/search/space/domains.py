@@ -62,6 +62,11 @@ class Domains:
         share = 0 if self.on_gpu else (self.cores or 0) // self.cluster.gpus_per_node
         return (0, share // 2) if share > 1 else (0,)
 
+    def reshard_groups(self, shard: int) -> tuple[int, ...]:
+        """Ranks that share one whole copy between forward and backward; first those that fit into a host, whose links are faster."""
+        host = self.cluster.gpus_per_node
+        return tuple(sorted(divisors(shard)[1:-1], key=lambda size: host % size != 0))
+
     def sizes(self, make: Callable[["Domains"], T]) -> T:
         """A backend's own candidates, made once."""
         if make not in self._made:

@@ -9,6 +9,7 @@ from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config
 from shardtune.api_schemas.workload import Workload, gradient_accumulation
 from shardtune.tuner.search.space import Space, build
 from shardtune.tuner.search.space.backends import zero
+from shardtune.tuner.search.space.domains import Domains
 from tests.support.tuner_cases import TINY, WORKLOAD, cpu, gpus, llama, space_of, tiny_space
 
 CLUSTERS = [cpu(1), cpu(2), cpu(4), gpus(1, 1), gpus(1, 8), gpus(2, 4)]
@@ -83,6 +84,13 @@ def test_a_parameter_name_always_has_the_same_candidates():
     for _ in range(500):
         space.sample(choose)
     assert {"backend", "micro_batch", "ddp.bucket_cap_mb", "fsdp2.reshard_after_forward@8"} <= candidates.keys()
+
+
+@pytest.mark.parametrize(("nodes", "per_node", "groups"), [(1, 8, (2, 4)), (4, 2, (2, 4)), (2, 6, (2, 3, 6, 4))])
+def test_groups_that_fit_into_a_host_come_before_those_that_do_not(nodes, per_node, groups):
+    world = nodes * per_node
+    domains = Domains(Workload(sequence_length=64, global_batch=world), gpus(nodes, per_node), TINY)
+    assert domains.reshard_groups(world) == groups
 
 
 def test_enumeration_visits_every_configuration_once():

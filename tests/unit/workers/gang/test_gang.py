@@ -1,5 +1,6 @@
 """A gang over two node processes on this machine, each with a fake warm host: what the launcher promises, and what becomes of the lost."""
 
+import json
 import os
 import signal
 import subprocess
@@ -235,3 +236,20 @@ def test_the_gang_offers_what_all_of_it_has(make) -> None:
     offered = launcher.inventory
     assert (offered.cluster.nodes, offered.cluster.world_size, offered.fingerprint.nodes) == (2, 2, 2)
     assert offered.fingerprint.host_memory_gib == 7.9
+
+
+def test_hosts_look_at_themselves_again_and_one_that_has_come_to_differ_is_replaced(make, tmp_path) -> None:
+    launcher, _ = make("complete", hosts=(*HOSTS, "n2"), look_again_s=0)
+    launcher.prepare(lambda: False)
+
+    def says(host: str, kernel: str) -> None:
+        (tmp_path / "hosts" / host / "tmp" / "says.json").write_text(json.dumps({"kernel": kernel}))
+
+    for host in HOSTS:
+        says(host, "7")
+    launcher.prepare(lambda: False)
+    assert launcher.inventory.fingerprint.kernel == "7"
+    says("n0", "6")
+    launcher.prepare(lambda: False)
+    assert [host["host"] for host in launcher.inventory.details["hosts"]] == ["n0", "n2"]
+    assert launcher.inventory.fingerprint.kernel == "6"

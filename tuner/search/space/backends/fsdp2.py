@@ -17,7 +17,7 @@ def _draw(drawing: DefineByRun, accumulates: bool) -> None:
         raise NoLegalValue("dp_replicate", divisors(world))
     shard = int(drawing.pick("dp_shard", tuple(world // int(k) for k in reversed(replicates))))
     drawing.table["dp_replicate"] = max(1, world // shard)
-    groups = divisors(shard)[1:-1]
+    groups = domains.reshard_groups(shard)
     reshard = drawing.pick("reshard_after_forward", (True, False, *groups), at=f"{shard}" if groups else "")
     _prefetch(drawing, shard, reshard)
     both = shard > 1 and world // shard > 1

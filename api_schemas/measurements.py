@@ -15,6 +15,10 @@ MOST_GIB, MOST_STEPS, MOST_TIMES, MOST_RECORDS = 1e6, 10**9, 5000, 1000
 more than a body may hold."""
 
 
+StepTimeRange = tuple[float, float]
+"""Seconds a step, from and to."""
+
+
 class MeasurePlan(Schema):
     """How long a run warms up and measures."""
 
@@ -33,6 +37,17 @@ class MeasurePlan(Schema):
     """No new window begins after this many seconds of timed windows (min_windows are always run, of one step if need be)."""
     min_measure_s: float = Field(default=1.0, ge=0)
     """The fewest windows together last about as long: steps of milliseconds are counted by the hundred."""
+    undecided_s: StepTimeRange | None = None
+    """Also stop once the windows' 95 % interval lies outside: what the run is for is decided. None: nothing is."""
+
+    def is_answered(self, step_time_s: float, half_width_s: float) -> bool:
+        """Whether a step time that is known so well is known well enough."""
+        if half_width_s <= self.target_half_width * step_time_s:
+            return True
+        if self.undecided_s is None:
+            return False
+        shortest, longest = self.undecided_s
+        return step_time_s + half_width_s < shortest or step_time_s - half_width_s > longest
 
 
 class StepRecord(Schema):
@@ -117,7 +132,8 @@ class Measurement(Schema):
     is_steady: bool | None = None
     """Warm-up ended because the step time was steady, not because the plan allowed no more of it."""
     is_precise: bool | None = None
-    """Timing ended because the half-width was small enough, not because the plan allowed no more windows."""
+    """Timing ended because the interval was narrow enough for what the run was to decide, not because the plan allowed no
+    more windows."""
     data_wait_share: float | None = None
     """Of the timed windows, waiting for data on the rank that waited most; None where data is made outside of them."""
     suspect: str | None = Field(default=None, max_length=1000)

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import CursorResult, and_, func, select, update
 from sqlalchemy.orm import Session, aliased, joinedload
 
+from shardtune.api_schemas.measurements import StepTimeRange
 from shardtune.api_schemas.trials import OPEN_TRIAL_STATES, AttemptEnd, RunPurpose, TrialState
 from shardtune.db.queries import webhooks
 from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow, TrialRow, WorkerRow
@@ -22,6 +23,7 @@ def add_run(
     purpose: RunPurpose,
     now: datetime,
     block: int | None = None,
+    undecided_s: StepTimeRange | None = None,
 ) -> RunRow:
     """A new waiting run; with a `block` it is one of the study's present promotion. The caller holds the study's lock."""
     following = select(func.coalesce(func.max(RunRow.position) + 1, 0)).where(RunRow.study_id == study.id)
@@ -33,6 +35,7 @@ def add_run(
         purpose=purpose,
         promotion_round=study.promotion_round if block is not None else 0,
         block=block,
+        undecided_s=undecided_s,
         state=TrialState.WAITING,
         attempt=0,
         created_at=now,

@@ -10,7 +10,7 @@ from shardtune.api_schemas.events import EventType
 from shardtune.api_schemas.failures import Failure
 from shardtune.api_schemas.hardware import Cluster, Fingerprint, Inventory
 from shardtune.api_schemas.keys import DEFAULT_PROJECT
-from shardtune.api_schemas.measurements import Measurement, Progress
+from shardtune.api_schemas.measurements import Measurement, Progress, StepTimeRange
 from shardtune.api_schemas.models import ModelProfile
 from shardtune.api_schemas.predictions import TrialPrediction
 from shardtune.api_schemas.promotion import PromotionField
@@ -196,6 +196,8 @@ class RunRow(Row):
     """For `confirm`: the study's round it was made for."""
     block: Mapped[int | None]
     """For `confirm`: the block of the promotion."""
+    undecided_s: Mapped[StepTimeRange | None] = mapped_column(Stored(tuple[float, float]))
+    """Step times between which it must be timed precisely; None: all."""
     state: Mapped[TrialState]
     attempt: Mapped[int] = mapped_column(default=0)
     """Attempts so far; the number of the live one while `state` is running."""

@@ -44,7 +44,7 @@ def _task(context: Context, study: StudyRow, run: RunRow) -> Task:
         workload=spec.workload,
         cluster=study.cluster,
         config=run.trial.config,
-        plan=context.settings.measure,
+        plan=context.settings.measure.model_copy(update={"undecided_s": run.undecided_s}),
         memory_limit_gib=available_gib(study.cluster, spec.objective) if on_cpu else None,
         forward_flops_per_token=study.profile.forward_flops_per_token,
         least_flops_per_token=study.profile.least_flops_per_token,

@@ -109,11 +109,11 @@ def apply(context: Context, session: Session, study: StudyRow, step: Step, seen:
         case NewTrial():
             number = len(seen.history)
             trial = trials.add(session, study.id, number, step.config, step.origin, now, step.prediction, step.reason)
-            run = leases.add_run(session, study, trial, RunPurpose.SEARCH, now)
+            run = leases.add_run(session, study, trial, RunPurpose.SEARCH, now, undecided_s=step.undecided_s)
         case NewConfirmation():
             again = trials.by_number(session, study.id, step.trial_number)
             assert again is not None
-            run = leases.add_run(session, study, again, RunPurpose.CONFIRM, now, step.block)
+            run = leases.add_run(session, study, again, RunPurpose.CONFIRM, now, step.block, step.undecided_s)
         case NewRestart():
             winner = trials.by_number(session, study.id, step.trial_number)
             assert winner is not None

@@ -3,12 +3,12 @@
 `plan` runs outside any transaction; `service.lifecycle.advance` applies its answer only if the study's version is unchanged.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from shardtune.api_schemas.failures import Failure, FailureKind
-from shardtune.api_schemas.measurements import Measurement
+from shardtune.api_schemas.measurements import Measurement, StepTimeRange
 from shardtune.api_schemas.models import ModelProfile
 from shardtune.api_schemas.predictions import TrialPrediction
 from shardtune.api_schemas.promotion import PromotionField
@@ -21,7 +21,7 @@ from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction import learning, memory_gate, traced_shape
 from shardtune.tuner.search import seeds, space, stopping, suggest, warm_start
-from shardtune.tuner.verdict import parity, promotion, ranking, restart
+from shardtune.tuner.verdict import parity, promotion, ranking, restart, run_length
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,8 @@ class NewTrial:
     rejections: tuple[Rejection, ...]
     prediction: TrialPrediction | None
     reason: TrialReason | None = None
+    undecided_s: StepTimeRange | None = None
+    """Where its step time has to be known well."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class NewConfirmation:
 
     trial_number: int
     block: int
+    undecided_s: StepTimeRange | None = None
 
 
 @dataclass(frozen=True)
@@ -153,7 +156,14 @@ def _ask(seen: StudySnapshot, profile: ModelProfile, planner_cache: PlannerCache
     if suggestion.config is not None:
         assert suggestion.origin is not None
         prediction = learning.predict_trial(shape, spec.workload, seen.cluster, suggestion.config, known, seen.hardware)
-        return NewTrial(suggestion.config, suggestion.origin, suggestion.rejections, prediction, suggestion.reason)
+        return NewTrial(
+            suggestion.config,
+            suggestion.origin,
+            suggestion.rejections,
+            prediction,
+            suggestion.reason,
+            run_length.of_search(seen.history),
+        )
     return _end_of_search(seen, stopping.EXHAUSTED, suggestion.rejections)
 
 
@@ -182,8 +192,14 @@ def _next_confirmation(seen: StudySnapshot, field: PromotionField) -> Step:
     searched = ranking.search_speeds(seen.history)
     standing = promotion.standing(field, searched, seen.fresh, seen.spec.budget.max_pairs, seen.study_id)
     if standing.next is not None:
-        return NewConfirmation(standing.next.trial, standing.next.block)
+        return fresh_run(seen, standing.next, searched)
     return _checked(seen, ranking.result(seen.history, field, standing, seen.promotion_cost))
+
+
+def fresh_run(seen: StudySnapshot, due: promotion.NextRun, searched: Mapping[int, float]) -> NewConfirmation:
+    """The next run of a promotion, timed as long as its block needs."""
+    tokens = seen.spec.workload.tokens_per_step / seen.cluster.world_size
+    return NewConfirmation(due.trial, due.block, run_length.of_block(due, searched, seen.fresh, tokens))
 
 
 def _checked(seen: StudySnapshot, result: StudyResult) -> Step:

@@ -12,7 +12,16 @@ from shardtune.api_schemas.studies import StudyPhase, StudyState
 from shardtune.api_schemas.system_studies import SystemStudy, SystemStudyKind
 from shardtune.api_schemas.trials import Rejection, TrialOrigin, TrialState
 from shardtune.service.planning import agreement
-from shardtune.service.planning.study_plan import Complete, Confirm, Fail, NewConfirmation, NewTrial, Step, Wait
+from shardtune.service.planning.study_plan import (
+    Complete,
+    Confirm,
+    Fail,
+    NewConfirmation,
+    NewTrial,
+    Step,
+    Wait,
+    fresh_run,
+)
 from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction import learning, memory_gate, traced_shape
@@ -112,7 +121,7 @@ def _next_pair(seen: StudySnapshot, field: PromotionField) -> Step:
     searched = ranking.search_speeds(seen.history)
     standing = promotion.standing(field, searched, seen.fresh, most, seen.study_id, decide)
     if standing.next is not None:
-        return NewConfirmation(standing.next.trial, standing.next.block)
+        return fresh_run(seen, standing.next, searched)
     return Complete(ranking.result(seen.history, field, standing, seen.promotion_cost, _GAVE_UP))
 
 

@@ -53,6 +53,8 @@ class NextRun:
 
     trial: int
     block: int
+    arms: tuple[int, ...]
+    """Who takes part in the block."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +193,7 @@ class _Blocks:
         speeds = {run.trial: math.log(run.tokens_per_s_per_gpu) for run in self._runs.get(self.block, ())}
         missing = [trial for trial in self._order() if trial in arms and trial not in speeds]
         if missing:
-            return NextRun(missing[0], self.block)
+            return NextRun(missing[0], self.block, tuple(arms))
         self.block += 1
         return speeds
 

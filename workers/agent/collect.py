@@ -121,7 +121,7 @@ def measurement(
         gradient_accumulation=gradient_accumulation(task.workload.global_batch, task.config.micro_batch, world_size),
         elapsed_s=ended.elapsed_s,
         is_steady=all(report.is_steady for report in reports),
-        is_precise=half_width(windows) <= task.plan.target_half_width * statistics.fmean(windows),
+        is_precise=task.plan.is_answered(statistics.fmean(windows), half_width(windows)),
         data_wait_share=_data_wait_share(reports, windows),
         startup_s=_latest(report.first_forward_s for report in reports),
         teardown_s=None if last_step_s is None else ended.elapsed_s - last_step_s,

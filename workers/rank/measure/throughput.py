@@ -53,8 +53,9 @@ def is_enough(step_times: Sequence[float], window_steps: int, plan: MeasurePlan)
     if done < plan.min_windows:
         return False
     spent = sum(step_times) * window_steps
+    mean = statistics.fmean(step_times)
     return (
         done >= plan.max_windows
         or spent >= plan.max_measure_s
-        or relative_half_width(step_times) <= plan.target_half_width
+        or plan.is_answered(mean, relative_half_width(step_times) * mean)
     )

@@ -48,6 +48,10 @@ PLACES = {
     "predict": CommandPlace(
         "predict", "Predict memory and speed of one configuration of each strategy, without running anything."
     ),
+    "explain": CommandPlace(
+        "explain",
+        "Say where the steps of a training job went: computing, communication, waiting for other ranks, the host.",
+    ),
     "db": CommandPlace("database", "The database."),
     "keys": CommandPlace("keys", "API keys, in the database of SHARDTUNE_DATABASE_URL or --state-dir."),
     "projects": CommandPlace("keys", "Projects and their quotas, in the same database.", "projects_app"),

@@ -1,0 +1,106 @@
+"""`shardtune explain`: where the steps of a training job went, from the traces of its ranks."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from shardtune.api_schemas.diagnosis import PART_NAMES, CollectiveFigures, Diagnosis, StepParts
+from shardtune.service.cli.options import AsJson
+from shardtune.service.cli.trace_files import diagnosis_of
+from shardtune.service.wording.diagnosis_words import bytes_in_words, sentences, share, use_in_words
+
+app = typer.Typer()
+
+_WIDTH = 150
+"""Of a table that is not on a terminal."""
+_MOST_ROWS = 12
+
+
+@app.command()
+def explain(
+    trace: Annotated[
+        Path, typer.Option(help="A folder with one Kineto trace of each rank (.json, .json.gz), of any training job.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Say where the steps of a training job went: computing, communication, waiting for other ranks, the host."""
+    found = diagnosis_of(trace)
+    if as_json:
+        print(found.model_dump_json())
+    else:
+        show(found)
+
+
+def show(found: Diagnosis) -> None:
+    """Print the parts of each rank, the collectives, three sentences, and what could not be told."""
+    console = Console(width=None if Console().is_terminal else _WIDTH, highlight=False)
+    console.print(_parts(found))
+    if found.collectives:
+        console.print(_collectives(found))
+    console.print()
+    for sentence in sentences(found):
+        console.print(sentence)
+    for note in found.notes:
+        console.print(f"note: {note}", style="dim")
+
+
+def _parts(found: Diagnosis) -> Table:
+    """Means over the steps: of the first ranks, and of all."""
+    shown = Table(box=None, pad_edge=False)
+    for heading in ("rank", "step ms", *PART_NAMES, "hidden comm"):
+        shown.add_column(heading, justify="right")
+    by_rank = {rank: [one for one in found.steps if one.rank == rank] for rank in found.ranks}
+    for rank, own in list(by_rank.items())[:_MOST_ROWS]:
+        mean = _mean_of([one.parts for one in own])
+        hidden_s = sum(one.hidden_s for one in own) / len(own) if own else 0.0
+        shown.add_row(str(rank), *_row(mean, hidden_s))
+    if len(by_rank) > 1:
+        hidden_s = sum(one.hidden_s for one in found.steps) / len(found.steps)
+        shown.add_row("all", *_row(found.parts, hidden_s))
+    return shown
+
+
+def _mean_of(some: Sequence[StepParts]) -> StepParts:
+    count = max(1, len(some))
+    return StepParts(**{f"{name}_s": sum(getattr(one, f"{name}_s") for one in some) / count for name in PART_NAMES})
+
+
+def _row(parts: StepParts, hidden_s: float) -> list[str]:
+    step_s = parts.step_s or 1.0
+    shares = [getattr(parts, f"{name}_s") / step_s for name in PART_NAMES]
+    return [f"{1e3 * parts.step_s:,.1f}", *(f"{one:.1%}" for one in shares), f"{hidden_s / step_s:.1%}"]
+
+
+def _collectives(found: Diagnosis) -> Table:
+    shown = Table(box=None, pad_edge=False)
+    for heading in (
+        "collectives, a step and rank",
+        "ranks",
+        "calls",
+        "message",
+        "speed",
+        "transfer ms",
+        "wait ms",
+        "exposed",
+    ):
+        shown.add_column(heading, justify="left" if heading.startswith("coll") else "right")
+    for one in found.collectives[:_MOST_ROWS]:
+        shown.add_row(*_use_row(one, found))
+    return shown
+
+
+def _use_row(one: CollectiveFigures, found: Diagnosis) -> list[str]:
+    return [
+        use_in_words(one),
+        "" if one.group_size is None else str(one.group_size),
+        f"{one.calls:,.1f}",
+        "" if one.message_bytes is None else bytes_in_words(one.message_bytes),
+        "" if one.bytes_per_s is None else f"{bytes_in_words(one.bytes_per_s)}/s",
+        f"{1e3 * one.transferring_s:,.2f}",
+        f"{1e3 * one.waiting_s:,.2f}",
+        f"{share(one.exposed_s, found):.1%}",
+    ]

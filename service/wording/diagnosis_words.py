@@ -1,0 +1,87 @@
+"""A diagnosis in words: three sentences, and what each part is called."""
+
+from collections.abc import Iterator
+
+from shardtune.api_schemas.diagnosis import PART_NAMES, CollectiveFigures, Diagnosis, StepParts
+
+PART_WORDS = {
+    "compute": "computing",
+    "optimizer": "the optimizer",
+    "transferring": "exposed transfers",
+    "waiting": "waiting for another rank",
+    "copies": "exposed copies",
+    "data": "waiting for data",
+    "host": "the host (nothing was launched)",
+    "idle": "gaps after launches",
+}
+KIND_WORDS = {
+    "all_reduce": "all-reduces",
+    "all_gather": "all-gathers",
+    "reduce_scatter": "reduce-scatters",
+    "all_to_all": "all-to-alls",
+    "send_recv": "sends",
+    "broadcast": "broadcasts",
+    "barrier": "barriers",
+}
+_SHOWN = 0.01
+
+
+def sentences(found: Diagnosis) -> list[str]:
+    """Where the step went, what communication did, and who was waited for."""
+    return [_where(found), _communication(found), _late(found)]
+
+
+def share(part_s: float, found: Diagnosis) -> float:
+    """Of the mean step."""
+    return part_s / found.step_s if found.step_s else 0.0
+
+
+def bytes_in_words(count: float) -> str:
+    """In the largest unit that leaves a digit before the point."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count:.0f} B"
+
+
+def use_in_words(one: CollectiveFigures) -> str:
+    """Such as `all-gathers of parameters`."""
+    return f"{KIND_WORDS.get(one.kind, 'other collectives')} of {one.purpose}"
+
+
+def _parts(parts: StepParts) -> Iterator[tuple[float, str]]:
+    yield from sorted(((getattr(parts, f"{name}_s"), PART_WORDS[name]) for name in PART_NAMES), reverse=True)
+
+
+def _where(found: Diagnosis) -> str:
+    shown = [f"{share(s, found):.0%} {word}" for s, word in _parts(found.parts) if share(s, found) >= _SHOWN]
+    steps, ranks = len({one.step for one in found.steps}), len(found.ranks)
+    return (
+        f"A step took {1e3 * found.step_s:,.1f} ms under the profiler (mean of {steps} step{'s' * (steps > 1)} on "
+        f"{ranks} rank{'s' * (ranks > 1)}): {', '.join(shown)}."
+    )
+
+
+def _communication(found: Diagnosis) -> str:
+    if found.overlap is None or not found.collectives:
+        return "No communication was found in it."
+    all_s = sum(one.communication_s for one in found.steps) / len(found.steps)
+    most = found.collectives[0]
+    speed = "" if most.bytes_per_s is None else f", moving {bytes_in_words(most.bytes_per_s)}/s"
+    size = "" if most.message_bytes is None else f" of {bytes_in_words(most.message_bytes)}"
+    return (
+        f"Communication ran for {share(all_s, found):.0%} of the step, {found.overlap:.0%} of that beside computation; most "
+        f"of what is exposed are {use_in_words(most)} ({most.calls:,.0f} a step{size}{speed}): "
+        f"{share(most.exposed_s, found):.0%} of the step."
+    )
+
+
+def _late(found: Diagnosis) -> str:
+    late = found.late_rank
+    if late is None:
+        return "No rank was found that the others wait for."
+    return (
+        f"Rank {late.rank} comes last: the others wait {1e3 * late.others_wait_s:,.1f} ms a step for it "
+        f"({share(late.others_wait_s, found):.0%} of the step; {late.share_of_waiting:.0%} of all waiting, most in "
+        f"{late.steps} step{'s' * (late.steps > 1)})."
+    )

@@ -1,0 +1,57 @@
+"""`explain --trace`: a table and three sentences, JSON, and bad input with exit code 2; no service is needed."""
+
+import gzip
+import json
+
+import pytest
+
+from shardtune.api_schemas.diagnosis import Diagnosis
+from shardtune.service.cli import main
+from tests.support import made_traces
+
+
+def ends(arguments: list[str]) -> int:
+    try:
+        main(arguments)
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return made_traces.write(tmp_path / "traces", made_traces.drawn_on_cpu(1, world_size=4))
+
+
+def test_a_table_and_three_sentences(folder, capsys):
+    assert ends(["explain", "--trace", str(folder)]) == 0
+    printed = capsys.readouterr().out
+    assert "transferring" in printed and "all-reduces of gradients" in printed
+    for begin in ("A step took 1.0 ms", "Communication ran for", "Rank "):
+        assert begin in printed
+
+
+def test_the_same_as_json_and_small(tmp_path, capsys):
+    folder = made_traces.write(tmp_path / "traces", made_traces.drawn_on_cuda(1, world_size=8), packed=False)
+    assert ends(["explain", "--trace", str(folder), "--json"]) == 0
+    printed = capsys.readouterr().out
+    found = Diagnosis.model_validate(json.loads(printed))
+    assert found.ranks == tuple(range(8)) and len(printed) < 10_000
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda folder: None, "does not exist"),
+        (lambda folder: folder.mkdir(), "has no .json or .json.gz"),
+        (lambda folder: (folder.mkdir(), (folder / "rank_0.json.gz").write_bytes(CUT)), "rank_0.json.gz"),
+    ],
+)
+def test_bad_input_names_the_file_and_the_remedy(make, says, tmp_path, capsys):
+    make(tmp_path / "none")
+    assert ends(["explain", "--trace", str(tmp_path / "none")]) == 2
+    error = capsys.readouterr().err
+    assert says in error and str(tmp_path / "none") in error
+
+
+CUT = gzip.compress(json.dumps(made_traces.drawn_on_cpu(1)[0]).encode())[:-200]

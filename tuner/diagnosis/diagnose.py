@@ -1,0 +1,167 @@
+"""From the tables of all ranks to one diagnosis, with what could not be told."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+
+from shardtune.api_schemas.diagnosis import PART_NAMES, CollectiveFigures, Diagnosis, LateRank, RankStep, StepParts
+from shardtune.tuner.diagnosis.json_pieces import UnreadableTrace
+from shardtune.tuner.diagnosis.meetings import clock_offsets, meetings, moving_from, on_clock, steps_of, waits_for
+from shardtune.tuner.diagnosis.parts import RankTimes, StepTimes, Use
+from shardtune.tuner.diagnosis.rank_trace import RankTrace
+
+_LEAST_WAIT = 0.01
+"""Of a step: less is nobody's fault."""
+_MOST_RANKS_TOLD = 3
+
+
+def diagnosis(traces: Sequence[RankTrace]) -> Diagnosis:
+    """Of the traces of one job, one a rank.
+
+    Raises:
+        UnreadableTrace: they are not of one job, or two are of one rank.
+    """
+    ordered = sorted(traces, key=lambda trace: trace.rank)
+    _check(ordered)
+    met = meetings(ordered)
+    offsets = clock_offsets(ordered, met)
+    ordered = [on_clock(trace, offset) for trace, offset in zip(ordered, offsets, strict=True)]
+    moving = moving_from(ordered, met)
+    times = [RankTimes(trace, moments) for trace, moments in zip(ordered, moving, strict=True)]
+    steps = [(trace.rank, step) for trace, own in zip(ordered, times, strict=True) for step in own.steps()]
+    if not steps:
+        raise UnreadableTrace(
+            f"trace ({ordered[0].name}): nothing ran on the device within its steps; record whole steps (call prof.step() "
+            "after each)"
+        )
+    told = [_rank_step(rank, step) for rank, step in steps]
+    communicated, hidden = sum(one.communication_s for one in told), sum(one.hidden_s for one in told)
+    step_s = fmean(one.parts.step_s for one in told)
+    return Diagnosis(
+        device=ordered[0].device,
+        world_size=ordered[0].world_size,
+        ranks=tuple(trace.rank for trace in ordered),
+        step_s=_rounded(step_s),
+        parts=_mean([one.parts for one in told]),
+        overlap=round(min(1.0, hidden / communicated), 4) if communicated else None,
+        steps=tuple(told),
+        collectives=tuple(_figures(ordered, times, [step for _, step in steps])),
+        late_rank=_late_rank(ordered, waits_for(ordered, met), told, step_s),
+        notes=tuple(_notes(ordered, any(one.is_whole for one in met), offsets)),
+    )
+
+
+def _check(traces: Sequence[RankTrace]) -> None:
+    twice = [rank for rank, count in Counter(trace.rank for trace in traces).items() if count > 1]
+    if twice:
+        names = ", ".join(trace.name for trace in traces if trace.rank == twice[0])
+        raise UnreadableTrace(
+            f"rank {twice[0]} is there {len(names.split(', '))} times ({names}); leave one trace a rank"
+        )
+    if len({trace.world_size for trace in traces}) > 1 or len({trace.device for trace in traces}) > 1:
+        sizes = ", ".join(f"{trace.name}: {trace.device}, {trace.world_size} ranks" for trace in traces[:4])
+        raise UnreadableTrace(f"the traces are not of one job ({sizes}); put each job's into a folder of its own")
+
+
+def _rounded(seconds: float) -> float:
+    """To the nanosecond: what stands in a file is no longer than what was measured."""
+    return round(seconds, 9)
+
+
+def _mean(some: Sequence[StepParts]) -> StepParts:
+    return StepParts(**{f"{name}_s": _rounded(fmean(getattr(one, f"{name}_s") for one in some)) for name in PART_NAMES})
+
+
+def _rank_step(rank: int, step: StepTimes) -> RankStep:
+    return RankStep(
+        rank=rank,
+        step=step.step,
+        parts=_mean([step.parts]),
+        communication_s=_rounded(step.communication_s),
+        hidden_s=_rounded(step.hidden_s),
+    )
+
+
+def _figures(
+    traces: Sequence[RankTrace], times: Sequence[RankTimes], steps: Sequence[StepTimes]
+) -> list[CollectiveFigures]:
+    """Of every use of a collective, the longest exposed first."""
+    called: dict[Use, list[tuple[int | None, float | None]]] = defaultdict(list)
+    for trace, own in zip(traces, times, strict=True):
+        for one, use, step in zip(trace.collectives, own.uses, steps_of(trace), strict=True):
+            if step is not None:
+                called[use].append((one.message_bytes, one.moved_bytes))
+    figures = [_use_figures(use, sizes, steps) for use, sizes in called.items()]
+    return sorted(figures, key=lambda one: -one.exposed_s)
+
+
+def _use_figures(
+    use: Use, sizes: Sequence[tuple[int | None, float | None]], steps: Sequence[StepTimes]
+) -> CollectiveFigures:
+    of_step = [step.uses[use] for step in steps if use in step.uses]
+    transferring_s = sum(one.transferring_s for one in of_step) / len(steps)
+    messages = [size for size, _ in sizes if size is not None]
+    moved = [size for _, size in sizes if size is not None]
+    moved_bytes = sum(moved) / len(steps) if len(moved) == len(sizes) else None
+    return CollectiveFigures(
+        kind=use[0],
+        purpose=use[1],
+        group_size=use[2],
+        calls=round(len(sizes) / len(steps), 2),
+        message_bytes=round(fmean(messages)) if len(messages) == len(sizes) else None,
+        moved_bytes=None if moved_bytes is None else round(moved_bytes),
+        transferring_s=_rounded(transferring_s),
+        waiting_s=_rounded(sum(one.waiting_s for one in of_step) / len(steps)),
+        exposed_s=_rounded(sum(one.exposed_s for one in of_step) / len(steps)),
+        bytes_per_s=round(moved_bytes / transferring_s) if moved_bytes and transferring_s > 0 else None,
+    )
+
+
+def _late_rank(
+    traces: Sequence[RankTrace], waited: dict[int, dict[int, int]], told: Sequence[RankStep], step_s: float
+) -> LateRank | None:
+    """The one that is waited for most, where that is worth a word."""
+    by_trace: Counter[int] = Counter()
+    for step in waited.values():
+        by_trace.update(step)
+    if not by_trace.total():
+        return None
+    late, most = by_trace.most_common(1)[0]
+    share = most / by_trace.total()
+    others_wait_s = share * fmean(one.parts.waiting_s for one in told if one.rank != traces[late].rank)
+    if others_wait_s < _LEAST_WAIT * step_s:
+        return None
+    return LateRank(
+        rank=traces[late].rank,
+        share_of_waiting=round(share, 4),
+        others_wait_s=_rounded(others_wait_s),
+        steps=sum(1 for step in waited.values() if max(step, key=lambda at: step[at]) == late),
+    )
+
+
+def _notes(traces: Sequence[RankTrace], has_whole: bool, offsets: Sequence[int]) -> Iterator[str]:
+    world = traces[0].world_size
+    communicates = any(trace.collectives for trace in traces)
+    if not communicates:
+        yield "no collectives of NCCL or gloo are in the traces: one process, or another library; communication is 0"
+    if world is not None and len(traces) < world:
+        missing = sorted(set(range(world)) - {trace.rank for trace in traces})
+        shown = ", ".join(map(str, missing[:_MOST_RANKS_TOLD])) + (", …" if len(missing) > _MOST_RANKS_TOLD else "")
+        yield f"{len(traces)} of {world} ranks: what the others did (rank {shown}) is not known"
+    if any(trace.has_unnamed_groups for trace in traces):
+        yield (
+            "gloo does not say which process group a collective is of, and this job has several: waiting for other ranks is "
+            "counted as transferring"
+        )
+    elif communicates and not has_whole:
+        yield (
+            "no collective was found on all of its ranks: waiting for other ranks is counted as transferring, or is a lower "
+            "bound"
+        )
+    if any(not trace.steps for trace in traces):
+        yield "no steps are marked (ProfilerStep#): the whole trace is taken for one step; call prof.step() after each"
+    if communicates and any(one.message_bytes is None for trace in traces for one in trace.collectives):
+        yield "some collectives come without sizes: bytes are unknown (record_shapes=True, or torch 2.2 and later on GPUs)"
+    if any(offsets):
+        most = max(offsets, key=abs)
+        yield f"the ranks' clocks were {abs(most) / 1e6:.1f} ms apart; they were aligned by the ends of common collectives"

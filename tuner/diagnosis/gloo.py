@@ -1,0 +1,104 @@
+"""Collectives of CPU ranks: what gloo's threads ran, beside what torch's calls asked for.
+
+A thread of gloo tells neither group nor kind as asked (a reduce-scatter runs as an all-reduce of the whole); the call does.
+"""
+
+import math
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from shardtune.tuner.diagnosis.kinds import collective_kind, dtype_bytes
+from shardtune.tuner.diagnosis.rank_trace import Collective
+
+
+class Ran(NamedTuple):
+    """`gloo:…` on one of its threads, from when that took it up to its end."""
+
+    start: int
+    end: int
+    name: str
+    arguments: dict[str, Any]
+
+
+class Asked(NamedTuple):
+    """`c10d::…` on the thread that trains."""
+
+    moment: int
+    name: str
+    arguments: dict[str, Any]
+
+
+def collectives_of(ran: Sequence[Ran], asked: Sequence[Asked], base: int, group_size: int | None) -> list[Collective]:
+    """Each with its call, found by its elements in the order of asking; `group_size` where all ranks are one group."""
+    calls = _Calls(asked)
+    return [_collective(one, calls.of(sum(_sizes(one.arguments))), base, group_size) for one in sorted(ran, key=_start)]
+
+
+def _start(one: Ran) -> int:
+    return one.start
+
+
+def _collective(ran: Ran, call: "_Call | None", base: int, all_ranks: int | None) -> Collective:
+    elements = sum(_sizes(ran.arguments))
+    call = call or _Call(ran.start, collective_kind(ran.name), 0, None)
+    group_size = call.group_size or all_ranks
+    if not call.elements and call.kind == "all_gather":
+        elements *= group_size or 0
+    whole = max(call.elements, elements) or None
+    sizes = [dtype_bytes(str(one)) for one in ran.arguments.get("Input type") or []]
+    size = next((one for one in sizes if one), None)
+    return Collective(
+        kind=call.kind,
+        start=ran.start + base,
+        end=ran.end + base,
+        launched=call.moment + base,
+        message_bytes=None if whole is None or size is None else whole * size,
+        elements=whole,
+        group=None,
+        group_size=group_size,
+    )
+
+
+class _Call(NamedTuple):
+    """Of a collective, on the thread that asked for it."""
+
+    moment: int
+    kind: str
+    elements: int
+    """Of the whole message; 0 where unknown."""
+    group_size: int | None
+    """Where what goes in and what comes out tell it."""
+
+
+class _Calls:
+    """torch's calls by the elements that gloo is given, each taken once, in their order."""
+
+    def __init__(self, asked: Sequence[Asked]) -> None:
+        self._by_elements: dict[int, deque[_Call]] = defaultdict(deque)
+        for one in sorted(asked, key=lambda one: one.moment):
+            sizes, kind = [size for size in _sizes(one.arguments) if size], collective_kind(one.name)
+            if sizes and kind in ("all_gather", "reduce_scatter"):
+                whole, part = max(sizes), min(sizes)
+                given = part if kind == "all_gather" else whole
+                self._by_elements[given].append(_Call(one.moment, kind, whole, whole // part))
+            else:
+                self._by_elements[sum(sizes)].append(_Call(one.moment, kind, sum(sizes), None))
+
+    def of(self, elements: int) -> _Call | None:
+        """The first that asked for so many and has not been taken."""
+        waiting = self._by_elements.get(elements)
+        return waiting.popleft() if waiting else None
+
+
+def _sizes(arguments: dict[str, Any]) -> list[int]:
+    """Elements of each tensor among an operator's inputs, those of a list added up."""
+    return [_elements(shape) for shape in arguments.get("Input Dims") or []]
+
+
+def _elements(shape: Any) -> int:
+    if not isinstance(shape, list) or not shape:
+        return 0
+    if all(isinstance(size, int) for size in shape):
+        return math.prod(shape)
+    return sum(_elements(one) for one in shape)

@@ -1,0 +1,128 @@
+"""A large JSON trace, one event after the other: memory stays that of a piece, and what is too large ends early."""
+
+import codecs
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+EVENTS = "traceEvents"
+_CHUNK = 1 << 22
+_BETWEEN = re.compile(r"[\s,]*")
+_LARGEST = 1 << 26
+"""Characters of one value; what has not parsed by then will not with more text."""
+_MARGIN = 64
+"""A number that ends so near the end of what has been read may go on."""
+
+
+class UnreadableTrace(ValueError):
+    """A trace of which nothing can be told; the message names it, what is wrong and the remedy."""
+
+
+def too_large(name: str, most_bytes: int) -> UnreadableTrace:
+    """Of a trace with more text than is read."""
+    return UnreadableTrace(
+        f"trace ({name}) has more than {most_bytes >> 20:,} MiB of JSON, the most that is read; record fewer steps "
+        "(torch.profiler.schedule, active=3) without stacks and memory"
+    )
+
+
+class JsonPieces:
+    """Of a chrome trace: an object with `traceEvents`, or the bare list of them."""
+
+    def __init__(self, stream: BinaryIO, name: str, most_bytes: int) -> None:
+        self._stream, self._name, self._most_bytes = stream, name, most_bytes
+        self._decoder = json.JSONDecoder()
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._text, self._at, self._read, self._is_over = "", 0, 0, False
+
+    def items(self) -> Iterator[tuple[str, Any]]:
+        """Each event under `traceEvents`, and every other key with its value, in the order of the file.
+
+        Raises:
+            UnreadableTrace: it is cut, is no JSON, or has more than `most_bytes`.
+        """
+        opening = self._peek()
+        if opening == "[":
+            yield from ((EVENTS, event) for event in self._elements())
+            return
+        if opening != "{":
+            raise UnreadableTrace(f"trace ({self._name}) is no JSON: it begins with {opening!r}; {_REMEDY}")
+        self._at += 1
+        while self._peek() != "}":
+            key = self._value()
+            self._skip(":")
+            if key == EVENTS and self._peek() == "[":
+                yield from ((EVENTS, event) for event in self._elements())
+            else:
+                yield str(key), self._value()
+
+    def _elements(self) -> Iterator[Any]:
+        self._skip("[")
+        while self._peek() != "]":
+            yield self._value()
+        self._at += 1
+
+    def _value(self) -> Any:
+        self._peek()
+        while True:
+            try:
+                value, end = self._decoder.raw_decode(self._text, self._at)
+            except json.JSONDecodeError as error:
+                # Most likely it goes on in the next chunk.
+                if not self._fill():
+                    raise self._cut() from None
+                if len(self._text) - self._at > _LARGEST:
+                    raise UnreadableTrace(
+                        f"trace ({self._name}) is no JSON near byte {self._read}: {error.msg}; {_REMEDY}"
+                    ) from None
+                continue
+            if end > len(self._text) - _MARGIN and not isinstance(value, dict | list | str) and self._fill():
+                continue
+            self._at = end
+            return value
+
+    def _skip(self, char: str) -> None:
+        if self._peek() != char:
+            raise UnreadableTrace(
+                f"trace ({self._name}) is no JSON near byte {self._read}: {char!r} is missing; {_REMEDY}"
+            )
+        self._at += 1
+
+    def _peek(self) -> str:
+        """The next character that says something."""
+        while True:
+            found = _BETWEEN.match(self._text, self._at)
+            assert found is not None
+            self._at = found.end()
+            if self._at < len(self._text):
+                return self._text[self._at]
+            if not self._fill():
+                raise self._cut()
+
+    def _fill(self) -> bool:
+        """Read on; False at the end of the file."""
+        if self._is_over:
+            return False
+        try:
+            chunk = self._stream.read(_CHUNK)
+        except (EOFError, OSError, zlib.error) as error:
+            raise UnreadableTrace(f"trace ({self._name}) cannot be read to its end: {error}; {_REMEDY}") from None
+        self._read += len(chunk)
+        if self._read > self._most_bytes:
+            raise too_large(self._name, self._most_bytes)
+        if not chunk:
+            self._is_over = True
+            return False
+        self._text = self._text[self._at :] + self._utf8.decode(chunk)
+        self._at = 0
+        return True
+
+    def _cut(self) -> UnreadableTrace:
+        return UnreadableTrace(
+            f"trace ({self._name}) is cut: it ends after {self._read:,} bytes in mid-JSON; {_REMEDY}"
+        )
+
+
+_REMEDY = "write it again (the profiler's export must have ended), or leave it out"

@@ -1,0 +1,150 @@
+"""One step of one rank, moment by moment: what was computed, moved, waited for, and what is nobody's.
+
+Each moment belongs to the first layer that is there, so the parts sum to the step.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardtune.api_schemas.diagnosis import PART_NAMES, StepParts
+from shardtune.tuner.diagnosis.kinds import purpose
+from shardtune.tuner.diagnosis.rank_trace import RankTrace, StepMark, Work
+from shardtune.tuner.diagnosis.spans import Segments, Spans, clip, holds, spans, union
+
+_S = 1e-9
+Pieces = NDArray[np.bool_]
+Use = tuple[str, str, int | None]
+"""Kind, purpose and group size of a collective."""
+
+
+@dataclass(frozen=True)
+class UseTimes:
+    """Of the collectives of one use in one step, in seconds."""
+
+    transferring_s: float
+    waiting_s: float
+    exposed_s: float
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """One step of one rank."""
+
+    step: int
+    parts: StepParts
+    communication_s: float
+    hidden_s: float
+    uses: dict[Use, UseTimes]
+
+
+def windows(trace: RankTrace) -> tuple[StepMark, ...]:
+    """The steps on the side that works: on CPU ranks the host's own, on a GPU what each step of the host has launched.
+
+    A GPU is behind its host, so a step lasts there from its first kernel to the next step's; the last, to its own last end.
+    """
+    marks = trace.steps or (StepMark(0, trace.first, trace.last),)
+    if trace.device == "cpu":
+        return marks
+    nccl = [(one.start, one.end) for one in trace.collectives]
+    work = np.concatenate((trace.compute.spans, trace.copies.spans, spans(nccl)))
+    asked = np.array([one.launched for one in trace.collectives], dtype=np.int64)
+    launched = np.concatenate((trace.compute.launched[:, 0], trace.copies.launched[:, 0], asked))
+    own = [work[(launched >= mark.start) & (launched < mark.end)] for mark in marks]
+    there = [(mark, some) for mark, some in zip(marks, own, strict=True) if len(some)]
+    begins = np.maximum.accumulate([int(some[:, 0].min()) for _, some in there] or [0])
+    ends = [*begins[1:], max(int(there[-1][1][:, 1].max()), int(begins[-1]))] if there else []
+    return tuple(
+        StepMark(mark.number, int(begin), int(end)) for (mark, _), begin, end in zip(there, begins, ends, strict=False)
+    )
+
+
+class RankTimes:
+    """The layers of one rank's trace, and its steps cut out of them."""
+
+    def __init__(self, trace: RankTrace, moving_from: Sequence[int]) -> None:
+        self._trace = trace
+        in_optimizer = holds(trace.optimizer, trace.compute.launched[:, 0])
+        self._compute, self._optimizer = trace.compute.spans[~in_optimizer], trace.compute.spans[in_optimizer]
+        self._uses: dict[Use, tuple[list[tuple[int, int]], list[tuple[int, int]]]] = {}
+        self.uses: list[Use] = []
+        """Of each collective of the trace."""
+        asked = np.array([one.launched for one in trace.collectives], dtype=np.int64)
+        late = holds(trace.optimizer, asked)
+        for one, moment, in_step in zip(trace.collectives, moving_from, late, strict=True):
+            use = (one.kind, purpose(one.kind, one.elements, bool(in_step)), one.group_size)
+            self.uses.append(use)
+            waited, moved = self._uses.setdefault(use, ([], []))
+            waited.append((one.start, moment))
+            moved.append((moment, one.end))
+
+    def steps(self) -> Iterator[StepTimes]:
+        """Every step that the trace has."""
+        yield from (self._step(window) for window in windows(self._trace))
+
+    def _step(self, window: StepMark) -> StepTimes:
+        start, end = window.start, window.end
+        waited = [spans(one) for one, _ in self._uses.values()]
+        moved = [spans(one) for _, one in self._uses.values()]
+        layers = self._layers(_all(waited), _all(moved), start, end)
+        pieces = Segments([layer for _, layer in layers] + waited + moved, start, end)
+        shown = np.array([PART_NAMES.index(name) for name, _ in layers] + [PART_NAMES.index("host")])
+        part = shown[pieces.first_active(len(layers))]
+        parts = {f"{name}_s": pieces.time(part == i) * _S for i, name in enumerate(PART_NAMES)}
+        is_busy: Pieces = np.isin(part, [PART_NAMES.index("compute"), PART_NAMES.index("optimizer")])
+        communicates: Pieces = np.any(pieces.active[len(layers) :], axis=0)
+        return StepTimes(
+            step=window.number,
+            parts=StepParts(**parts),
+            communication_s=pieces.time(communicates) * _S,
+            hidden_s=pieces.time(communicates & is_busy) * _S,
+            uses={
+                use: UseTimes(
+                    transferring_s=pieces.time(moving) * _S,
+                    waiting_s=pieces.time(waits & ~moving) * _S,
+                    exposed_s=pieces.time((moving | waits) & ~is_busy) * _S,
+                )
+                for use, waits, moving in self._rows(pieces, len(layers))
+            },
+        )
+
+    def _rows(self, pieces: Segments, before: int) -> Iterator[tuple[Use, Pieces, Pieces]]:
+        count = len(self._uses)
+        for i, use in enumerate(self._uses):
+            yield use, pieces.active[before + i], pieces.active[before + count + i]
+
+    def _layers(self, waited: Spans, moved: Spans, start: int, end: int) -> list[tuple[str, Spans]]:
+        """In order of precedence. On CPU ranks making a batch takes operators, and an optimizer in C++ shows none."""
+        trace = self._trace
+        first = [("data", trace.data)] if trace.device == "cpu" else []
+        busy = [("optimizer", self._optimizer), ("compute", self._compute), ("transferring", moved)]
+        rest = [("copies", trace.copies.spans), ("waiting", waited)]
+        if trace.device == "cpu":
+            return [*first, *busy, *rest, ("optimizer", trace.optimizer)]
+        return [*busy, *rest, ("data", trace.data), ("idle", self._launched_but_idle(start, end))]
+
+    def _launched_but_idle(self, start: int, end: int) -> Spans:
+        """Gaps of the device after the call that launched the next thing had returned."""
+        nccl = [(one.start, one.end) for one in self._trace.collectives]
+        asked = [(one.launched, one.launched) for one in self._trace.collectives]
+        every = [self._trace.compute, self._trace.copies, Work(spans(nccl), spans(asked))]
+        work = np.concatenate([one.spans for one in every])
+        launched = np.concatenate([one.launched for one in every])
+        order = np.argsort(work[:, 0], kind="stable")
+        begins, calls = work[order, 0], launched[order, 1]
+        busy = union(clip(work, start, end))
+        gaps = np.stack((np.append([start], busy[:, 1]), np.append(busy[:, 0], [end])), axis=1)
+        following = np.searchsorted(begins, gaps[:, 1], side="left")
+        known = following < len(begins)
+        call = (
+            np.where(known, calls[np.minimum(following, max(len(calls) - 1, 0))], gaps[:, 1])
+            if len(calls)
+            else gaps[:, 1]
+        )
+        return np.stack((np.clip(call, gaps[:, 0], gaps[:, 1]), gaps[:, 1]), axis=1)
+
+
+def _all(some: list[Spans]) -> Spans:
+    return np.concatenate(some) if some else spans([])

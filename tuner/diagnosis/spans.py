@@ -1,0 +1,63 @@
+"""Sets of moments on one clock, in whole nanoseconds, as numpy arrays of starts and ends."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Spans = NDArray[np.int64]
+"""Shape (n, 2), start and end; may overlap and need not be sorted."""
+
+
+def spans(pairs: Sequence[tuple[int, int]]) -> Spans:
+    """Of Python pairs, also of none."""
+    return np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
+
+
+def union(some: Spans) -> Spans:
+    """Sorted and disjoint, the same moments."""
+    some = some[some[:, 1] > some[:, 0]]
+    if not len(some):
+        return some
+    some = some[np.argsort(some[:, 0], kind="stable")]
+    ends = np.maximum.accumulate(some[:, 1])
+    begins_anew = np.concatenate(([True], some[1:, 0] > ends[:-1]))
+    last_of_each = np.concatenate((begins_anew[1:], [True]))
+    return np.stack((some[begins_anew, 0], ends[last_of_each]), axis=1)
+
+
+def clip(some: Spans, start: int, end: int) -> Spans:
+    """What lies within a window."""
+    cut = np.clip(some, start, end)
+    return cut[cut[:, 1] > cut[:, 0]]
+
+
+def holds(ranges: Spans, moments: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which moments lie in one of the ranges (its end not counted)."""
+    merged = union(ranges)
+    if not len(merged):
+        return np.zeros(len(moments), dtype=np.bool_)
+    at = np.searchsorted(merged[:, 0], moments, side="right") - 1
+    found: NDArray[np.bool_] = (at >= 0) & (moments < merged[np.maximum(at, 0), 1])
+    return found
+
+
+class Segments:
+    """A window cut where any of several layers begins or ends: which layers are there in each piece."""
+
+    def __init__(self, layers: Sequence[Spans], start: int, end: int) -> None:
+        merged = [union(clip(layer, start, end)) for layer in layers]
+        cuts = np.unique(np.concatenate([np.array([start, end], dtype=np.int64), *(one.ravel() for one in merged)]))
+        self.lengths: NDArray[np.int64] = np.diff(cuts)
+        self.active = np.zeros((len(layers), len(self.lengths)), dtype=np.bool_)
+        for row, one in zip(self.active, merged, strict=True):
+            row[:] = holds(one, cuts[:-1])
+
+    def time(self, pieces: NDArray[np.bool_]) -> int:
+        """Nanoseconds of some of the pieces."""
+        return int(self.lengths[pieces].sum())
+
+    def first_active(self, layers: int) -> NDArray[np.int64]:
+        """For each piece the first of the first `layers` that is there; their number where none is."""
+        some = self.active[:layers]
+        return np.where(some.any(axis=0), np.argmax(some, axis=0), layers)

@@ -10,6 +10,7 @@ from shardtune.service.cli.errors import InputError
 from shardtune.tuner.diagnosis import kineto
 from shardtune.tuner.diagnosis.diagnose import diagnosis
 from shardtune.tuner.diagnosis.json_pieces import UnreadableTrace, too_large
+from shardtune.tuner.diagnosis.rank_trace import RankTrace
 
 MOST_RANKS = 64
 
@@ -44,7 +45,7 @@ def _traces(folder: Path) -> Sequence[Path]:
     return found
 
 
-def _read(path: Path) -> kineto.RankTrace:
+def _read(path: Path) -> RankTrace:
     try:
         with path.open("rb") as file:
             is_packed = file.read(2) == b"\x1f\x8b"

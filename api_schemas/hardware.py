@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, JsonValue, field_validator
 
 from shardtune.api_schemas.base import Dtype, Schema
-from shardtune.api_schemas.names import ONE_LINE, DeviceName, OwnName
+from shardtune.api_schemas.names import ONE_LINE, DeviceName, OwnName, printable
 
 Fact = Annotated[str, Field(max_length=500, pattern=ONE_LINE)]
 """What a machine says of itself."""
@@ -178,7 +178,7 @@ class HardwareReport(Schema):
     """What is not as it should be, with the likely cause."""
 
 
-Word = Annotated[str, Field(max_length=100)]
+Word = Annotated[str, Field(max_length=100, pattern=ONE_LINE)]
 MOST_DETAILS = 16 * 1024
 
 
@@ -203,7 +203,8 @@ class Inventory(Schema):
     measured: MeasuredHardware | None = None
     """What `measure-hardware` found here under this fingerprint; None before it ran."""
     details: dict[str, JsonValue] = {}
-    """Anything else worth seeing (host name, GPU UUIDs), 16 KiB of it; never used in decisions."""
+    """Anything else worth seeing (host name, GPU UUIDs), 16 KiB of it; never used in decisions. Control characters are
+    replaced."""
 
     @field_validator("details")
     @classmethod
@@ -211,4 +212,4 @@ class Inventory(Schema):
         size = len(json.dumps(details))
         if size > MOST_DETAILS:
             raise ValueError(f"details ({size} bytes of JSON) may have {MOST_DETAILS}; leave out what nobody reads")
-        return details
+        return {str(printable(name)): printable(value) for name, value in details.items()}

@@ -7,7 +7,7 @@ The exports quote all of them besides (`tuner.export.quoting`), so that a field 
 import re
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, JsonValue
 
 _MODEL_CHARACTERS = r"A-Za-z0-9._/~@:+=(), -"
 LONGEST_NAME = 200
@@ -48,13 +48,26 @@ ONE_LINE = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"
 _CONTROLS = re.compile(r"[\x01-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-def _printable(value: object) -> object:
+def _said(value: object) -> object:
     """NUL is left for the border to refuse: no database stores it."""
     return _CONTROLS.sub("\ufffd", value) if isinstance(value, str) else value
 
 
-Said = Annotated[str, BeforeValidator(_printable)]
+Said = Annotated[str, BeforeValidator(_said)]
 """What a program said, on any number of lines; control characters, which a terminal would obey, are replaced."""
+
+
+def printable(value: JsonValue) -> JsonValue:
+    """JSON as it is, but that no text in it moves a terminal's cursor or begins another line."""
+    match value:
+        case str():
+            return " ".join(_CONTROLS.sub("\ufffd", value).split())
+        case list():
+            return [printable(item) for item in value]
+        case dict():
+            return {str(printable(name)): printable(item) for name, item in value.items()}
+        case _:
+            return value
 
 
 def model_name_of(text: str) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import func, or_, select, update
+from sqlalchemy import bindparam, func, or_, select, update
 from sqlalchemy.orm import Session, joinedload
 
 from shardtune.api_schemas.keys import Quotas
@@ -11,16 +11,21 @@ from shardtune.api_schemas.studies import StudyState
 from shardtune.db.tables.access import ApiKeyRow, ProjectRow
 from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow
 
+# Made once, as all statements of a worker's requests: making one costs more than running it.
+_ANY = select(ApiKeyRow.id).limit(1)
+_BY_SECRET = (
+    select(ApiKeyRow).where(ApiKeyRow.secret_sha256 == bindparam("secret")).options(joinedload(ApiKeyRow.project))
+)
+
 
 def any_key(session: Session) -> bool:
     """Whether a key was ever made; revoked ones count, so that revoking the last one opens nothing."""
-    return session.scalars(select(ApiKeyRow.id).limit(1)).first() is not None
+    return session.scalars(_ANY).first() is not None
 
 
 def by_secret(session: Session, secret_sha256: str) -> ApiKeyRow | None:
     """The key with this secret, and its project."""
-    query = select(ApiKeyRow).where(ApiKeyRow.secret_sha256 == secret_sha256).options(joinedload(ApiKeyRow.project))
-    return session.scalars(query).one_or_none()
+    return session.scalars(_BY_SECRET, {"secret": secret_sha256}).one_or_none()
 
 
 def get(session: Session, key_id: str) -> ApiKeyRow | None:
@@ -41,8 +46,9 @@ def lock(session: Session, key_id: str) -> ApiKeyRow | None:
 
 
 def used(session: Session, key_id: str, now: datetime) -> None:
-    """Note a use."""
-    session.execute(update(ApiKeyRow).where(ApiKeyRow.id == key_id).values(last_used_at=now))
+    """Note a use; where somebody else holds the row, who may be noting the same, nothing is waited for."""
+    free = select(ApiKeyRow.id).where(ApiKeyRow.id == key_id).with_for_update(key_share=True, skip_locked=True)
+    session.execute(update(ApiKeyRow).where(ApiKeyRow.id.in_(free)).values(last_used_at=now))
 
 
 def newest(

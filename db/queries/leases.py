@@ -3,17 +3,54 @@ where the guard matches no row, the lease is lost and nothing changes.
 """
 
 import secrets
+from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime
+from functools import cache
 from typing import Any
 
-from sqlalchemy import CursorResult, and_, func, select, update
+from sqlalchemy import Update, and_, bindparam, func, select, update
 from sqlalchemy.orm import Session, aliased, joinedload
 
 from shardtune.api_schemas.measurements import StepTimeRange
 from shardtune.api_schemas.trials import OPEN_TRIAL_STATES, AttemptEnd, RunPurpose, TrialState
 from shardtune.db.queries import webhooks
 from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow, TrialRow, WorkerRow
+
+# Statements of every claim and report are made once: making one costs more than running it.
+_WITH_STUDY = (
+    select(StudyRow, RunRow)
+    .join(RunRow, RunRow.study_id == StudyRow.id)
+    .where(RunRow.id == bindparam("run_id"))
+    # In this order, by note [lock order]; FOR NO KEY UPDATE: rows that refer to them may still be written.
+    .with_for_update(key_share=True, of=(StudyRow, RunRow))
+    .execution_options(populate_existing=True)
+)
+_WORKER_AND_HELD = (
+    select(WorkerRow, RunRow, webhooks.ANY_ENABLED)
+    .outerjoin(RunRow, and_(RunRow.worker_session == WorkerRow.session, RunRow.state == TrialState.RUNNING))
+    .where(WorkerRow.session == bindparam("worker_session"))
+)
+_NEXT_WAITING = (
+    select(RunRow)
+    .where(RunRow.study_id == bindparam("of_study"), RunRow.state == TrialState.WAITING)
+    .order_by(RunRow.position)
+    .limit(1)
+    .options(joinedload(RunRow.trial))
+)
+_OPEN_STATES = (
+    select(RunRow.study_id, RunRow.state)
+    .where(RunRow.study_id.in_(bindparam("study_ids", expanding=True)), RunRow.state.in_(OPEN_TRIAL_STATES))
+    .distinct()
+)
+_SPENT = select(func.coalesce(func.sum(AttemptRow.gpu_seconds), 0.0)).where(
+    AttemptRow.run_id.in_(bindparam("run_ids", expanding=True))
+)
+_ATTEMPTS = (
+    select(AttemptRow, webhooks.ANY_ENABLED)
+    .where(AttemptRow.run_id == bindparam("run_id"))
+    .order_by(AttemptRow.attempt)
+)
 
 
 def add_run(
@@ -51,18 +88,13 @@ def get(session: Session, run_id: str) -> RunRow | None:
 
 def lock_with_study(session: Session, run_id: str) -> tuple[StudyRow, RunRow] | None:
     """A run and its study, held until the transaction ends; read anew."""
-    query = select(StudyRow, RunRow).join(RunRow, RunRow.study_id == StudyRow.id).where(RunRow.id == run_id)
-    # In this order, by note [lock order]; FOR NO KEY UPDATE: rows that refer to them may still be written.
-    query = query.with_for_update(key_share=True, of=(StudyRow, RunRow))
-    found = session.execute(query.execution_options(populate_existing=True)).one_or_none()
+    found = session.execute(_WITH_STUDY, {"run_id": run_id}).one_or_none()
     return (found[0], found[1]) if found is not None else None
 
 
 def worker_and_held(session: Session, worker_session: str) -> tuple[WorkerRow, RunRow | None] | None:
     """The worker whose present life this is, with its live lease."""
-    held = and_(RunRow.worker_session == WorkerRow.session, RunRow.state == TrialState.RUNNING)
-    query = select(WorkerRow, RunRow, webhooks.ANY_ENABLED).outerjoin(RunRow, held)
-    found = session.execute(query.where(WorkerRow.session == worker_session)).one_or_none()
+    found = session.execute(_WORKER_AND_HELD, {"worker_session": worker_session}).one_or_none()
     if found is None:
         return None
     webhooks.note_whether_any(session, found[2])
@@ -71,13 +103,7 @@ def worker_and_held(session: Session, worker_session: str) -> tuple[WorkerRow, R
 
 def next_waiting(session: Session, study_id: str) -> RunRow | None:
     """The first run of a study that nobody executes. The caller holds the study's lock."""
-    return session.scalars(
-        select(RunRow)
-        .where(RunRow.study_id == study_id, RunRow.state == TrialState.WAITING)
-        .order_by(RunRow.position)
-        .limit(1)
-        .options(joinedload(RunRow.trial))
-    ).one_or_none()
+    return session.scalars(_NEXT_WAITING, {"of_study": study_id}).one_or_none()
 
 
 def open_runs(session: Session, study_id: str) -> Sequence[RunRow]:
@@ -89,13 +115,10 @@ def open_runs(session: Session, study_id: str) -> Sequence[RunRow]:
 
 def open_states(session: Session, study_ids: Sequence[str]) -> dict[str, set[TrialState]]:
     """Which of waiting and running runs each of these studies has; those without either are left out."""
-    query = select(RunRow.study_id, RunRow.state).where(
-        RunRow.study_id.in_(study_ids), RunRow.state.in_(OPEN_TRIAL_STATES)
-    )
-    found: dict[str, set[TrialState]] = {}
-    for study_id, state in session.execute(query.distinct()):
-        found.setdefault(study_id, set()).add(state)
-    return found
+    found: defaultdict[str, set[TrialState]] = defaultdict(set)
+    for study_id, state in session.execute(_OPEN_STATES, {"study_ids": list(study_ids)}):
+        found[study_id].add(state)
+    return dict(found)
 
 
 _OTHER = aliased(RunRow)
@@ -142,8 +165,7 @@ def promotion_cost(session: Session, confirm_ids: Sequence[str]) -> tuple[int, f
     """Number of these fresh runs, and the GPU-seconds of their attempts."""
     if not confirm_ids:
         return 0, 0.0
-    spent = select(func.coalesce(func.sum(AttemptRow.gpu_seconds), 0.0)).where(AttemptRow.run_id.in_(confirm_ids))
-    return len(confirm_ids), session.scalars(spent).one() or 0.0
+    return len(confirm_ids), session.scalars(_SPENT, {"run_ids": list(confirm_ids)}).one() or 0.0
 
 
 def attempts_that_ended(session: Session, study_id: str, end: AttemptEnd) -> int:
@@ -183,19 +205,23 @@ def start(session: Session, run: RunRow, worker: WorkerRow, now: datetime, lease
 
 def write_guarded(session: Session, run_id: str, attempt: int, worker_session: str, **values: Any) -> bool:
     """Change a run for the holder of its live attempt; False when that is somebody else, or nobody."""
-    result = session.execute(
+    of_lease = {"_run_id": run_id, "_attempt": attempt, "_session": worker_session}
+    # By the connection: rows that the session has are none of the holder's business.
+    return session.connection().execute(_guarded(tuple(sorted(values))), of_lease | values).rowcount == 1
+
+
+@cache
+def _guarded(names: tuple[str, ...]) -> Update:
+    return (
         update(RunRow)
         .where(
-            RunRow.id == run_id,
-            RunRow.attempt == attempt,
-            RunRow.worker_session == worker_session,
+            RunRow.id == bindparam("_run_id"),
+            RunRow.attempt == bindparam("_attempt"),
+            RunRow.worker_session == bindparam("_session"),
             RunRow.state == TrialState.RUNNING,
         )
-        .values(**values)
-        .execution_options(synchronize_session=False)
+        .values({name: bindparam(name) for name in names})
     )
-    assert isinstance(result, CursorResult)
-    return result.rowcount == 1
 
 
 def attempt_of(session: Session, run_id: str, attempt: int) -> AttemptRow | None:
@@ -207,7 +233,6 @@ def attempt_of(session: Session, run_id: str, attempt: int) -> AttemptRow | None
 
 def attempts(session: Session, run_id: str) -> list[AttemptRow]:
     """The attempts at a run in order. The caller holds the run's study."""
-    query = select(AttemptRow, webhooks.ANY_ENABLED).where(AttemptRow.run_id == run_id).order_by(AttemptRow.attempt)
-    found = session.execute(query).all()
+    found = session.execute(_ATTEMPTS, {"run_id": run_id}).all()
     webhooks.note_whether_any(session, not found or found[0][1])
     return [row[0] for row in found]

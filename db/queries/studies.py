@@ -4,12 +4,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Select, func, select, tuple_
+from sqlalchemy import Select, bindparam, func, select, tuple_
 from sqlalchemy.orm import Session, joinedload, load_only
 
 from shardtune.api_schemas.studies import StudyPurpose, StudyState
 from shardtune.api_schemas.trials import OPEN_TRIAL_STATES, TrialState
 from shardtune.db.tables.studies import RejectionRow, RunRow, StudyRow, TrialRow
+
+# FOR NO KEY UPDATE: rows that refer to the study may still be written, such as a heartbeat's.
+_LOCKED = (
+    select(StudyRow)
+    .where(StudyRow.id == bindparam("study_id"))
+    .with_for_update(key_share=True, of=StudyRow)
+    .execution_options(populate_existing=True)
+)
 
 
 def get(session: Session, study_id: str) -> StudyRow | None:
@@ -19,9 +27,7 @@ def get(session: Session, study_id: str) -> StudyRow | None:
 
 def lock(session: Session, study_id: str) -> StudyRow:
     """The study, held until the transaction ends; its row is read anew."""
-    # FOR NO KEY UPDATE: rows that refer to the study may still be written, such as a heartbeat's.
-    query = select(StudyRow).where(StudyRow.id == study_id).with_for_update(key_share=True, of=StudyRow)
-    return session.scalars(query.execution_options(populate_existing=True)).one()
+    return session.scalars(_LOCKED, {"study_id": study_id}).one()
 
 
 @dataclass(frozen=True)
@@ -76,16 +82,11 @@ class OpenStudy:
 
 def open_ones(session: Session) -> list[OpenStudy]:
     """Running studies with their projects, oldest first, which is the order they are served in."""
-    there = [
-        select(RunRow.id).where(RunRow.study_id == StudyRow.id, RunRow.state == state).exists()
-        for state in OPEN_TRIAL_STATES
-    ]
-    query = _running().add_columns(*there).options(joinedload(StudyRow.project))
     return [
         OpenStudy(
             row[0], frozenset(state for state, is_there in zip(OPEN_TRIAL_STATES, row[1:], strict=True) if is_there)
         )
-        for row in session.execute(query)
+        for row in session.execute(_OPEN)
     ]
 
 
@@ -95,6 +96,19 @@ def _running() -> Select[StudyRow]:
     query = select(StudyRow).where(StudyRow.state == StudyState.RUNNING)
     query = query.options(load_only(*few, StudyRow.purpose, StudyRow.system_study))
     return query.order_by(StudyRow.created_at, StudyRow.id)
+
+
+_OPEN = (
+    _running()
+    .add_columns(
+        *(
+            select(RunRow.id).where(RunRow.study_id == StudyRow.id, RunRow.state == state).exists()
+            for state in OPEN_TRIAL_STATES
+        )
+    )
+    .options(joinedload(StudyRow.project))
+)
+"""Made once, as the statement of every claim."""
 
 
 def running(session: Session) -> Sequence[StudyRow]:

@@ -3,13 +3,46 @@
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, or_, select
+from sqlalchemy import bindparam, or_, select
 from sqlalchemy.orm import Session, defer, joinedload, selectinload
 
 from shardtune.api_schemas.predictions import TrialPrediction
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.trials import Rejection, RunPurpose, TrialOrigin, TrialReason, TrialState
 from shardtune.db.tables.studies import AttemptRow, RejectionRow, RunRow, TrialRow
+
+# Statements of every step of a study are made once: making one costs more than running it.
+_OF_STUDY = (
+    select(TrialRow)
+    .where(TrialRow.study_id == bindparam("of_study"))
+    .order_by(TrialRow.number)
+    .execution_options(populate_existing=True)
+)
+_WITH_RUNS = _OF_STUDY.options(
+    selectinload(TrialRow.runs).options(defer(RunRow.progress), defer(RunRow.log_tail)), defer(TrialRow.prediction)
+)
+_WITH_ATTEMPTS = _OF_STUDY.options(
+    selectinload(TrialRow.runs).selectinload(RunRow.attempts).joinedload(AttemptRow.worker)
+)
+_BY_NUMBER = select(TrialRow).where(
+    TrialRow.study_id == bindparam("of_study"), TrialRow.number == bindparam("of_number")
+)
+_REJECTIONS = select(RejectionRow).where(RejectionRow.study_id == bindparam("of_study")).order_by(RejectionRow.id)
+_REJECTED_KEYS = select(RejectionRow.config_key).where(RejectionRow.study_id == bindparam("of_study"))
+_MEASURED_IDS = (
+    select(RunRow.id)
+    .where(
+        RunRow.fingerprint_key == bindparam("measured_on"),
+        # A worker says itself what its fingerprint is; only its own project takes its word for what it measured.
+        or_(RunRow.measured_for.is_(None), RunRow.measured_for == bindparam("project_id")),
+        RunRow.purpose == RunPurpose.SEARCH,
+        RunRow.finished_at.is_not(None),
+        RunRow.state.in_([TrialState.COMPLETE, TrialState.INFEASIBLE]),
+        RunRow.measurement.is_not(None),
+    )
+    .order_by(RunRow.finished_at.desc(), RunRow.id.desc())
+    .limit(bindparam("at_most"))
+)
 
 
 def add(
@@ -43,14 +76,7 @@ def of_study(session: Session, study_id: str, with_attempts: bool = False) -> Se
 
     Without attempts they are read at every step of a study: what only a reader wants stays in the database until asked for.
     """
-    load, query = selectinload(TrialRow.runs), select(TrialRow).where(TrialRow.study_id == study_id)
-    if with_attempts:
-        query = query.options(load.selectinload(RunRow.attempts).joinedload(AttemptRow.worker))
-    else:
-        few = load.options(defer(RunRow.progress), defer(RunRow.log_tail))
-        query = query.options(few, defer(TrialRow.prediction))
-    query = query.order_by(TrialRow.number)
-    return session.scalars(query.execution_options(populate_existing=True)).all()
+    return session.scalars(_WITH_ATTEMPTS if with_attempts else _WITH_RUNS, {"of_study": study_id}).all()
 
 
 def page(
@@ -65,9 +91,7 @@ def page(
 
 
 def by_number(session: Session, study_id: str, number: int) -> TrialRow | None:
-    return session.scalars(
-        select(TrialRow).where(TrialRow.study_id == study_id, TrialRow.number == number)
-    ).one_or_none()
+    return session.scalars(_BY_NUMBER, {"of_study": study_id, "of_number": number}).one_or_none()
 
 
 def measured_ids(session: Session, fingerprint_key: str, project_id: str, at_most: int) -> Sequence[str]:
@@ -75,15 +99,12 @@ def measured_ids(session: Session, fingerprint_key: str, project_id: str, at_mos
 
     What is stored in them stays as it is.
     """
-    query = select(RunRow.id).where(*_measured(fingerprint_key, project_id)).order_by(*_NEWEST)
-    return session.scalars(query.limit(at_most)).all()
+    values = {"measured_on": fingerprint_key, "project_id": project_id, "at_most": at_most}
+    return session.scalars(_MEASURED_IDS, values).all()
 
 
 def runs_with_trials(session: Session, run_ids: Collection[str]) -> Sequence[RunRow]:
     return session.scalars(select(RunRow).where(RunRow.id.in_(run_ids)).options(joinedload(RunRow.trial))).all()
-
-
-_NEWEST = (RunRow.finished_at.desc(), RunRow.id.desc())
 
 
 def profiled_for(session: Session, study_ids: Collection[str]) -> dict[str, str]:
@@ -94,29 +115,19 @@ def profiled_for(session: Session, study_ids: Collection[str]) -> dict[str, str]
     return {study_id: project_id for study_id, project_id in session.execute(query) if project_id is not None}
 
 
-def _measured(fingerprint_key: str, project_id: str) -> tuple[ColumnElement[bool], ...]:
-    return (
-        RunRow.fingerprint_key == fingerprint_key,
-        # A worker says itself what its fingerprint is; only its own project takes its word for what it measured.
-        or_(RunRow.measured_for.is_(None), RunRow.measured_for == project_id),
-        RunRow.purpose == RunPurpose.SEARCH,
-        RunRow.finished_at.is_not(None),
-        RunRow.state.in_([TrialState.COMPLETE, TrialState.INFEASIBLE]),
-        RunRow.measurement.is_not(None),
-    )
-
-
 def rejections(
     session: Session, study_id: str, after: int | None = None, limit: int | None = None
 ) -> Sequence[RejectionRow]:
     """Refused configurations in the order they were found, behind the row `after`."""
-    query = select(RejectionRow).where(RejectionRow.study_id == study_id).order_by(RejectionRow.id).limit(limit)
-    return session.scalars(query if after is None else query.where(RejectionRow.id > after)).all()
+    query = _REJECTIONS if limit is None else _REJECTIONS.limit(limit)
+    return session.scalars(
+        query if after is None else query.where(RejectionRow.id > after), {"of_study": study_id}
+    ).all()
 
 
 def rejected_keys(session: Session, study_id: str) -> frozenset[str]:
     """Content keys of the refused configurations."""
-    return frozenset(session.scalars(select(RejectionRow.config_key).where(RejectionRow.study_id == study_id)))
+    return frozenset(session.scalars(_REJECTED_KEYS, {"of_study": study_id}))
 
 
 def reject(session: Session, study_id: str, values: Iterable[Rejection], now: datetime) -> None:

@@ -13,6 +13,7 @@ from shardtune.db.tables.studies import DeliveryRow, WebhookRow
 ANY_ENABLED = select(WebhookRow.id).where(WebhookRow.is_enabled).exists()
 """A column for a query that is made anyway: mostly there is none, and then nothing else is asked."""
 _ENABLED = "webhooks that are told of events"
+_TOLD = select(WebhookRow).where(WebhookRow.is_enabled)
 
 
 def get(session: Session, webhook_id: str) -> WebhookRow | None:
@@ -39,7 +40,7 @@ def count(session: Session, project_id: str | None) -> int:
 def enabled(session: Session) -> Sequence[WebhookRow]:
     """Webhooks that are told of events; read once in a transaction."""
     if _ENABLED not in session.info:
-        session.info[_ENABLED] = session.scalars(select(WebhookRow).where(WebhookRow.is_enabled)).all()
+        session.info[_ENABLED] = session.scalars(_TOLD).all()
     found: Sequence[WebhookRow] = session.info[_ENABLED]
     return found
 

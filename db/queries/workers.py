@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import JSON, ColumnElement, func, or_, select, tuple_, type_coerce, update
+from sqlalchemy import JSON, ColumnElement, bindparam, func, or_, select, tuple_, type_coerce, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
@@ -15,6 +15,14 @@ from shardtune.db.queries import fingerprints
 from shardtune.db.tables.studies import FingerprintRow, RunRow, StudyRow, WorkerRow
 
 _MOST_MACHINES = 500
+# Statements of every request of a worker are made once: making one costs more than running it.
+_BY_SESSION = select(WorkerRow).where(WorkerRow.session == bindparam("worker_session"))
+_SEEN = (
+    update(WorkerRow)
+    .where(WorkerRow.session == bindparam("worker_session"))
+    .values(seen_at=bindparam("now"))
+    .returning(WorkerRow.is_draining)
+)
 
 
 def named(session: Session, name: str, project_id: str | None) -> WorkerRow | None:
@@ -83,14 +91,12 @@ def lock(session: Session, worker_id: str) -> WorkerRow | None:
 
 def by_session(session: Session, worker_session: str) -> WorkerRow | None:
     """The worker whose present life this is."""
-    return session.scalars(select(WorkerRow).where(WorkerRow.session == worker_session)).one_or_none()
+    return session.scalars(_BY_SESSION, {"worker_session": worker_session}).one_or_none()
 
 
 def note_seen(session: Session, worker_session: str, now: datetime) -> bool:
     """Note that a worker was heard of; whether it is to take no more work."""
-    told = update(WorkerRow).where(WorkerRow.session == worker_session).values(seen_at=now)
-    told = told.returning(WorkerRow.is_draining).execution_options(synchronize_session=False)
-    return bool(session.scalars(told).one_or_none())
+    return bool(session.connection().scalars(_SEEN, {"worker_session": worker_session, "now": now}).one_or_none())
 
 
 def page(session: Session, project_id: str | None, after: tuple[str, str] | None, limit: int) -> Sequence[WorkerRow]:
@@ -154,10 +160,19 @@ def measured_hardware(session: Session, fingerprint_key: str, project_id: str) -
     return row.inventory.measured if row is not None else None
 
 
-def seen_since(session: Session, moment: datetime, only: Collection[str] | None = None) -> Sequence[WorkerRow]:
-    """Workers, of all or of these ids, that asked for something since then, by name."""
-    query = select(WorkerRow).where(WorkerRow.seen_at >= moment).order_by(WorkerRow.name)
+def seen_since(
+    session: Session, moment: datetime, only: Collection[str] | None = None, project_id: str | None = None
+) -> Sequence[WorkerRow]:
+    """Workers, of all or of these ids, that asked for something since then and serve a project (None: any), by name."""
+    query = select(WorkerRow).where(WorkerRow.seen_at >= moment, *_serving(project_id)).order_by(WorkerRow.name)
     return session.scalars(query if only is None else query.where(WorkerRow.id.in_(only))).all()
+
+
+def fingerprints_seen_since(session: Session, moment: datetime, project_id: str) -> Sequence[str]:
+    """Key of the fingerprint of each worker that serves a project and asked for something since then."""
+    return session.scalars(
+        select(WorkerRow.fingerprint_key).where(WorkerRow.seen_at >= moment, *_serving(project_id))
+    ).all()
 
 
 def understanding(session: Session, task_kind: str, moment: datetime) -> list[WorkerRow]:

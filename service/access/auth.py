@@ -9,7 +9,7 @@ import logging
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
-from fastapi import Depends, Request, Security
+from fastapi import Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer, SecurityScopes
 from sqlalchemy.exc import OperationalError
 from starlette.concurrency import run_in_threadpool
@@ -112,11 +112,13 @@ async def enter(request: Request) -> None:
     await run_in_threadpool(_sender, request, context_of(request), credentials)
 
 
-def _sender(request: Request, context: Context, credentials: HTTPAuthorizationCredentials | None) -> Principal:
-    """Looked up once for a request."""
+def _known(request: Request) -> Principal | None:
+    """The sender is looked up once for a request."""
     known = getattr(request.state, "sender", None)
-    if isinstance(known, Principal):
-        return known
+    return known if isinstance(known, Principal) else None
+
+
+def _sender(request: Request, context: Context, credentials: HTTPAuthorizationCredentials | None) -> Principal:
     principal = authenticate(context, credentials.credentials if credentials else None)
     if credentials and principal is not None:
         context.senders.note(credentials.credentials, principal)
@@ -127,17 +129,19 @@ def _sender(request: Request, context: Context, credentials: HTTPAuthorizationCr
     return principal
 
 
-def _authorize(
+async def _authorize(
     request: Request,
     wanted: SecurityScopes,
-    context: Annotated[Context, Depends(context_of)],
     credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)],
 ) -> None:
-    principal = _sender(request, context, credentials)
+    context = context_of(request)
+    principal = _known(request)
+    if principal is None:
+        principal = await run_in_threadpool(_sender, request, context, credentials)
     for action in wanted.scopes:
         actions.check(principal, Action(action))
-    if Action.LEASE.value not in wanted.scopes:
-        count(context, principal)
+    if Action.LEASE.value not in wanted.scopes and principal.project_id is not None:
+        await run_in_threadpool(count, context, principal)
     request.state.principal = principal
 
 

@@ -13,6 +13,12 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from shardtune.service.process.context import context_of
+from shardtune.service.process.turns import Turns
+
+_AT_ONCE, _OF_ONE_SENDER = 6, 2
+"""Keys that are looked up at a time: for who has none, this is all that the service does."""
+
 WITH_BODY = ("POST", "PUT", "PATCH")
 """Methods with which a route may read a body."""
 API = "/v1/"
@@ -64,6 +70,7 @@ class _Door:
 
     def __init__(self, app: ASGIApp, entries: tuple[Entry, ...]) -> None:
         self._app, self._entries = app, entries
+        self._turns = Turns(_AT_ONCE, _OF_ONE_SENDER)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] not in WITH_BODY:
@@ -72,7 +79,8 @@ class _Door:
         request = Request(scope)
         enter = next((entry.enter for entry in self._entries if scope["path"].startswith(entry.prefix)), None)
         if enter is not None:
-            await enter(request)
+            async with self._turns.turn(context_of(request).senders.sender_of(scope)):
+                await enter(request)
         most = _most_bytes(scope["path"])
         declared = request.headers.get("content-length", "0")
         # Longer numbers are not worth reading.

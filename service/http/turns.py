@@ -5,13 +5,11 @@ that gets free goes to the sender that has the fewest in hand. What arrives slow
 what is streamed none once the answer has begun; questions for work have turns of their own (service.leasing).
 """
 
-import asyncio
-from collections import Counter, deque
-
 from fastapi import FastAPI, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shardtune.service.process.context import context_of
+from shardtune.service.process.turns import Turns
 
 AT_ONCE = 8
 """Requests in hand; some of them wait for the database."""
@@ -26,53 +24,11 @@ def install(app: FastAPI) -> None:
     app.add_middleware(FairTurns)
 
 
-class Turns:
-    """Places of one process. Belongs to the event loop's thread."""
-
-    def __init__(self, at_once: int = AT_ONCE, of_one_sender: int = _OF_ONE_SENDER) -> None:
-        self._free, self._most = at_once, of_one_sender
-        self._in_hand: Counter[str] = Counter()
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
-
-    async def take(self, sender: str) -> None:
-        """Wait for a place; give it back by `release`."""
-        place = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(sender, deque()).append(place)
-        self._hand_out()
-        try:
-            await place
-        except asyncio.CancelledError:
-            if place.done() and not place.cancelled():
-                self.release(sender)
-            raise
-
-    def release(self, sender: str) -> None:
-        """The request is handled."""
-        self._free += 1
-        self._in_hand[sender] -= 1
-        if not self._in_hand[sender]:
-            del self._in_hand[sender]
-        self._hand_out()
-
-    def _hand_out(self) -> None:
-        while self._free and (ready := [one for one in self._waiting if self._in_hand[one] < self._most]):
-            # The first of equals is who has waited longest: a sender that is served goes to the end.
-            sender = min(ready, key=self._in_hand.__getitem__)
-            queue = self._waiting.pop(sender)
-            place = queue.popleft()
-            if queue:
-                self._waiting[sender] = queue
-            if not place.cancelled():
-                self._free -= 1
-                self._in_hand[sender] += 1
-                place.set_result(None)
-
-
 class FairTurns:
     """ASGI middleware that holds a turn from a request's end to the beginning of its answer."""
 
     def __init__(self, app: ASGIApp) -> None:
-        self._app, self._turns = app, Turns()
+        self._app, self._turns = app, Turns(AT_ONCE, _OF_ONE_SENDER)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in _WITHOUT:

@@ -1,8 +1,8 @@
 """Hold a worker's question for work open, in async code; a thread is taken only for each claim."""
 
 import time
+from functools import partial
 
-from anyio import to_thread
 from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 
@@ -22,7 +22,8 @@ async def lease(context: Context, http: Request, request: LeaseRequest) -> Lease
     until_s = asked_s + request.wait_s
     # Who does not wait is told of the moment of the question; of many who ask at once, one looks for all.
     at_once_s = asked_s if request.wait_s == 0 else None
-    entry = await to_thread.run_sync(choose_study.check_in, context, request, limiter=work_signal.limiter)
+    sender = context.principal.sender
+    entry = await work_signal.in_thread(sender, partial(choose_study.check_in, context, request))
     if isinstance(entry, Lease):
         return entry
     worker: WorkerRow | None = entry.worker
@@ -55,17 +56,17 @@ async def _claim(
     worker: WorkerRow | None,
 ) -> Lease | None:
     """A claim, unless another one has meanwhile answered for it. The caller has the turn of the worker's kind."""
-    work_signal = context.work_signal
+    work_signal, sender = context.work_signal, context.principal.sender
     if context.stopping or not work_signal.may_have_work(entry.kind, entry.worker.id, at_once_s):
         return None
     # Work handed to a connection that is gone would idle until the worker asks again.
     if await http.is_disconnected():
         return None
     seen, began_s = work_signal.seen, time.monotonic()
-    if worker is None and not await to_thread.run_sync(auth.is_still_good, context, limiter=work_signal.limiter):
+    if worker is None and not await work_signal.in_thread(sender, partial(auth.is_still_good, context)):
         # Revoked while it waited; the next question is told so.
         return None
-    found = await to_thread.run_sync(choose_study.claim, context, request, worker, limiter=work_signal.limiter)
+    found = await work_signal.in_thread(sender, partial(choose_study.claim, context, request, worker))
     if isinstance(found, Lease):
         return found
     work_signal.found_nothing(found.kind, seen, found.reserved, began_s)

@@ -2,7 +2,7 @@
 
 import secrets
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Any
 
 from fastapi import Depends, Request, Security
 from fastapi.security import SecurityScopes
@@ -67,7 +67,8 @@ def is_still_in(context: Context, token: str) -> bool:
         return _of_session(context, session, token) is not None
 
 
-def _enter(request: Request, context: Annotated[Context, Depends(context_of)]) -> None:
+def _enter(request: Request) -> None:
+    context = context_of(request)
     principal = _sender(request, context)
     actions.check(principal, Action.READ_STUDIES)
     auth.count(context, principal)

@@ -85,7 +85,13 @@ def context_of(request: Request) -> Context:
     return context
 
 
-def _of_sender(request: Request) -> Context:
+# Both async, though nothing waits in them: FastAPI takes a thread for each dependency that is not, and beside threads at
+# work each change of threads waits for the interpreter.
+async def _opened(request: Request) -> Context:
+    return context_of(request)
+
+
+async def _of_sender(request: Request) -> Context:
     """The context with the sender of the request. Fails where the route forgot `dependencies=[requires(…)]`."""
     principal = getattr(request.state, "principal", None)
     assert isinstance(principal, Principal), "the route names no action: add dependencies=[requires(Action.…)]"
@@ -93,4 +99,4 @@ def _of_sender(request: Request) -> Context:
 
 
 InContext = Annotated[Context, Depends(_of_sender)]
-InOpenContext = Annotated[Context, Depends(context_of)]
+InOpenContext = Annotated[Context, Depends(_opened)]

@@ -18,9 +18,8 @@ class KnownSenders:
 
     def note(self, secret: str, principal: Principal) -> None:
         """A key was good."""
-        sender = f"project {principal.project_id}" if principal.project_id else f"key {principal.key_id}"
         with self._guard:
-            self._known[f"Bearer {secret}".encode()] = sender
+            self._known[f"Bearer {secret}".encode()] = principal.sender
             while len(self._known) > _MOST:
                 self._known.pop(next(iter(self._known)))
 

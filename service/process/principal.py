@@ -23,6 +23,11 @@ class Principal:
         return self.project_id is None or project_id is None or self.project_id == project_id
 
     @property
+    def sender(self) -> str:
+        """Whose turn its requests take: a project's keys share one."""
+        return f"project {self.project_id}" if self.project_id is not None else f"key {self.key_id}"
+
+    @property
     def home(self) -> str:
         """Project of what it creates without naming one."""
         return self.project_id or DEFAULT_PROJECT

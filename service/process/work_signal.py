@@ -7,15 +7,23 @@ those look again for which something waits that nobody else may take, such as th
 
 import asyncio
 import time
-from collections import defaultdict
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeVar
+from weakref import WeakValueDictionary
 
-from anyio import CapacityLimiter
+from anyio import CapacityLimiter, to_thread
 
-_CLAIM_THREADS = 4
+from shardtune.service.process.turns import Turns
+
+Looked = TypeVar("Looked")
+
+CLAIM_THREADS = 4
 """Claims sample, which is work of the CPU: more of them would only take turns at the interpreter's lock, and the
 threads of heartbeats and reports are others."""
+_OF_ONE_SENDER = CLAIM_THREADS - 1
+"""Whatever one project's claims wait for, one thread is for the others."""
+_MOST_KINDS = 256
+"""Of workers, whose last look is remembered: what a worker says it is makes a kind, and it may say anything."""
 _LOOK_AGAIN_S = 5.0
 """Some work appears without a change of a study: a budget in seconds runs out and the confirmation begins."""
 
@@ -38,20 +46,21 @@ class WorkSignal:
         self._seen = 0
         self._found_nothing: dict[str, _Nothing] = {}
         self._changed = asyncio.Event()
-        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._of_kind: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._threads = Turns(CLAIM_THREADS, _OF_ONE_SENDER)
         self._limiter: CapacityLimiter | None = None
 
-    @property
-    def limiter(self) -> CapacityLimiter:
-        """Threads for claims."""
+    async def in_thread(self, sender: str, look: Callable[[], Looked]) -> Looked:
+        """Look at the database for a sender's question, in one of the threads for claims."""
         if self._limiter is None:
             # Made inside the loop it belongs to.
-            self._limiter = CapacityLimiter(_CLAIM_THREADS)
-        return self._limiter
+            self._limiter = CapacityLimiter(CLAIM_THREADS)
+        async with self._threads.turn(sender):
+            return await to_thread.run_sync(look, limiter=self._limiter)
 
     def turn(self, kind: str) -> asyncio.Lock:
         """Workers of one kind claim one after the other: they want the same studies, in which one asks at a time."""
-        return self._turns[kind]
+        return self._of_kind.setdefault(kind, asyncio.Lock())
 
     @property
     def seen(self) -> int:
@@ -74,6 +83,9 @@ class WorkSignal:
 
         `began_s`: when the claim began, on the monotonic clock; by default now.
         """
+        self._found_nothing.pop(kind, None)
+        while len(self._found_nothing) >= _MOST_KINDS:
+            self._found_nothing.pop(next(iter(self._found_nothing)))
         self._found_nothing[kind] = _Nothing(seen, time.monotonic() if began_s is None else began_s, reserved)
 
     def may_have_work(self, kind: str, worker_id: str, asked_s: float | None = None) -> bool:

@@ -79,7 +79,7 @@ def _closed(
 def _affordable(context: Context, session: Session, row: RetuneRow) -> Admission:
     running = retunes.running(session)
     mine = [other for other in running if other.project_id == row.project_id]
-    if len(mine) >= max(1, len(registry.live(context, session, row.project_id))):
+    if len(mine) >= max(1, len(registry.live_fingerprints(context, session, row.project_id))):
         return Later(f"waits for {len(mine)} running retunes: one at a time for each live worker", row.project_id)
     cost, run = retune_budget.likely_cost(session, row), retune_budget.dearest_run(session, row)
     for account in retune_budget.accounts(context, session, row.project_id):

@@ -19,7 +19,7 @@ def selected(context: Context, session: Session, project_id: str, cases: Cases) 
 
     Of answers that differ in their fingerprint only, those of machines that are there count; where none is, the newest.
     """
-    live = {worker.fingerprint_key for worker in registry.live(context, session, project_id)}
+    live = set(registry.live_fingerprints(context, session, project_id))
     by_shape: dict[str, list[ServedCaseRow]] = {}
     for row in schedules.serving_cases(session, project_id):
         if covers(session, row, cases):

@@ -1,6 +1,7 @@
 """The worker's side of a run over HTTP."""
 
 from fastapi import APIRouter, Request, Response
+from starlette.concurrency import run_in_threadpool
 
 from shardtune.api_schemas.leases import Heartbeat, HeartbeatAnswer, Lease, LeaseRequest, Report, ReportAnswer
 from shardtune.service.access.actions import Action
@@ -25,15 +26,16 @@ async def ask_for_lease(context: InContext, request: Request, body: LeaseRequest
 
 
 @router.post("/runs/{run_id}/heartbeat", responses=problems("unknown_run"))
-def renew_lease(context: InContext, run_id: str, body: Heartbeat) -> HeartbeatAnswer:
+async def renew_lease(context: InContext, run_id: str, body: Heartbeat) -> HeartbeatAnswer:
     """Renew a lease; the answer says whether to go on."""
-    return renew_and_report.renew(context, run_id, body)
+    # One thread for all of it; FastAPI would take a second one to look at the answer.
+    return await run_in_threadpool(renew_and_report.renew, context, run_id, body)
 
 
 @router.post(
     "/runs/{run_id}/report",
     responses=problems("unknown_run", "unknown_session", "lease_lost", "report_differs"),
 )
-def report_end(context: InContext, run_id: str, body: Report) -> ReportAnswer:
+async def report_end(context: InContext, run_id: str, body: Report) -> ReportAnswer:
     """Deliver the end of an attempt; the same report again is harmless."""
-    return renew_and_report.finish(context, run_id, body)
+    return await run_in_threadpool(renew_and_report.finish, context, run_id, body)

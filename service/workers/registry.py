@@ -146,11 +146,15 @@ def _view(row: WorkerRow, is_live: bool, run_id: str | None) -> Worker:
     )
 
 
-def live(context: Context, session: Session, project_id: str | None = None) -> list[WorkerRow]:
+def live(context: Context, session: Session, project_id: str | None = None) -> Sequence[WorkerRow]:
     """Workers that asked for something lately and run the studies of a project, by default the sender's."""
-    project_id = project_id or context.principal.home
-    seen = workers.seen_since(session, live_since(context))
-    return [worker for worker in seen if worker.project_id in (None, project_id)]
+    # Those of others are not even read: what they say of themselves may be long, and there may be thousands.
+    return workers.seen_since(session, live_since(context), project_id=project_id or context.principal.home)
+
+
+def live_fingerprints(context: Context, session: Session, project_id: str) -> Sequence[str]:
+    """Key of the fingerprint of each of them, without the rest."""
+    return workers.fingerprints_seen_since(session, live_since(context), project_id)
 
 
 def of_session(context: Context, session: Session, worker_session: str) -> WorkerRow:

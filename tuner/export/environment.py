@@ -15,6 +15,10 @@ _HARMLESS = re.compile(r"[\w.,:;=+%-]{1,150}", re.ASCII)
 """Flags, numbers and lists of them: no path, no line end, nothing that a shell or a loader would follow."""
 
 
+_NAMES_FILES = re.compile(r"FILE|PATH|DIR|LIB|PLUGIN|PRELOAD|DUMP")
+"""In a variable's name: its value, though a plain word, would be a file that a job writes over or a library that it loads."""
+
+
 def settings(source: ExportSource) -> dict[str, str]:
     """Variables by name: to set for the ranks, so that they run as measured."""
     worker, fingerprint = _of_worker(source), source.study.fingerprint
@@ -58,7 +62,7 @@ def env_file(source: ExportSource) -> str:
 def _of_worker(source: ExportSource) -> dict[str, str]:
     found = _recorded(source)
     return {
-        name: value for name, value in found.items() if name != "LD_PRELOAD" and _HARMLESS.fullmatch(value) is not None
+        name: value for name, value in found.items() if not _NAMES_FILES.search(name) and _HARMLESS.fullmatch(value)
     }
 
 

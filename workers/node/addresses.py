@@ -4,6 +4,7 @@ import contextlib
 import secrets
 import socket
 import threading
+import time
 
 import psutil
 
@@ -36,25 +37,43 @@ def interface_of(address: str) -> str | None:
     return next((own.interface for own in of_this_host() if own.address == address), None)
 
 
-def listen(order: int, address: str, ports: PortRange | None) -> OrderDone:
-    """Open a port for other nodes to try for a while; a thread tells each of them the word."""
-    first, last = ports or (0, 0)
-    for port in range(first, last + 1):
-        try:
-            server = socket.create_server((address, port), family=_family(address), backlog=1024)
-        except OSError as error:
-            refusal = f"{address}:{port}: {error.strerror}"
-            continue
-        word = secrets.token_hex(8)
-        threading.Thread(target=_tell, args=(server, word), name="listener", daemon=True).start()
-        return OrderDone(order=order, port=server.getsockname()[1], word=word)
-    return OrderDone(order=order, error=f"cannot listen on {refusal}")
+class TriedPorts:
+    """Ports that are open for other nodes to try, until the ranks meet there, and never for long: anybody may knock."""
+
+    def __init__(self, patience_s: float = _LISTEN_S) -> None:
+        self._patience_s = patience_s
+        self._open: list[tuple[socket.socket, threading.Thread]] = []
+
+    def listen(self, order: int, address: str, ports: PortRange | None) -> OrderDone:
+        """Open a port; a thread tells each that tries it the word."""
+        first, last = ports or (0, 0)
+        for port in range(first, last + 1):
+            try:
+                server = socket.create_server((address, port), family=_family(address), backlog=1024)
+            except OSError as error:
+                refusal = f"{address}:{port}: {error.strerror}"
+                continue
+            word, number = secrets.token_hex(8), server.getsockname()[1]
+            ends_s = time.monotonic() + self._patience_s
+            teller = threading.Thread(target=_tell, args=(server, word, ends_s), name="listener", daemon=True)
+            teller.start()
+            self._open.append((server, teller))
+            return OrderDone(order=order, port=number, word=word)
+        return OrderDone(order=order, error=f"cannot listen on {refusal}")
+
+    def close(self) -> None:
+        """Free them: the ranks may be told to meet at one of them."""
+        for server, teller in self._open:
+            with contextlib.suppress(OSError):  # ended by itself
+                server.shutdown(socket.SHUT_RDWR)
+            teller.join()
+        self._open.clear()
 
 
-def _tell(server: socket.socket, word: str) -> None:
-    server.settimeout(_LISTEN_S)
+def _tell(server: socket.socket, word: str, ends_s: float) -> None:
     with contextlib.suppress(OSError), server:
-        while True:
+        while (left_s := ends_s - time.monotonic()) > 0:
+            server.settimeout(left_s)
             peer, _ = server.accept()
             with contextlib.suppress(OSError), peer:
                 peer.sendall(word.encode())

@@ -130,7 +130,7 @@ class Node:
     ) -> None:
         """`look_again`: what the fingerprint is by now; None: it cannot be told."""
         self._line, self._launcher, self._look_again = line, launcher, look_again
-        self._launch = LaunchHere(settings, allowed, launcher, line)
+        self._launch, self._tried = LaunchHere(settings, allowed, launcher, line), addresses.TriedPorts()
         line.on_renewal(self._launch.renewed)
 
     def obey_all(self) -> None:
@@ -153,7 +153,7 @@ class Node:
             case KillOrder():
                 self._line.say(self._launch.end(order.order))
             case ListenOrder():
-                self._line.say(addresses.listen(order.order, order.address, order.ports))
+                self._line.say(self._tried.listen(order.order, order.address, order.ports))
             case ReachOrder():
                 self._line.say(addresses.reach(order.order, order.address, order.port, order.word))
             case SharedOrder():
@@ -171,6 +171,7 @@ class Node:
                     self._prepare()
                     fingerprint = self._look_again() if order.looks else None
                 case StageOrder():
+                    self._tried.close()
                     port = self._launch.stage(order)
                 case LaunchOrder():
                     self._launch.begin(order)

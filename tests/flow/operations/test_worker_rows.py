@@ -3,17 +3,19 @@
 import re
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
 
 from shardtune.api_schemas.hardware import MOST_DETAILS
+from shardtune.api_schemas.leases import Worker
 from shardtune.db.queries.fingerprints import MOST_PERIODS
 from shardtune.db.tables.fingerprints import FingerprintPeriodRow
 from shardtune.db.tables.studies import FingerprintRow, WorkerRow
 from shardtune.service import retention
 from shardtune.service.process.context import Context
+from shardtune.service.wording import host_words
 from tests.support.page_reader import page
 from tests.support.scenarios import bearer, create, make_key
-from tests.support.simulated_worker import FINGERPRINT, SimulatedWorker
+from tests.support.simulated_worker import CLUSTER, FINGERPRINT, SimulatedWorker
 
 
 def limited(client, **settings):
@@ -38,10 +40,32 @@ def test_what_a_worker_says_of_itself_is_short(quick_client):
         ({"details": {"x": "y" * MOST_DETAILS}}, "inventory.details"),
         ({"causal_lm_types": ["x"] * 3000}, "inventory.causal_lm_types"),
         ({"task_kinds": ["x" * 200]}, "inventory.task_kinds.0"),
+        ({"causal_lm_types": ["llama\x1b[2J"]}, "inventory.causal_lm_types.0"),
     ):
         inventory = worker.inventory.model_dump(mode="json") | changes
         answer = worker.post("/v1/workers", {"name": "sim", "inventory": inventory})
         assert answer.status_code == 422 and field in [error["field"] for error in answer.json()["errors"]]
+
+
+def test_names_of_hosts_are_words_on_a_line(quick_client):
+    hosts = [{"host": "n0\x1b[2J\nw9  live", "interface": "eth0\r"}, "n1\x9b1A"]
+    cluster = CLUSTER.model_copy(update={"nodes": 2})
+    SimulatedWorker(quick_client, cluster=cluster, details={"hosts": hosts}).register()
+    (worker,) = quick_client.get("/v1/workers").json()["workers"]
+    shown = host_words.hosts(Worker.model_validate(worker).inventory)
+    assert shown.isprintable() and shown.startswith("n0") and worker["inventory"]["details"]["hosts"] != hosts
+
+
+def test_what_another_project_s_workers_say_is_not_read_for_a_study(quick_client):
+    admin = bearer(make_key(quick_client, "admin"))
+    theirs, mine = (bearer(make_key(quick_client, "admin", project=name, **admin)) for name in ("theirs", "mine"))
+    for headers in (theirs, mine):
+        quick_client.headers |= headers
+        SimulatedWorker(quick_client).register()
+    with quick_client.app.state.context.db.write() as session:
+        # As no release could read it.
+        session.execute(text("UPDATE workers SET inventory = '{}' WHERE project_id = 'theirs'"))
+    create(quick_client)
 
 
 def test_a_project_has_so_many_workers(quick_client):

@@ -1,5 +1,7 @@
 """Who waits for work looks only when there may be some."""
 
+import weakref
+
 from shardtune.service.process.work_signal import WorkSignal
 
 
@@ -37,3 +39,14 @@ def test_of_many_who_ask_at_once_one_looks_for_all():
     assert not work_signal.may_have_work("a", "w1", asked_s=9.9), "that look began after the question"
     assert work_signal.may_have_work("a", "w1", asked_s=10.1), "and says nothing about later ones"
     assert work_signal.may_have_work("a", "w3", asked_s=9.9)
+
+
+def test_what_workers_say_they_are_does_not_add_up():
+    work_signal = WorkSignal()
+    for number in range(1000):
+        work_signal.found_nothing(f"kind {number}", work_signal.seen)
+    assert work_signal.may_have_work("kind 0", "w1") and not work_signal.may_have_work("kind 999", "w1")
+    nobodys = weakref.ref(work_signal.turn("a"))
+    assert nobodys() is None
+    mine = work_signal.turn("a")
+    assert work_signal.turn("a") is mine

@@ -6,9 +6,9 @@ from pydantic import ConfigDict, Field, field_validator
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.hardware import Cluster, MeasuredHardware
-from shardtune.api_schemas.models import EXAMPLE, ModelSpec
+from shardtune.api_schemas.models import EXAMPLE, ModelProfile, ModelSpec
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.workload import ChosenRecipe
+from shardtune.api_schemas.workload import MOST_SAMPLES, ChosenRecipe
 
 Verdict = Literal["fits", "tight", "does not fit"]
 """`tight`: tensors, context and communication library fit, but not with the allocator's fragmentation on top."""
@@ -110,7 +110,7 @@ class Prediction(Schema):
 
 
 class PredictionRequest(Schema):
-    """What to predict. Without configurations, one of each strategy."""
+    """What to predict. Without configurations, the fastest of the search space that fit, and one of each strategy."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"model": EXAMPLE, "cluster": "8xh100"}]})
 
@@ -127,6 +127,12 @@ class PredictionRequest(Schema):
     """As of a workload; null or `auto`: what the cluster's GPUs have."""
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
     configs: tuple[TrialConfig, ...] = Field(default=(), max_length=1000)
+    global_batch: int | None = Field(default=None, ge=1, le=MOST_SAMPLES)
+    """Samples of a step over which the search space is ranked; null: 8 per rank, or those of `micro_batch` if more."""
+    top: int | None = Field(default=None, ge=0, le=100)
+    """How many of the fastest; null: 10 without configurations, none with some."""
+    profile: ModelProfile | None = None
+    """What was counted on the built model, of an architecture without closed form: a study's, or of `predict --trace`."""
 
     @field_validator("model", mode="before")
     @classmethod
@@ -136,7 +142,7 @@ class PredictionRequest(Schema):
 
 
 class PredictionTable(Schema):
-    """The answer to a request: one prediction per configuration."""
+    """The answer to a request: the fastest of the search space that fit, and one prediction per configuration."""
 
     model: str
     parameters: int
@@ -145,6 +151,11 @@ class PredictionTable(Schema):
     recipe: str
     recipe_note: str | None = None
     """Why the recipe was chosen, where the request left it out, or that the device only emulates its dtype."""
+    fastest: tuple[Prediction, ...] = ()
+    """Of the search space, fastest first, as far as they fit; empty where none does, or where speed cannot be predicted."""
+    global_batch: int | None = None
+    """Samples of a step of the fastest; null where none were looked for."""
     predictions: tuple[Prediction, ...]
+    """One per configuration that was asked about, else one of each strategy, whether it fits or not."""
     notes: tuple[str, ...] = ()
     """What the figures rest on that nobody has checked or measured."""

@@ -5,7 +5,7 @@ from shardtune.api_schemas.predictions import PredictionRequest, PredictionTable
 from shardtune.service.planning import calibrations
 from shardtune.service.process.context import Context
 from shardtune.service.workers import compatibility, registry
-from shardtune.tuner.prediction import predict as predicting
+from shardtune.tuner.search import fastest
 
 
 def predict(context: Context, request: PredictionRequest) -> PredictionTable:
@@ -16,11 +16,11 @@ def predict(context: Context, request: PredictionRequest) -> PredictionTable:
         ValueError: unknown hardware or model family, a missing model field, a mesh that does not come out.
     """
     if request.cluster != "local":
-        return predicting.predictions(request)
+        return fastest.table(request)
     with context.db.read() as session:
         worker = compatibility.local_worker(registry.live(context, session))
         known = calibrations.of(context.planner_cache, session, worker.fingerprint_key, context.principal.home)
         inventory = worker.inventory
     hardware = request.hardware or known.hardware
     asked = request.model_copy(update={"cluster": inventory.cluster, "hardware": hardware})
-    return predicting.predictions(asked, known.calibrations, DeviceDtypes.of_worker(inventory))
+    return fastest.table(asked, known.calibrations, DeviceDtypes.of_worker(inventory))

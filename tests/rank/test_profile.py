@@ -5,8 +5,11 @@ import torch
 from transformers import masking_utils
 
 from shardtune.api_schemas.models import ModelSpec, preset
+from shardtune.api_schemas.predictions import PredictionRequest
 from shardtune.api_schemas.workload import Workload
 from shardtune.tuner.prediction import traced_shape
+from shardtune.tuner.search import fastest
+from shardtune.workers.rank import count_model
 from shardtune.workers.rank.training import profile
 from shardtune.workers.rank.training.step import CausalStep
 
@@ -61,6 +64,18 @@ def test_flops_are_two_per_active_weight_and_the_attention() -> None:
     assert found.forward_flops_per_token == pytest.approx(2 * (found.parameters - embedding) + attention, rel=1e-3)
     blocks = sum(block.forward_flops_per_token for block in found.blocks)
     assert blocks == pytest.approx(found.forward_flops_per_token - 2 * embedding, rel=1e-6)
+
+
+def test_a_model_is_counted_for_predictions_at_its_own_length() -> None:
+    """What `predict` asks for where an architecture has no closed form."""
+    small = {"vocab_size": 256, "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 128}
+    config = small | {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+    model = ModelSpec(name="g", config=config | {"model_type": "gemma2", "max_position_embeddings": 128})
+    found = count_model.count(model)
+    assert found == count_model.count(model, 128) != count_model.count(model, 64)
+    request = PredictionRequest(model=model, cluster="8xh100", profile=found, top=1)
+    table = fastest.table(request)
+    assert (table.parameters, table.sequence_length) == (found.parameters, 128) and table.fastest
 
 
 def test_an_unknown_architecture_is_named() -> None:

@@ -24,8 +24,8 @@ def largest(shape: ModelShape, result: Evaluation) -> tuple[int, int]:
     """The longest sequence and the largest micro batch before the first that does not fit; 0 where none does."""
     fits = result.fits[1:]
     longest = _last_fitting(fits[: len(_SEQUENCES)], _SEQUENCES)
-    if shape.learned_positions:
-        longest = min(longest, shape.learned_positions)
+    if shape.max_positions:
+        longest = min(longest, shape.max_positions)
     return longest, _last_fitting(fits[len(_SEQUENCES) :], _MICRO_BATCHES)
 
 

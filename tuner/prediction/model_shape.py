@@ -132,17 +132,23 @@ FAMILIES: tuple[str, ...] = (*_LLAMA_LIKE, "gpt2", "gpt_neox", "mpt")
 """`model_type` values known in closed form."""
 
 
+class NoClosedForm(ValueError):
+    """The architecture has to be built to be counted."""
+
+
 def from_config(config: Mapping[str, Any], name: str = "") -> ModelShape:
     """Read a Hugging Face `config.json`.
 
     Raises:
-        ValueError: unknown family or a missing field; names the field and what to add.
+        NoClosedForm: unknown family.
+        ValueError: a missing field; names it and what to add.
     """
     kind = config.get("model_type")
     if kind not in FAMILIES:
-        raise ValueError(
-            f"model_type ({kind!r}) has no closed form; use one of {', '.join(FAMILIES)}, "
-            "or let a worker trace the model (its `profile` task)"
+        raise NoClosedForm(
+            f"model_type ({kind!r}) has no closed form (only {', '.join(FAMILIES)} have), so it has to be built to be counted: "
+            "`shardtune predict CONFIG --trace` does where torch is installed, and a study's worker does by itself; "
+            "`profile` in a request takes what either counted"
         )
     read = {"gpt2": _gpt2, "gpt_neox": _gpt_neox, "mpt": _mpt}.get(kind, _llama_like)
     shape = read(config, name or str(kind))

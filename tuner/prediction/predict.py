@@ -4,7 +4,6 @@ Memory from tuner.prediction.footprint, time from tuner.prediction.throughput, h
 """
 
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from shardtune.api_schemas.base import DTYPE_BYTES, GIB
 from shardtune.api_schemas.hardware import Cluster, MeasuredHardware
-from shardtune.api_schemas.native_dtypes import DeviceDtypes, decide
+from shardtune.api_schemas.native_dtypes import DeviceDtypes
 from shardtune.api_schemas.predictions import (
     Bound,
     MemoryPrediction,
@@ -24,8 +23,9 @@ from shardtune.api_schemas.predictions import (
     Verdict,
 )
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.workload import MOST_SAMPLES, Workload
-from shardtune.tuner.prediction import catalogue, headroom, model_shape, neighbours
+from shardtune.api_schemas.workload import Workload
+from shardtune.tuner.prediction import asked, headroom, learning, neighbours
+from shardtune.tuner.prediction.asked import Asked
 from shardtune.tuner.prediction.calibration import (
     NOTHING_LEARNT,
     PARTS,
@@ -42,7 +42,6 @@ from shardtune.tuner.prediction.footprint.peak import MOMENTS, SOURCES
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.throughput import StepTable
 
-DEFAULT_SEQUENCE = 4096
 _DEVIATIONS = 1.645
 """Of a normal distribution, for 90 %."""
 
@@ -173,80 +172,45 @@ def _cheapest(
     return neighbours.cheapest(near, result.fits & on_host, result.total_gib, result.tokens_per_s_per_gpu)
 
 
-@lru_cache(maxsize=64)
-def _shape_of(config: str, name: str) -> ModelShape:
-    return model_shape.from_config(model_shape.parse(config), name)
-
-
 def predictions(
     request: PredictionRequest, known: Calibrations = NOTHING_LEARNT, device: DeviceDtypes | None = None
 ) -> PredictionTable:
-    """Answer a request: `shardtune predict` and `POST /v1/predictions`.
+    """A request's configurations, or one of each strategy; `tuner.search.fastest` has the fastest of the space.
 
     `known`: what trials there have taught; `device`: what a worker there found, else the catalogue says.
 
     Raises:
         ValueError: unknown hardware or model family, a missing model field, a mesh that does not come out.
     """
-    cluster = catalogue.parse_cluster(request.cluster) if isinstance(request.cluster, str) else request.cluster
-    hardware = request.hardware
-    is_known = cluster.inter_node_gb_per_s or (hardware and any(one.nodes > 1 for one in hardware.collectives))
-    if hardware is not None and cluster.nodes > 1 and not is_known:
-        raise ValueError(
-            f"cluster.inter_node_gb_per_s (null) is needed for {cluster.nodes} nodes: hardware was measured within one; "
-            "enter the network's GB/s per node and direction"
-        )
-    shape = _shape_of(model_shape.text(request.model.config), request.model.name)
-    sequence = request.sequence_length or min(shape.max_positions or DEFAULT_SEQUENCE, DEFAULT_SEQUENCE)
-    if shape.learned_positions and sequence > shape.learned_positions:
-        raise ValueError(
-            f"sequence_length ({sequence}) must not exceed the model's {shape.learned_positions} positions; "
-            "shorten it or raise n_positions in the model's config"
-        )
-    recipe, recipe_note = decide(request.recipe, [device or _dtypes_of(request, cluster)])
+    return table(asked.resolve(request, device), known)
+
+
+def table(about: Asked, known: Calibrations = NOTHING_LEARNT) -> PredictionTable:
+    """The same for what was found of a request."""
+    request, cluster = about.request, about.cluster
     configs = request.configs or neighbours.one_of_each(cluster, request.micro_batch)
-    made = []
-    for config in configs:
-        workload = Workload(
-            sequence_length=sequence,
-            global_batch=_global_batch(config, cluster, request.gradient_accumulation),
-            recipe=recipe,
-            attention=request.attention,
+    made = [
+        predict(
+            about.shape,
+            about.workload(asked.samples(config, cluster, request.gradient_accumulation)),
+            cluster,
+            config,
+            learning.memory_of(known, about.shape),
+            known.speed,
+            measured=request.hardware,
         )
-        made.append(predict(shape, workload, cluster, config, known.memory, known.speed, measured=request.hardware))
+        for config in configs
+    ]
     return PredictionTable(
         model=request.model.name,
-        parameters=shape.parameters,
+        parameters=about.shape.parameters,
         cluster=cluster,
-        sequence_length=sequence,
-        recipe=recipe.name,
-        recipe_note=recipe_note,
+        sequence_length=about.sequence,
+        recipe=about.recipe.name,
+        recipe_note=about.recipe_note,
         predictions=tuple(made),
-        notes=_notes(request, cluster),
+        notes=about.notes(),
     )
-
-
-def _dtypes_of(request: PredictionRequest, cluster: Cluster) -> DeviceDtypes:
-    found = catalogue.dtypes_of(cluster)
-    return found if request.hardware is None else replace(found, matmul_flops=request.hardware.matmul_flops)
-
-
-def _global_batch(config: TrialConfig, cluster: Cluster, accumulation: int) -> int:
-    samples = config.micro_batch * cluster.world_size * accumulation
-    if samples > MOST_SAMPLES:
-        raise ValueError(
-            f"micro_batch ({config.micro_batch}) × {cluster.world_size} ranks × gradient_accumulation ({accumulation}) "
-            f"is more than {MOST_SAMPLES} samples a step; lower one of them"
-        )
-    return samples
-
-
-def _notes(request: PredictionRequest, cluster: Cluster) -> tuple[str, ...]:
-    if request.hardware is not None:
-        return ("rates and links are those measured or entered for this hardware",)
-    if cluster.device == "cpu":
-        return ("rates of CPU ranks are a guess; `shardtune measure-hardware` measures them",)
-    return tuple(f"{name}: {reason}" for name, reason in catalogue.on_cluster(cluster).doubts)
 
 
 def state_gib(shape: ModelShape, workload: Workload) -> dict[str, float]:
@@ -266,4 +230,4 @@ def state_gib(shape: ModelShape, workload: Workload) -> dict[str, float]:
     }
 
 
-__all__ = ["Evaluation", "evaluate", "predict", "predictions", "state_gib"]
+__all__ = ["Evaluation", "evaluate", "predict", "predictions", "state_gib", "table"]

@@ -7,7 +7,7 @@ marked as one.
 from dataclasses import asdict, dataclass
 from functools import cached_property
 
-from shardtune.api_schemas.models import ModelProfile, ModelSpec
+from shardtune.api_schemas.models import BlockProfile, ModelProfile, ModelSpec
 from shardtune.tuner.prediction import model_shape
 from shardtune.tuner.prediction.model_shape import ModelShape
 
@@ -83,4 +83,27 @@ def _estimated(name: str, profile: ModelProfile) -> ModelShape:
         max_positions=profile.max_positions,
         counted=profile,
         estimated=True,
+    )
+
+
+def profile_of(shape: ModelShape) -> ModelProfile:
+    """What a worker would report of a model, from its shape: what a search space asks of it."""
+    if isinstance(shape, TracedShape):
+        return shape.counted
+    block = BlockProfile(
+        name="block",
+        parameters=shape.block_parameters,
+        largest_parameter=shape.largest_parameter,
+        forward_flops_per_token=None,
+    )
+    return ModelProfile(
+        parameters=shape.parameters,
+        active_parameters=shape.active_parameters,
+        blocks=(block,) * shape.layers,
+        block_class="Block",
+        moe_class="Experts" if shape.experts > 1 else None,
+        forward_flops_per_token=None,
+        hidden_size=shape.hidden,
+        vocab_size=shape.vocab,
+        max_positions=shape.max_positions,
     )

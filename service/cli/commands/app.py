@@ -46,7 +46,8 @@ PLACES = {
         "Measure what predictions for this machine, or for hosts, need (a minute); `predict --cluster local` and workers use it.",
     ),
     "predict": CommandPlace(
-        "predict", "Predict memory and speed of one configuration of each strategy, without running anything."
+        "predict",
+        "Predict the fastest configurations that fit, and memory and speed of each strategy, without running anything.",
     ),
     "explain": CommandPlace(
         "explain",

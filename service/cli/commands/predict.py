@@ -6,22 +6,18 @@ from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
-from rich.console import Console
-from rich.table import Table
 
-from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.hardware import HardwareReport
 from shardtune.api_schemas.models import ModelSpec, preset_names
-from shardtune.api_schemas.predictions import Prediction, PredictionRequest, PredictionTable
-from shardtune.service.cli import study_file
+from shardtune.api_schemas.predictions import PredictionRequest, PredictionTable
+from shardtune.service.cli import model_trace, study_file
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.options import AsJson, StateDir
-from shardtune.tuner.prediction.predict import predictions
+from shardtune.service.cli.prediction_lines import show
+from shardtune.tuner.prediction.model_shape import NoClosedForm
+from shardtune.tuner.search import fastest
 
 app = typer.Typer()
-
-_WIDTH = 150
-"""Of a table that is not on a terminal."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +32,10 @@ class PredictOptions:
     recipe: str
     hardware: HardwareReport | None = None
     """In place of `cluster`."""
+    global_batch: int | None = None
+    top: int = 10
+    trace: bool = False
+    """Count the model on the built one even where its architecture has a closed form."""
 
 
 def hardware_report(cluster: str, file: Path | None, state_dir: Path) -> HardwareReport | None:
@@ -64,10 +64,11 @@ def hardware_report(cluster: str, file: Path | None, state_dir: Path) -> Hardwar
 
 
 def predict(options: PredictOptions) -> PredictionTable:
-    """The predictions for one of each strategy.
+    """The fastest of the search space that should fit, and one of each strategy.
 
     Raises:
         InputError: an unknown model, GPU or recipe, or values that contradict each other.
+        PlatformFailure: a model that has to be built could not be counted.
     """
     values: dict[str, Any] = {
         "model": _model(options.model),
@@ -77,80 +78,27 @@ def predict(options: PredictOptions) -> PredictionTable:
         "micro_batch": options.micro_batch,
         "gradient_accumulation": options.gradient_accumulation,
         "recipe": options.recipe,
+        "global_batch": options.global_batch,
+        "top": options.top,
     }
     try:
-        return predictions(PredictionRequest.model_validate(values))
+        return _table(PredictionRequest.model_validate(values), options)
     except ValidationError as error:
         raise InputError(*(entry["msg"].removeprefix("Value error, ") for entry in error.errors())) from None
     except ValueError as error:
         raise InputError(str(error)) from None
 
 
-def show(table: PredictionTable) -> None:
-    """Print the table and, per strategy, where its memory goes."""
-    console = Console(width=None if Console().is_terminal else _WIDTH, highlight=False)
-    cluster = table.cluster
-    console.print(
-        f"{table.model}: {_count(table.parameters)} parameters, sequence {table.sequence_length}, {table.recipe}, "
-        f"{cluster.nodes} × {cluster.gpus_per_node} {cluster.gpu} of {memory(cluster.memory_gib)}"
-    )
-    if table.recipe_note is not None:
-        console.print(table.recipe_note)
-    console.print("Predicted, not measured. Memory of the fullest rank; intervals of 90 %; speed as if it fitted.")
-    console.print("longest: tokens per sample that still fit; micro: largest micro batch that still fits.")
-    console.print(_overview(table))
-    for prediction in table.predictions:
-        _explain(console, prediction)
-    for note in table.notes:
-        console.print(f"note: {note}", style="dim")
-
-
-def _count(parameters: int) -> str:
-    return f"{parameters / 1e9:.2f} billion" if parameters >= 1e8 else f"{parameters / 1e6:.2f} million"
-
-
-def _overview(table: PredictionTable) -> Table:
-    shown = Table(box=None, pad_edge=False)
-    for heading in (
-        "configuration",
-        "fits",
-        "memory",
-        "of",
-        "tokens/s/GPU",
-        "MFU",
-        "exposed comm",
-        "bound by",
-        "longest",
-        "micro",
-    ):
-        shown.add_column(heading, justify="left" if heading in ("configuration", "fits", "bound by") else "right")
-    for one in table.predictions:
-        peak, speed = one.memory, one.speed
-        fits = peak.verdict if peak.margin_gib >= 0 else f"{peak.verdict} by {memory(-peak.margin_gib)}"
-        row = [one.description, fits, memory(peak.total_gib), memory(peak.capacity_gib)]
-        if speed is None:
-            row += ["unknown GPU rates", "", "", ""]
-        else:
-            low, high = speed.low_tokens_per_s_per_gpu, speed.high_tokens_per_s_per_gpu
-            row.append(f"{speed.tokens_per_s_per_gpu:,.0f} ({low:,.0f}–{high:,.0f})")
-            row.append("" if speed.mfu is None else f"{speed.mfu:.0%}")
-            row += [f"{speed.exposed_communication_share:.0%}", speed.bound_by]
-        shown.add_row(*row, f"{one.longest_sequence:,}", f"{one.largest_micro_batch:,}")
-    return shown
-
-
-def _explain(console: Console, one: Prediction) -> None:
-    peak = one.memory
-    shown = (term for term in peak.terms if term.gib >= 0.01 * peak.total_gib)
-    terms = ", ".join(f"{term.name} {memory(term.gib)}" for term in shown)
-    interval = f"{memory(peak.low_gib)} to {memory(peak.high_gib)}"
-    console.print(f"\n{one.description} (peak at {peak.moment}; {interval})")
-    console.print(f"  {terms}")
-    if peak.host_gib_per_node:
-        console.print(f"  host memory per node: {memory(peak.host_gib_per_node)}")
-    if one.cheapest_change is not None:
-        change = one.cheapest_change
-        console.print(f"  fits with: {change.description} ({memory(change.total_gib)})")
+def _table(request: PredictionRequest, options: PredictOptions) -> PredictionTable:
+    """In closed form where there is one, else of the model as it was built here."""
+    if not options.trace:
+        try:
+            return fastest.table(request)
+        except NoClosedForm:
+            if request.model.is_own:
+                raise
+    profile = model_trace.profile_of(request.model, request.sequence_length)
+    return fastest.table(request.model_copy(update={"profile": profile}))
 
 
 def _model(name: str) -> Any:
@@ -177,15 +125,24 @@ def command(
     micro_batch: Annotated[int, typer.Option(min=1, help="Samples per forward pass and GPU.")] = 1,
     gradient_accumulation: Annotated[int, typer.Option(min=1, help="Micro batches per step.")] = 1,
     recipe: Annotated[str, typer.Option(help="Dtypes: bf16-mixed, fp32, or auto: by the device.")] = "auto",
+    global_batch: Annotated[
+        int | None, typer.Option(min=1, help="Samples of a step in the ranking; 8 per rank without it.")
+    ] = None,
+    top: Annotated[int, typer.Option(min=0, max=100, help="How many of the fastest that should fit.")] = 10,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Count the model as it is built; other architectures always are.")
+    ] = False,
     hardware: Annotated[
         Path | None, typer.Option(help="What `measure-hardware --json` printed, here or elsewhere; for `local`.")
     ] = None,
     state_dir: StateDir = Path(".shardtune"),
     as_json: AsJson = False,
 ) -> None:
-    """Predict memory and speed of one configuration of each strategy, without running anything."""
+    """Predict the fastest configurations that fit, and memory and speed of each strategy, without running anything."""
     report = hardware_report(cluster, hardware, state_dir)
-    options = PredictOptions(model, cluster, seq_len, micro_batch, gradient_accumulation, recipe, report)
+    options = PredictOptions(
+        model, cluster, seq_len, micro_batch, gradient_accumulation, recipe, report, global_batch, top, trace
+    )
     table = predict(options)
     if as_json:
         print(table.model_dump_json())

@@ -10,14 +10,15 @@ from shardtune.api_schemas.studies import Objective
 from shardtune.api_schemas.workload import AUTO, RECIPES, Recipe
 from shardtune.db.tables.studies import WorkerRow
 from shardtune.service.http.error_codes import FieldError
-from shardtune.service.http.errors import ApiError
+from shardtune.service.http.errors import ApiError, from_value_error
 from shardtune.service.pages.charts.stacked import KINDS, Stack, by_kind, stack
 from shardtune.service.pages.views import form as forms
 from shardtune.service.pages.views import words
 from shardtune.service.pages.views.form import FormErrors, Hardware, StudyForm
 from shardtune.service.workers import compatibility
 from shardtune.tuner.objective import available_gib
-from shardtune.tuner.prediction import catalogue, predict
+from shardtune.tuner.prediction import catalogue
+from shardtune.tuner.search import fastest
 
 MAY_FIT = "may fit"
 """What a rank may use lies within the prediction's 90 % range: only a run can tell."""
@@ -64,8 +65,11 @@ class NewPage:
     cluster: str
     usable_gib: float
     """Memory of a rank less the headroom a study keeps by default."""
+    fastest: tuple[StrategyLine, ...]
+    """Of the whole space, as far as they should fit."""
     lines: tuple[StrategyLine, ...]
     stack: Stack | None
+    """Bars of the fastest, then of the lines."""
     kinds: tuple[str, ...]
     bytes_per_parameter: tuple[RecipeLine, ...]
     can_create: bool
@@ -78,7 +82,9 @@ def new_page(form: StudyForm, live: Sequence[WorkerRow], errors: Sequence[FieldE
         form = _starting(form, own, live)
     table, found = _table(form, live)
     usable = available_gib(table.cluster, Objective()) if table else 0.0
-    lines = tuple(_line(one, usable, table.cluster.host_memory_gib) for one in table.predictions) if table else ()
+    shown = (*table.fastest, *table.predictions) if table else ()
+    lines = tuple(_line(one, usable, table.cluster.host_memory_gib) for one in shown) if table else ()
+    first = len(table.fastest) if table else 0
     return NewPage(
         form=form,
         presets=tuple(preset_names()),
@@ -89,8 +95,9 @@ def new_page(form: StudyForm, live: Sequence[WorkerRow], errors: Sequence[FieldE
         table=table,
         cluster=words.cluster(table.cluster) if table else "",
         usable_gib=usable,
-        lines=lines,
-        stack=stack(table.predictions, usable) if table else None,
+        fastest=lines[:first],
+        lines=lines[first:],
+        stack=stack(shown, usable) if table else None,
         kinds=tuple(KINDS),
         bytes_per_parameter=tuple(_recipe(recipe, table.parameters if table else None) for recipe in RECIPES.values()),
         can_create=form.hardware.startswith("worker:"),
@@ -113,14 +120,16 @@ def _table(form: StudyForm, live: Sequence[WorkerRow]) -> tuple[PredictionTable 
         # What is the longest, the largest and the cheapest that fits is asked of what a rank may use.
         may_use = cluster.model_copy(update={"memory_gib": available_gib(cluster, Objective())})
         device = next(iter(compatibility.dtypes_of(cluster, live)))
-        table = predict.predictions(request.model_copy(update={"cluster": may_use}), device=device)
+        asked = request.model_copy(update={"cluster": may_use})
+        table = fastest.table(asked, device=device, usable_gib=may_use.memory_gib)
         return table.model_copy(update={"cluster": cluster}), ()
     except FormErrors as error:
         return None, error.errors
     except ApiError as error:
         return None, tuple(error.errors)
     except ValueError as error:
-        return None, (FieldError(field="model", message=str(error)),)
+        found = from_value_error("", error).errors
+        return None, tuple(one if one.field else one.model_copy(update={"field": "model"}) for one in found)
 
 
 def _line(one: Prediction, usable_gib: float, host_gib: float) -> StrategyLine:

@@ -27,6 +27,8 @@ Asked = TypeVar("Asked", bound=Schema)
 _LONGEST = 400_000
 """Characters of a pasted file."""
 _NODE = 8
+_FASTEST = 5
+"""Lines of the calculator before one of each strategy."""
 
 
 class StudyForm(BaseModel):
@@ -121,7 +123,7 @@ def model_of(form: StudyForm) -> ModelSpec:
 
 
 def prediction_request(form: StudyForm, live: Sequence[WorkerRow]) -> PredictionRequest:
-    """One of each strategy under the form's workload.
+    """The fastest of the space and one of each strategy under the form's workload.
 
     Raises:
         FormErrors: fields that cannot be used.
@@ -140,6 +142,8 @@ def prediction_request(form: StudyForm, live: Sequence[WorkerRow]) -> Prediction
         "sequence_length": _whole("sequence_length", form.sequence_length),
         "micro_batch": micro,
         "gradient_accumulation": max(1, batch // step),
+        "global_batch": batch,
+        "top": _FASTEST,
         "recipe": form.recipe,
         "configs": [TrialConfig.model_validate(c.model_dump()) for c in made],
     }

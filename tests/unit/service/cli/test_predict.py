@@ -1,6 +1,7 @@
 """`shardtune predict` and `POST /v1/predictions` give the same table, and refuse the same mistakes."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,28 @@ def test_the_text_says_that_nothing_was_measured_and_what_would_fit(capsys: pyte
     predict("llama-2-70b", "--cluster", "8xh100")
     shown = capsys.readouterr().out
     assert "Predicted, not measured" in shown and "does not fit by" in shown and "fits with:" in shown
+
+
+def test_the_first_lines_are_the_fastest_that_should_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    predict("llama-2-70b", "--cluster", "64xh100", "--top", "2")
+    shown = capsys.readouterr().out
+    first = shown[shown.index("The fastest that should fit") : shown.index("One of each strategy")]
+    assert first.count(" fits ") == 2 and "does not fit" not in first and "MFU" in first and "compute" in first
+
+
+@pytest.mark.skipif(os.environ.get("SHARDTUNE_TEST_LONG") != "1", reason="imports torch: ten seconds of a core")
+def test_a_model_without_closed_form_is_built_and_counted_here(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = {"vocab_size": 256, "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 128, "head_dim": 16}
+    config = small | {"model_type": "gemma2", "num_attention_heads": 4, "num_key_value_heads": 2}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    predict(str(tmp_path / "config.json"), "--cluster", "8xh100", "--json")
+    said = capsys.readouterr()
+    assert json.loads(said.out)["fastest"] and "counting parameters and FLOPs of gemma2" in said.err
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(InputError, match=r"'bert'.* is no causal language model"):
+        predict(str(tmp_path / "config.json"), "--cluster", "8xh100")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -68,11 +69,18 @@ def test_terms_add_up_to_the_total() -> None:
 
 def test_longest_sequence_and_largest_micro_batch_fit_and_are_not_far_from_the_edge() -> None:
     config = TrialConfig(strategy=Fsdp2Config(dp_shard=8))
-    row = predict(SEVEN_B, WORKLOAD, CLUSTER, config)
+    row = predict(replace(SEVEN_B, max_positions=None), WORKLOAD, CLUSTER, config)
     at_edge = WORKLOAD.model_copy(update={"sequence_length": row.longest_sequence})
     beyond = WORKLOAD.model_copy(update={"sequence_length": int(row.longest_sequence * 1.2)})
     assert predict(SEVEN_B, at_edge, CLUSTER, config).memory.verdict != "does not fit"
     assert predict(SEVEN_B, beyond, CLUSTER, config).memory.verdict == "does not fit"
+
+
+def test_the_longest_sequence_is_never_beyond_what_the_model_allows() -> None:
+    row = predict(SEVEN_B, WORKLOAD, CLUSTER, TrialConfig(strategy=Fsdp2Config(dp_shard=8)))
+    assert row.longest_sequence == SEVEN_B.max_positions == 4096
+    with pytest.raises(ValueError, match=r"sequence_length \(8192\) must not exceed the model's 4096 positions"):
+        predictions(PredictionRequest(model="llama-2-7b", cluster="8xh100", sequence_length=8192))
 
 
 def test_the_largest_micro_batch_fits_and_is_not_far_from_the_edge() -> None:

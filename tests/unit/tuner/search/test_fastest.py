@@ -1,0 +1,76 @@
+"""The first lines of `predict`: the fastest configurations of the whole space that should fit."""
+
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from shardtune.api_schemas.models import BlockProfile, ModelProfile, ModelSpec, preset
+from shardtune.api_schemas.predictions import PredictionRequest
+from shardtune.api_schemas.search_space import SpaceLimits
+from shardtune.tuner.prediction import asked, traced_shape
+from shardtune.tuner.prediction.model_shape import NoClosedForm, from_config
+from shardtune.tuner.search import fastest, space
+from shardtune.tuner.search.guided.pool import Pool, PredictionBasis, evenly
+
+LARGE = PredictionRequest(model="llama-2-70b", cluster="64xh100", top=3)
+
+
+def test_70b_on_64_gpus_has_fast_configurations_that_fit_and_none_drawn_at_random_is_faster() -> None:
+    table = fastest.table(LARGE)
+    speeds = [one.speed.tokens_per_s_per_gpu for one in table.fastest if one.speed]
+    assert speeds == sorted(speeds, reverse=True) and len(speeds) == 3
+    assert {one.memory.verdict for one in table.fastest} == {"fits"}
+    assert all(one.memory.total_gib <= 0.95 * table.cluster.memory_gib for one in table.fastest)
+    assert len({one.description for one in table.fastest}) == 3
+    about = asked.resolve(LARGE)
+    workload = about.workload(512)
+    drawn = space.build(workload, about.cluster, traced_shape.profile_of(about.shape), SpaceLimits())
+    pool = Pool(drawn, PredictionBasis(about.shape, workload, about.cluster), islice(evenly(drawn, 300), 300))
+    fits = (pool.peak_gib <= 0.95 * about.cluster.memory_gib) & (pool.host_gib <= about.cluster.host_memory_gib)
+    best = workload.tokens_per_step / about.cluster.world_size / np.where(fits, pool.parts.sum(1), np.inf).min()
+    assert best < 1.001 * speeds[0]
+
+
+def test_where_nothing_fits_nothing_is_fastest() -> None:
+    assert fastest.table(PredictionRequest(model="llama-2-70b", cluster="1xh100")).fastest == ()
+
+
+def test_configurations_that_were_given_are_all_that_is_answered() -> None:
+    given = fastest.table(LARGE).fastest[0].config
+    assert fastest.table(LARGE.model_copy(update={"configs": (given,), "top": None})).fastest == ()
+
+
+def test_a_batch_that_the_ranks_do_not_divide_is_named() -> None:
+    with pytest.raises(ValueError, match=r"global_batch \(100\) must be a multiple"):
+        fastest.table(LARGE.model_copy(update={"global_batch": 100}))
+
+
+def test_an_architecture_without_closed_form_is_predicted_by_its_profile() -> None:
+    """As `predict --trace` or a worker counted it; without one, what counts it is named."""
+    known = from_config(preset("llama-3.2-1b").config)
+    block = BlockProfile(
+        name="layers.0",
+        parameters=known.block_parameters,
+        largest_parameter=known.largest_parameter,
+        forward_flops_per_token=1e8,
+    )
+    profile = ModelProfile(
+        parameters=known.parameters,
+        active_parameters=known.parameters,
+        blocks=(block,) * known.layers,
+        block_class="Layer",
+        forward_flops_per_token=2e9,
+        hidden_size=known.hidden,
+        vocab_size=known.vocab,
+        max_positions=2048,
+    )
+    asks = PredictionRequest(model=ModelSpec(name="other", config={"model_type": "olmo2"}), cluster="8xh100", top=1)
+    with pytest.raises(NoClosedForm, match="shardtune predict CONFIG --trace"):
+        fastest.table(asks)
+    table = fastest.table(asks.model_copy(update={"profile": profile}))
+    assert table.sequence_length == 2048 and table.parameters == known.parameters
+    assert table.fastest[0].speed is not None and "which is a guess" in table.notes[0]
+    uncounted = profile.model_copy(update={"forward_flops_per_token": None, "note": "no values on the meta device"})
+    with pytest.raises(ValueError, match="no values on the meta device"):
+        fastest.table(asks.model_copy(update={"profile": uncounted}))

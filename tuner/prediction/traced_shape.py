@@ -7,12 +7,14 @@ marked as one.
 from dataclasses import asdict, dataclass
 from functools import cached_property
 
-from shardtune.api_schemas.models import BlockProfile, ModelProfile, ModelSpec
+from shardtune.api_schemas.models import MOST_ELEMENTS, BlockProfile, ModelProfile, ModelSpec
 from shardtune.tuner.prediction import model_shape
 from shardtune.tuner.prediction.model_shape import ModelShape
 
 _HEAD_DIM = 64
 """Of the assumed Llama block."""
+_MOST_BLOCKS = 1000
+"""That a profile lists."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,20 +92,21 @@ def profile_of(shape: ModelShape) -> ModelProfile:
     """What a worker would report of a model, from its shape: what a search space asks of it."""
     if isinstance(shape, TracedShape):
         return shape.counted
+    # Somebody may ask about sizes that no profile can hold; what fits is decided by the shape.
     block = BlockProfile(
         name="block",
-        parameters=shape.block_parameters,
-        largest_parameter=shape.largest_parameter,
+        parameters=min(shape.block_parameters, MOST_ELEMENTS),
+        largest_parameter=min(shape.largest_parameter, MOST_ELEMENTS),
         forward_flops_per_token=None,
     )
     return ModelProfile(
-        parameters=shape.parameters,
-        active_parameters=shape.active_parameters,
-        blocks=(block,) * shape.layers,
+        parameters=min(shape.parameters, MOST_ELEMENTS),
+        active_parameters=min(shape.active_parameters, MOST_ELEMENTS),
+        blocks=(block,) * min(shape.layers, _MOST_BLOCKS),
         block_class="Block",
         moe_class="Experts" if shape.experts > 1 else None,
         forward_flops_per_token=None,
-        hidden_size=shape.hidden,
-        vocab_size=shape.vocab,
-        max_positions=shape.max_positions,
+        hidden_size=min(shape.hidden, MOST_ELEMENTS),
+        vocab_size=min(shape.vocab, MOST_ELEMENTS),
+        max_positions=min(shape.max_positions, MOST_ELEMENTS) if shape.max_positions else None,
     )

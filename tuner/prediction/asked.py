@@ -17,7 +17,7 @@ _SAMPLES_PER_RANK = 8
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedPrediction:
     """A request and what follows from it before any configuration is looked at."""
 
     request: PredictionRequest
@@ -58,7 +58,7 @@ class Asked:
         return (*about, *(f"{name}: {reason}" for name, reason in doubts))
 
 
-def resolve(request: PredictionRequest, device: DeviceDtypes | None = None) -> Asked:
+def resolve(request: PredictionRequest, device: DeviceDtypes | None = None) -> AskedPrediction:
     """Find out what is asked. `device`: what a worker there found, else the catalogue says.
 
     Raises:
@@ -75,7 +75,7 @@ def resolve(request: PredictionRequest, device: DeviceDtypes | None = None) -> A
             "shorten it, or raise the positions in the model's config"
         )
     recipe, note = decide(request.recipe, [device or _dtypes_of(request, cluster)])
-    return Asked(request, cluster, shape, sequence, recipe, note)
+    return AskedPrediction(request, cluster, shape, sequence, recipe, note)
 
 
 def samples(config: TrialConfig, cluster: Cluster, accumulation: int) -> int:

@@ -25,7 +25,7 @@ from shardtune.api_schemas.predictions import (
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.workload import Workload
 from shardtune.tuner.prediction import asked, headroom, learning, neighbours
-from shardtune.tuner.prediction.asked import Asked
+from shardtune.tuner.prediction.asked import AskedPrediction
 from shardtune.tuner.prediction.calibration import (
     NOTHING_LEARNT,
     PARTS,
@@ -185,7 +185,7 @@ def predictions(
     return table(asked.resolve(request, device), known)
 
 
-def table(about: Asked, known: Calibrations = NOTHING_LEARNT) -> PredictionTable:
+def table(about: AskedPrediction, known: Calibrations = NOTHING_LEARNT) -> PredictionTable:
     """The same for what was found of a request."""
     request, cluster = about.request, about.cluster
     configs = request.configs or neighbours.one_of_each(cluster, request.micro_batch)

@@ -19,7 +19,7 @@ from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies import Objective
 from shardtune.tuner.objective import available_gib
 from shardtune.tuner.prediction import asked, configs, learning, predict, traced_shape
-from shardtune.tuner.prediction.asked import Asked
+from shardtune.tuner.prediction.asked import AskedPrediction
 from shardtune.tuner.prediction.calibration import NOTHING_LEARNT, PARTS, Calibrations
 from shardtune.tuner.search import space as spaces
 from shardtune.tuner.search.guided.pool import Pool, PredictionBasis, neighbours
@@ -61,7 +61,7 @@ def table(
     return made.model_copy(update={"global_batch": about.global_batch, "fastest": ranked})
 
 
-def fastest(about: Asked, known: Calibrations, count: int, usable_gib: float) -> tuple[Prediction, ...]:
+def fastest(about: AskedPrediction, known: Calibrations, count: int, usable_gib: float) -> tuple[Prediction, ...]:
     """At most `count`, fastest first; none where nothing fits, or where the hardware's rates are unknown.
 
     Raises:

@@ -10,10 +10,11 @@ from pydantic import ValidationError
 from shardtune.api_schemas.hardware import HardwareReport
 from shardtune.api_schemas.models import ModelSpec, preset_names
 from shardtune.api_schemas.predictions import PredictionRequest, PredictionTable
-from shardtune.service.cli import model_trace, study_file
+from shardtune.service.cli import study_file
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.options import AsJson, StateDir
-from shardtune.service.cli.prediction_lines import show
+from shardtune.service.cli.predicting import model_trace
+from shardtune.service.cli.predicting.lines import show
 from shardtune.tuner.prediction.model_shape import NoClosedForm
 from shardtune.tuner.search import fastest
 

@@ -44,6 +44,13 @@ _HOLD = text(
 _MIGRATION_LOCK = 0x5348415244  # "SHARD": serialises concurrent upgrades on Postgres.
 
 
+class _WriteSession(Session):
+    """Tells the outbox of every flush. Listened to once: a listener for each session costs more than a small transaction."""
+
+
+event.listen(_WriteSession, "before_flush", outbox.record)
+
+
 class Database:
     """One engine and its two kinds of transaction."""
 
@@ -73,9 +80,8 @@ class Database:
     @contextmanager
     def write(self) -> Iterator[Session]:
         """A session that commits at the end, or rolls back when an exception leaves it."""
-        with Session(self._write_engine, expire_on_commit=False) as session, session.begin():
+        with _WriteSession(self._write_engine, expire_on_commit=False) as session, session.begin():
             session.info[outbox.CLOCK] = self.clock
-            event.listen(session, "before_flush", outbox.record)
             yield session
 
     @contextmanager

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from shardtune.db.session import Database, upgrade
+from tests.support import shared_statements
 from tests.support.needs import missing
 from tests.support.postgres_server import PostgresServer, administer, copy_of
 
@@ -17,6 +18,7 @@ pytest_plugins = ["tests.support.module_order"]
 # Each worker here has a folder of its own, and would measure the machine for half a minute.
 os.environ.setdefault("SHARDTUNE_WORKER_MEASURE_RATES", "false")
 _NUMBERS = itertools.count()
+shared_statements.install()
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from tests.support.needs import missing
 from tests.support.real_parts import Stack
 
 CHROMIUM = "/usr/bin/chromium"
-QUICK = {"max_warmup_steps": 3, "window_steps": 2, "min_windows": 3, "max_windows": 3}
+QUICK = {"max_warmup_steps": 3, "window_steps": 2, "min_windows": 3, "max_windows": 3, "min_measure_s": 0}
 """What pages show of a run is there after a few steps."""
 expect.set_options(timeout=60_000)
 

@@ -44,7 +44,8 @@ class Story:
         stack.start_service(lease_s=LEASE_S, heartbeat_s=0.5, no_progress_s=NO_PROGRESS_S, measure=json.dumps(PLAN))
         self.agent = stack.start_worker()
         # The trial of the last is also the answer that goes on from a checkpoint.
-        budgets = [{"max_trials": 1, "restart_check": number == DEEDS} for number in range(1, DEEDS + 1)]
+        budget = {"max_trials": 1, "repeat_disturbed": 0}
+        budgets = [budget | {"restart_check": number == DEEDS} for number in range(1, DEEDS + 1)]
         self._studies = [stack.create(study(budget=budget, space={"backends": ["ddp"]})) for budget in budgets]
         self.hit: dict[str, str] = {}
         """What was done to each run, by id."""
@@ -56,11 +57,12 @@ class Story:
         self.hit[run_id], self.last = deed, run_id
         return Crew(self.agent)
 
-    def _runs(self) -> list[dict[str, Any]]:
-        return [run for study_id in self._studies for trial in self._stack.trials(study_id) for run in trial["runs"]]
+    def _runs(self, *studies: str) -> list[dict[str, Any]]:
+        return [run for study_id in studies for trial in self._stack.trials(study_id) for run in trial["runs"]]
 
     def _untouched_run(self) -> str | None:
-        for run in self._runs():
+        # Studies have their turn one after the other, and each has one run to hit.
+        for run in self._runs(self._studies[len(self.hit)]):
             trains = (run["progress"] or {}).get("phase") == "measuring"
             if run["state"] == "running" and trains and len(run["attempts"]) == 1 and run["run_id"] not in self.hit:
                 return str(run["run_id"])
@@ -71,7 +73,7 @@ class Story:
 
     def ends(self) -> dict[str, list[str]]:
         """How the attempts at each run ended."""
-        return {run["run_id"]: [attempt["end"] for attempt in run["attempts"]] for run in self._runs()}
+        return {run["run_id"]: [attempt["end"] for attempt in run["attempts"]] for run in self._runs(*self._studies)}
 
     def finished(self) -> list[dict[str, Any]]:
         def studies() -> list[dict[str, Any]]:

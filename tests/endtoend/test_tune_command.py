@@ -14,6 +14,7 @@ from tests.support.real_parts import study
 pytestmark = pytest.mark.ranks
 
 QUICK = {"parity_steps": 3, "max_warmup_steps": 2, "window_steps": 2, "min_windows": 3, "max_windows": 3}
+QUICK |= {"min_measure_s": 0}
 """A user's runs are longer; there are some 20 of them."""
 CONTENDER = {"config", "tokens_per_s_per_gpu", "peak_allocated_gib", "peak_reserved_gib"}
 

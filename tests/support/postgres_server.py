@@ -17,8 +17,6 @@ from typing import Any, BinaryIO, Self
 
 import psutil
 import psycopg
-from sqlalchemy import create_engine, text
-from sqlalchemy.pool import NullPool
 
 _START_S = 120.0
 
@@ -54,6 +52,8 @@ class PostgresServer:
             "fsync": "on" if fsync else "off",
             "max_connections": str(max_connections),
             "max_wal_size": "8GB",
+            # A server of tests has hundreds of databases that live for a second: its launcher would visit them for ever.
+            "autovacuum": "on" if fsync or keep else "off",
         }
         self._address = address
         self.folder = self._folder
@@ -165,9 +165,9 @@ class PostgresServer:
 
 def administer(server: str, statement: str) -> None:
     """Run a statement that concerns whole databases; `server` is a server's `url`."""
-    engine = create_engine(server.format(name="postgres"), poolclass=NullPool, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.execute(text(statement))
+    where = server.format(name="postgres").replace("+psycopg", "", 1)
+    with psycopg.connect(where, autocommit=True) as session:
+        session.execute(statement)
 
 
 def copy_of(server: str, database: str, name: str) -> str:

@@ -1,0 +1,31 @@
+"""Statements are compiled once per process of the tests, not once for each test's database.
+
+SQLAlchemy keeps what it compiles with an engine, for its dialect. A service has one engine for its life; tests have a
+database each, by hundreds.
+"""
+
+from collections.abc import Hashable
+from typing import Any
+
+from sqlalchemy import Engine, event
+
+from shardtune.db import session
+
+_make_engine = session.make_engine
+_CONNECTED: dict[Hashable, Engine] = {}
+
+
+def install() -> None:
+    """From now on an engine of this process shares what was compiled with the first one of its kind that connected."""
+    session.make_engine = _sharing
+
+
+def _sharing(url: str, *arguments: Any, **options: Any) -> Engine:
+    made = _make_engine(url, *arguments, **options)
+    kind = (made.url.drivername, options.get("json_deserializer"))
+    if (known := _CONNECTED.get(kind)) is None:
+        # Its dialect knows its server once it has connected.
+        event.listen(made, "first_connect", lambda *_: _CONNECTED.setdefault(kind, made))
+    else:
+        made.dialect, made._compiled_cache = known.dialect, known._compiled_cache
+    return made

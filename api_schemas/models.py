@@ -14,6 +14,7 @@ from pydantic import Field, JsonValue, ValidationInfo, field_validator, model_va
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.names import ClassName, ModelName, ModulePath, OwnName, model_name_of
+from shardtune.api_schemas.search_space import Backend
 
 _PRESETS = files("shardtune.api_schemas") / "presets"
 _LONGEST_CONFIG = 256 * 1024
@@ -167,6 +168,8 @@ class ModelProfile(Schema):
     vocab_size: int = Field(ge=0, le=MOST_ELEMENTS)
     max_positions: int | None = Field(le=MOST_ELEMENTS)
     """Longest sequence the configuration declares, None where it declares none."""
+    backends: tuple[Backend, ...] | None = Field(default=None, min_length=1)
+    """That the user's own training script can take, as it says itself; None: it does not say, or Shardtune's own loop trains."""
     note: str | None = Field(default=None, max_length=1000)
     """Why its FLOPs are not known, so that nothing is predicted; None where they are, or where own code makes the model."""
 

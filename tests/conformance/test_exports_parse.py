@@ -22,7 +22,7 @@ from shardtune.api_schemas.leases import TrialTask
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, Offload, TrialConfig, ZeroConfig
 from shardtune.api_schemas.workload import RECIPES, Workload
 from shardtune.tuner.export import files, snippet
-from shardtune.workers.rank.model import checkpointing
+from shardtune.workers.blocks import checkpointing
 from tests.support.made_up_studies import contender_of, study_of
 
 EIGHT_GPUS = Cluster(device="cuda", gpu="NVIDIA H100 80GB HBM3", gpus_per_node=8, memory_gib=80, host_memory_gib=1000)

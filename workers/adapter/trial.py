@@ -7,6 +7,7 @@ from typing import NoReturn, Protocol, TypeVar
 import torch
 from torch import nn
 
+from shardtune.api_schemas.search_space import Backend
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.workload import Workload
 
@@ -27,6 +28,9 @@ class Stopped(BaseException):
 
 class Recorder(Protocol):
     """What the worker's side does with what a script says."""
+
+    def takes(self, backends: tuple[Backend, ...]) -> TrialConfig:
+        """See `ScriptTrial.takes`."""
 
     def prepare(self, model: nn.Module) -> None:
         """See `Trial.prepare`."""
@@ -57,10 +61,20 @@ class ScriptTrial:
         """The study's `model.config`, for the script to read."""
         self.device = device
         """Where this rank trains."""
+        self.source = "a trial"
+        """Who gave the configuration: `a trial`, or what `adapter.configuration` found outside of one."""
         self._recorder = recorder
         self._pid = os.getpid()
         self._step = -1
         self._prepared = False
+
+    def takes(self, backends: tuple[Backend, ...]) -> None:
+        """Say which backends this script can apply: nothing else is given to it.
+
+        Raises:
+            Refused: the configuration is of another.
+        """
+        self.config = self._recorder.takes(backends)
 
     @property
     def micro_batch(self) -> int:

@@ -139,16 +139,3 @@ def move_buffers(model: nn.Module, device: torch.device) -> None:
         for key, buffer in module._buffers.items():
             if buffer is not None:
                 module._buffers[key] = buffer.to(device)
-
-
-def repeated_blocks(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The decoder layers with their dotted names: the largest list of modules of one class; empty if there is none."""
-    best: list[tuple[str, nn.Module]] = []
-    size = 0
-    for name, module in model.named_modules():
-        if not isinstance(module, nn.ModuleList) or len({type(child) for child in module}) != 1:
-            continue
-        elements = sum(parameter.numel() for parameter in module.parameters())
-        if elements > size:
-            size, best = elements, [(f"{name}.{key}", child) for key, child in module.named_children()]
-    return best

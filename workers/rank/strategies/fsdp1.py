@@ -18,6 +18,7 @@ from torch.distributed.fsdp import (
 
 from shardtune.api_schemas.strategies import Fsdp1Config
 from shardtune.api_schemas.strategies.fsdp1 import HYBRID
+from shardtune.workers.blocks.prepare import repeated_blocks
 from shardtune.workers.rank.model import build as models
 from shardtune.workers.rank.model import weights
 from shardtune.workers.rank.place import Place
@@ -88,7 +89,7 @@ def _shard(model: nn.Module, setting: base.Setting, config: Fsdp1Config) -> Full
         **config.to_fsdp1(),
     }
     models.move_buffers(model, place.device)
-    for name, block in models.repeated_blocks(model):
+    for name, block in repeated_blocks(model):
         _materialize(block, name + ".", setting)
         owner, _, key = name.rpartition(".")
         setattr(model.get_submodule(owner), key, FullyShardedDataParallel(block, **options))

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from shardtune.api_schemas.strategies import Fsdp2Config
-from shardtune.workers.rank.model import build as models
+from shardtune.workers.blocks.prepare import repeated_blocks
 from shardtune.workers.rank.model import weights
 from shardtune.workers.rank.place import Place
 from shardtune.workers.rank.strategies import base, sharded_checkpoint
@@ -97,7 +97,7 @@ def _shard(model: nn.Module, mesh: DeviceMesh, setting: base.Setting, config: Fs
         else OffloadPolicy()
     )
     options = {"mesh": mesh, "mp_policy": policy, "offload_policy": offload, **config.to_fully_shard()}
-    blocks = [block for _, block in models.repeated_blocks(model)]
+    blocks = [block for _, block in repeated_blocks(model)]
     units = [blocks[i : i + config.blocks_per_unit] for i in range(0, len(blocks), config.blocks_per_unit)]
     with _one_mesh_after_forward():
         for unit in units:

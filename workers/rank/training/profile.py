@@ -8,6 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from shardtune.api_schemas.models import BlockProfile, ModelProfile, ModelSpec
 from shardtune.api_schemas.workload import Workload
+from shardtune.workers.blocks.prepare import repeated_blocks
 from shardtune.workers.rank.model import build as models
 from shardtune.workers.rank.model import moe
 from shardtune.workers.rank.training import step
@@ -52,7 +53,7 @@ def _counted(model: nn.Module, profile: ModelProfile, length: int, text: Any) ->
 
 def of_model(model: nn.Module) -> ModelProfile:
     """What any module shows without being run."""
-    blocks = models.repeated_blocks(model)
+    blocks = repeated_blocks(model)
     parameters = list(model.parameters())
     total = sum(p.numel() for p in parameters)
     return ModelProfile(

@@ -19,20 +19,27 @@ from torch import nn
 from torch.distributed.tensor import DTensor, Replicate
 
 from shardtune.api_schemas.leases import ProfileTask, TrialTask
-from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
+from shardtune.api_schemas.search_space import Backend
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, TrialConfig, ZeroConfig
 from shardtune.workers import adapter
+from shardtune.workers.blocks.prepare import prepare_blocks
 from shardtune.workers.rank import mesh, trial_dir
 from shardtune.workers.rank.classify import NumericsError
 from shardtune.workers.rank.measure import memory
 from shardtune.workers.rank.place import Place
 from shardtune.workers.rank.strategies import base
-from shardtune.workers.rank.training import profile, wrap
+from shardtune.workers.rank.training import profile
 from shardtune.workers.rank.training.data_wait import DataWait, counted
 from shardtune.workers.rank.training.loop import Loop, Steps
 
 _SILENT_S = 60
 """A script that reports nothing for so long has its stack written to the rank's log, once."""
-_PROFILE_CONFIG = TrialConfig(strategy=DdpConfig())
+_PROFILE_CONFIGS: dict[Backend, TrialConfig] = {
+    "ddp": TrialConfig(strategy=DdpConfig()),
+    "zero": TrialConfig(strategy=ZeroConfig(stage=2)),
+    "fsdp1": TrialConfig(strategy=Fsdp1Config(dp_shard=1)),
+    "fsdp2": TrialConfig(strategy=Fsdp2Config(dp_shard=1)),
+}
 """A profile task has no configuration; the script is left as soon as its model is known."""
 
 
@@ -53,9 +60,15 @@ class ScriptRecorder:
         self._model: nn.Module | None = None
         self._trained = 0
 
+    def takes(self, backends: tuple[Backend, ...]) -> TrialConfig:
+        """See `ScriptTrial.takes`."""
+        if self._config.backend not in backends:
+            raise adapter.Refused(f"the script takes {' and '.join(backends)} only, not {self._config.backend}")
+        return self._config
+
     def prepare(self, model: nn.Module) -> None:
         """See `Trial.prepare`."""
-        wrap.prepare_blocks(model, self._config)
+        prepare_blocks(model, self._config)
         self._model = model
         self._trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
 
@@ -111,9 +124,15 @@ class _ReportedLoop(Loop):
 class _ProfileRecorder:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._backends: tuple[Backend, ...] | None = None
+
+    def takes(self, backends: tuple[Backend, ...]) -> TrialConfig:
+        self._backends = backends
+        return _PROFILE_CONFIGS[backends[0]]
 
     def prepare(self, model: nn.Module) -> None:
-        trial_dir.write_profile(self._folder, profile.of_model(model))
+        found = profile.of_model(model)
+        trial_dir.write_profile(self._folder, found.model_copy(update={"backends": self._backends}))
         raise adapter.Stopped
 
     def report(self, loss: torch.Tensor, grad_norm: torch.Tensor | float | None) -> None:
@@ -149,7 +168,12 @@ def run_profile(task: ProfileTask, folder: Path) -> None:
     """
     device = torch.device("cpu")
     trial = adapter.ScriptTrial(
-        _ProfileRecorder(folder), _PROFILE_CONFIG, task.workload, task.workload.global_batch, _options(task), device
+        _ProfileRecorder(folder),
+        _PROFILE_CONFIGS["ddp"],
+        task.workload,
+        task.workload.global_batch,
+        _options(task),
+        device,
     )
     mesh.use_loopback(Place.from_environment("cpu"))
     _run(folder, 0, trial)
@@ -176,6 +200,11 @@ def _run(folder: Path, rank: int, trial: adapter.ScriptTrial) -> None:
         _end_if_forked(trial, note)
     except BaseException as error:
         _end_if_forked(trial, note)
+        if isinstance(error, AttributeError) and error.obj is trial.config.strategy:
+            raise adapter.Refused(
+                f"the script asked a configuration of {trial.config.backend} for {error.name}, which it does not have; say "
+                "what the script takes: adapter.configuration(backends=(…))"
+            ) from error
         if not isinstance(error, SystemExit):
             raise
         if error.code not in (None, 0):

@@ -2,9 +2,7 @@
 
 from torch import nn
 
-from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.workers.rank.model import build as models
-from shardtune.workers.rank.model import checkpointing
+from shardtune.workers.blocks.prepare import prepare_blocks
 from shardtune.workers.rank.strategies import base
 from shardtune.workers.rank.strategies.registry import TRAINERS
 
@@ -19,12 +17,3 @@ def trainer(model: nn.Module, setting: base.Setting) -> base.Trainer:
     task.config.strategy.check_cluster(task.cluster, task.workload.recipe, setting.accumulation)
     prepare_blocks(model, task.config)
     return TRAINERS[task.config.backend](model, setting, task.config.strategy)
-
-
-def prepare_blocks(model: nn.Module, config: TrialConfig) -> None:
-    """Checkpoint, then compile, each repeated block in place."""
-    blocks = [block for _, block in models.repeated_blocks(model)]
-    checkpointing.apply(blocks, config.activation_checkpointing, config.checkpoint_every)
-    if config.compile:
-        for block in blocks:
-            block.compile()

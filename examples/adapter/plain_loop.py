@@ -1,6 +1,10 @@
-"""A plain PyTorch loop as a trial. What Shardtune needs of it is marked with >>>."""
+"""A plain PyTorch loop as a trial, and as a training with what was found. What Shardtune needs of it is marked with >>>.
+
+After `shardtune tune` the same file trains with `best/config.json`: `torchrun --nproc-per-node 2 plain_loop.py`.
+"""
 
 import contextlib
+import os
 
 import tiny_language
 import torch
@@ -9,10 +13,14 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
 from shardtune import adapter
+from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
+from shardtune.api_schemas.workload import RECIPES, Workload
 
-trial = adapter.trial()  # >>> the configuration to run
-if trial.config.backend != "ddp":
-    trial.refuse(f"this loop knows DDP only, not {trial.config.backend}")  # >>> the search learns it
+trial = adapter.configuration(  # >>> the trial's configuration, the best that is known, or this default
+    backends=("ddp",),  # >>> nothing else is tried
+    default=TrialConfig(strategy=DdpConfig()),
+    workload=Workload(sequence_length=64, global_batch=16, recipe=RECIPES["fp32"]),
+)
 
 dist.init_process_group("nccl" if trial.device.type == "cuda" else "gloo")
 model = tiny_language.build_model(trial.workload.seed).to(trial.device)
@@ -25,7 +33,7 @@ batches = iter(
     DataLoader(data, batch_size=trial.micro_batch, sampler=DistributedSampler(data, shuffle=False))  # >>> micro batch
 )
 
-while True:
+for _ in range(int(os.environ.get("STEPS", "1_000_000"))):
     total = torch.zeros((), device=trial.device)
     for micro in range(trial.accumulation):  # >>> micro batches of a step
         last = micro == trial.accumulation - 1
@@ -37,4 +45,6 @@ while True:
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), trial.workload.max_grad_norm or float("inf"))
     optimizer.step()
     optimizer.zero_grad(set_to_none=not ddp.gradient_as_bucket_view)
-    trial.report(total, norm)  # >>> after every optimizer step; ends the script when the trial has seen enough
+    trial.report(total, norm)  # >>> after every optimizer step; ends the script when a trial has seen enough
+
+dist.destroy_process_group()

@@ -68,8 +68,10 @@ def _baseline(given: JsonValue, folder: Path) -> JsonValue:
         return baseline_file.read(given, folder)
     if isinstance(given, dict) and isinstance(file := given.get("file"), str):
         beside = {key: value for key, value in given.items() if key != "file"}
-        if unknown := sorted(beside.keys() - {"micro_batch"}):
-            raise InputError(f"baseline.{unknown[0]}: unknown field beside file; only micro_batch may stand there")
+        if unknown := sorted(beside.keys() - {"micro_batch", "tool"}):
+            raise InputError(
+                f"baseline.{unknown[0]}: unknown field beside file; only micro_batch and tool may stand there"
+            )
         return {**baseline_file.read(file, folder), **beside}
     return given
 

@@ -14,7 +14,7 @@ from shardtune.api_schemas.restart import RestartMeasurement
 from shardtune.api_schemas.studies import StudyPhase, StudyState
 from shardtune.api_schemas.trials import AttemptEnd, RunPurpose, TrialState
 from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow, TrialRow
-from shardtune.service.lifecycle import disturbances, transitions
+from shardtune.service.lifecycle import disturbances, script_backends, transitions
 from shardtune.service.lifecycle.held_run import HeldRun
 from shardtune.service.planning import study_plan, study_snapshot
 from shardtune.tuner import objective
@@ -179,8 +179,13 @@ def _stays(study: StudyRow, run: RunRow, judged: JudgedEnd) -> bool:
 def _follow_profile(session: Session, study: StudyRow, run: RunRow, judged: JudgedEnd, now: datetime) -> None:
     if run.state is TrialState.COMPLETE:
         study.profile = judged.profile
-        if judged.profile is not None and judged.profile.note is not None:
+        assert judged.profile is not None
+        if judged.profile.note is not None:
             study.notes = (*study.notes, judged.profile.note)
+        refusal = script_backends.narrow(study, judged.profile)
+        if refusal is not None:
+            transitions.end_study(session, study, StudyState.FAILED, refusal, now)
+            return
         study.phase = StudyPhase.SEARCH
     elif run.state is not TrialState.WAITING:
         assert judged.failure is not None

@@ -30,7 +30,7 @@ def check(spec: StudySpec, cluster: Cluster) -> ResolvedBaseline:
     _check_positions(spec)
     _check_sampler(spec)
     try:
-        resolved = baseline.resolve_with_notes(spec.baseline, spec.workload, cluster)
+        resolved = baseline.resolve_with_notes(spec.baseline, spec.workload, cluster, spec.model)
     except ValueError as error:
         raise from_value_error("" if str(error).startswith("baseline.") else "baseline", error) from error
     try:

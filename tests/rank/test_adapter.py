@@ -85,7 +85,9 @@ def test_a_script_shows_its_model_before_anything_is_tried(host: HostProcess) ->
     profile = ModelProfile.model_validate_json((folder / "profile.json").read_text())
     assert len(profile.blocks) == 4 and profile.block_class == "LlamaDecoderLayer"
     assert profile.trainable_parameters == 4 * 2 * 4 * (64 + 48)
-    assert profile.forward_flops_per_token is None
+    assert profile.forward_flops_per_token is None and profile.backends is None
+    folder, _ = run_script(host, EXAMPLES / "plain_loop.py", profile_task, 1)
+    assert ModelProfile.model_validate_json((folder / "profile.json").read_text()).backends == ("ddp",)
 
 
 def test_a_script_refuses_what_its_library_would_ignore(host: HostProcess) -> None:
@@ -95,6 +97,17 @@ def test_a_script_refuses_what_its_library_would_ignore(host: HostProcess) -> No
         failure = reports[0].failure
         assert failure is not None and failure.kind is FailureKind.ILLEGAL
         assert "ignores fsdp2 on CPU ranks" in failure.message
+
+
+def test_a_script_that_asks_a_configuration_for_what_it_has_not_has_refused_it(
+    host: HostProcess, tmp_path: Path
+) -> None:
+    (tmp_path / "script.py").write_text(textwrap.dedent(START) + "trial.config.strategy.to_ddp()\n")
+    _, reports = run_script(host, tmp_path / "script.py", tiny_task({"kind": "zero", "stage": 2}, ranks=1), 1)
+    assert reports[0].failure is not None and reports[0].failure.kind is FailureKind.ILLEGAL
+    assert "asked a configuration of zero for to_ddp" in reports[0].failure.message
+    _, reports = run_script(host, EXAMPLES / "plain_loop.py", tiny_task({"kind": "zero", "stage": 2}, ranks=1), 1)
+    assert reports[0].failure is not None and "the script takes ddp only, not zero" in reports[0].failure.message
 
 
 def test_the_same_training_by_hand_and_by_accelerate_gives_the_same_numbers(host: HostProcess) -> None:

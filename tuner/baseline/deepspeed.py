@@ -1,5 +1,7 @@
 """A user's DeepSpeed JSON as a baseline, read as DeepSpeed 0.19.8 reads it."""
 
+import difflib
+
 from pydantic import ValidationError
 
 from shardtune.api_schemas.hardware import Cluster
@@ -35,22 +37,46 @@ _SILENT_KEYS = frozenset(
     ]
 )
 """Logging, checkpoint files and DeepSpeed's own permissions: nothing in them changes what a trial trains or its speed."""
+_SECTIONS = (
+    "zero_optimization",
+    "train_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps",
+    "gradient_clipping",
+    "optimizer",
+    "scheduler",
+    "bf16",
+    "bfloat16",
+    "fp16",
+    "activation_checkpointing",
+    "communication_data_type",
+    "data_types",
+    "torch_autocast",
+    "prescale_gradients",
+    "gradient_predivide_factor",
+)
+"""That a name which is close to one of them must have meant."""
+_CLOSE = 0.85
 _SHORT = {"float32": "fp32", "bfloat16": "bf16"}
 _SPELLINGS = {"fp32": "fp32", "float32": "fp32", "torch.float32": "fp32", "float": "fp32"}
 _SPELLINGS |= {"bf16": "bf16", "bfloat16": "bf16", "torch.bfloat16": "bf16"}
 
 
-def read(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -> TrialConfig:
-    """The configuration of a whole DeepSpeed JSON.
+def read(
+    top: Section, workload: Workload, cluster: Cluster, notes: list[str], micro_batch: int | None = None
+) -> TrialConfig:
+    """The configuration of a whole DeepSpeed JSON. `micro_batch`: what the file around it says.
 
     Raises:
-        ValueError: a contradiction with the workload (both are named), or a value DeepSpeed would not take.
+        ValueError: a contradiction with the workload (both are named), a section that DeepSpeed does not know, or a value that it
+            would not take.
     """
+    _check_names(top)
     _check_precision(top, workload.recipe, notes)
     recipes.check_clipping(top, "gradient_clipping", workload, notes)
     _check_optimizer(top.section("optimizer"), workload, notes)
     _check_scaling(top)
-    micro_batch = _micro_batch(top, workload, cluster, notes)
+    micro_batch = _micro_batch(top, workload, cluster, notes, micro_batch)
     if "scheduler" in top:
         notes.append(f"{top.name('scheduler')} is not applied: trials train at a constant learning rate")
     if "activation_checkpointing" in top:
@@ -147,7 +173,15 @@ def _check_scaling(top: Section) -> None:
             raise ValueError(f"{part.name(key)} ({size}) is not offered; use 1 or drop the section")
 
 
-def _micro_batch(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -> int:
+def _check_names(top: Section) -> None:
+    """A misspelt section would be passed over, and the training another."""
+    for key in top.values():
+        close = difflib.get_close_matches(key, _SECTIONS, 1, _CLOSE)
+        if close and key not in _SECTIONS and key not in _SILENT_KEYS:
+            raise ValueError(f"{top.name(key)} is no key of a DeepSpeed JSON; did you mean {close[0]}?")
+
+
+def _micro_batch(top: Section, workload: Workload, cluster: Cluster, notes: list[str], around: int | None) -> int:
     names = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
     recipes.check_positive(top, *names)
     total, micro, accumulation = (top.integer(name) for name in ("train_batch_size", *names))
@@ -156,6 +190,8 @@ def _micro_batch(top: Section, workload: Workload, cluster: Cluster, notes: list
         raise ValueError(
             f"{top.name('train_batch_size')} ({total}), but the workload's global_batch is {ours}; make them equal"
         )
+    if micro is None and around is not None:
+        return around
     if micro is None and accumulation is None and total is None:
         notes.append("baseline gives no batch size; measured at micro batch 1")
         return 1

@@ -5,9 +5,11 @@ from typing import NamedTuple
 from pydantic import JsonValue, ValidationError
 
 from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.models import ModelSpec
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.workload import Workload, gradient_accumulation
-from shardtune.tuner.baseline import accelerate, deepspeed, training_arguments
+from shardtune.tuner.baseline import accelerate, auto, deepspeed, training_arguments
+from shardtune.tuner.baseline import recipe as recipes
 from shardtune.tuner.baseline.section import Section, in_words
 
 
@@ -19,20 +21,28 @@ class ResolvedBaseline(NamedTuple):
 
 
 def resolve(
-    baseline: TrialConfig | dict[str, JsonValue] | None, workload: Workload, cluster: Cluster
+    baseline: TrialConfig | dict[str, JsonValue] | None,
+    workload: Workload,
+    cluster: Cluster,
+    model: ModelSpec | None = None,
 ) -> TrialConfig | None:
     """The baseline as a configuration; None where none was given.
 
     Raises:
         ValueError: it contradicts the workload, or cannot run on the cluster; names both sides.
     """
-    return resolve_with_notes(baseline, workload, cluster).config
+    return resolve_with_notes(baseline, workload, cluster, model).config
 
 
 def resolve_with_notes(
-    baseline: TrialConfig | dict[str, JsonValue] | None, workload: Workload, cluster: Cluster
+    baseline: TrialConfig | dict[str, JsonValue] | None,
+    workload: Workload,
+    cluster: Cluster,
+    model: ModelSpec | None = None,
 ) -> ResolvedBaseline:
     """The same as `resolve`, with the keys that are ignored and the conversions that were made.
+
+    `model`: whose hidden size `"auto"` in a DeepSpeed JSON goes by.
 
     Raises:
         ValueError: as `resolve`.
@@ -45,15 +55,41 @@ def resolve_with_notes(
     elif "strategy" in baseline or "kind" in baseline:
         config = _ours(baseline)
     else:
-        top = Section(baseline, "baseline")
+        top = Section(_with_auto(baseline, model, notes), "baseline")
         if accelerate.KEYS & baseline.keys():
             config = accelerate.read(top, workload, cluster, notes)
         elif training_arguments.KEYS & baseline.keys() or isinstance(baseline.get("bf16"), bool):
             config = training_arguments.read(top, workload, cluster, notes)
         else:
-            config = deepspeed.read(top, workload, cluster, notes)
+            recipes.check_positive(top, "micro_batch")
+            batch = top.integer("micro_batch")
+            if batch is None and auto.tool_of(baseline.get("tool"), baseline) == "trainer" and not _gives_batch(top):
+                batch = auto.trainers_batch(top, workload, cluster, notes)
+            config = deepspeed.read(top, workload, cluster, notes, batch)
     _check_fits(config, workload, cluster)
     return ResolvedBaseline(config, tuple(notes))
+
+
+def _with_auto(values: dict[str, JsonValue], model: ModelSpec | None, notes: list[str]) -> dict[str, JsonValue]:
+    """`"auto"` filled in where a DeepSpeed JSON stands: here, or within a file of the Trainer's or Accelerate's."""
+    given = values.get("tool")
+    nested, config = values.get("deepspeed"), values.get("deepspeed_config")
+    made = {key: value for key, value in values.items() if key != "tool"}
+    if isinstance(nested, dict):
+        tool = "trainer" if given is None else auto.tool_of(given, nested)
+        return made | {"deepspeed": auto.filled_in(nested, tool, model, notes)}
+    if isinstance(config, dict) and isinstance(inner := config.get("deepspeed_config_file"), dict):
+        tool = "accelerate" if given is None else auto.tool_of(given, inner)
+        return made | {
+            "deepspeed_config": {**config, "deepspeed_config_file": auto.filled_in(inner, tool, model, notes)}
+        }
+    return auto.filled_in(made, auto.tool_of(given, made), model, notes)
+
+
+def _gives_batch(top: Section) -> bool:
+    return any(
+        key in top for key in ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+    )
 
 
 def _ours(values: dict[str, JsonValue]) -> TrialConfig:

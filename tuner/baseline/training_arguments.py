@@ -7,6 +7,7 @@ from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
 from shardtune.api_schemas.workload import Workload
 from shardtune.tuner.baseline import accelerate, deepspeed, fsdp
 from shardtune.tuner.baseline import recipe as recipes
+from shardtune.tuner.baseline.auto import TRAINERS_BATCH
 from shardtune.tuner.baseline.section import Section
 
 KEYS = frozenset(["output_dir", "per_device_train_batch_size", "deepspeed", "fsdp", "fsdp_config", "ddp_bucket_cap_mb"])
@@ -14,7 +15,6 @@ KEYS |= {"gradient_checkpointing", "learning_rate", "num_train_epochs", "max_ste
 """One of these tells such a file from a DeepSpeed JSON."""
 _ADAM = {"learning_rate": "lr", "adam_beta1": "beta1", "adam_beta2": "beta2", "adam_epsilon": "eps"}
 _ADAM |= {"weight_decay": "weight_decay"}
-_DEFAULT_BATCH = 8
 _SILENT_PREFIXES = (
     "log",
     "eval",
@@ -81,7 +81,7 @@ def read(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -
     recipes.check_adamw([(top, key, name) for key, name in _ADAM.items()], workload)
     _check_numbers(top)
     micro_batch = _micro_batch(top, workload, cluster, notes)
-    config = _strategy(top, workload, cluster, notes)
+    config = _strategy(top, workload, cluster, notes, micro_batch)
     update: dict[str, object] = {"micro_batch": micro_batch}
     if top.flag("gradient_checkpointing") or top.flag("activation_checkpointing"):
         update["activation_checkpointing"] = "full"
@@ -109,17 +109,17 @@ def _micro_batch(top: Section, workload: Workload, cluster: Cluster, notes: list
     recipes.check_positive(top, *keys)
     micro, accumulation = (top.integer(key) for key in keys)
     if micro is None:
-        micro = _DEFAULT_BATCH
+        micro = TRAINERS_BATCH
         notes.append(f"{top.name(keys[0])} is absent; measured with transformers' default {micro}")
     recipes.check_product(keys[0], micro, keys[1], accumulation or 1, cluster.world_size, workload.global_batch)
     return micro
 
 
-def _strategy(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -> TrialConfig:
+def _strategy(top: Section, workload: Workload, cluster: Cluster, notes: list[str], micro_batch: int) -> TrialConfig:
     bucket, static = top.integer("ddp_bucket_cap_mb"), bool(top.flag("ddp_static_graph"))
     unused = top.flag("ddp_find_unused_parameters")
     if top.get("deepspeed") is not None:
-        return deepspeed.read(top.section("deepspeed"), workload, cluster, notes)
+        return deepspeed.read(top.section("deepspeed"), workload, cluster, notes, micro_batch)
     if (switch := top.get("fsdp")) not in (None, False, "", []):
         values = fsdp.without_prefix(top.section("fsdp_config").values())
         _legacy(switch, values, top.name("fsdp"))

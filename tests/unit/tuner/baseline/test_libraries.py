@@ -103,7 +103,8 @@ def test_the_trainers_fsdp_is_version_2_and_its_legacy_words_are_read() -> None:
 
 def test_the_trainers_deepspeed_is_read_as_deepspeed_reads_it() -> None:
     given = TRAINER | {"deepspeed": {"zero_optimization": {"stage": 3}, "bf16": {"enabled": "auto"}}}
-    config = read(given).config
+    config, notes = read(given)
+    assert not any("batch size" in note for note in notes)
     assert config is not None and isinstance(config.strategy, ZeroConfig) and config.micro_batch == 8
 
 

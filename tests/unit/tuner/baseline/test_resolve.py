@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.models import ModelSpec
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
 from shardtune.api_schemas.workload import RECIPES, Workload
 from shardtune.tuner.baseline import resolve, resolve_with_notes
@@ -34,8 +35,45 @@ def test_our_own_words_as_json_are_a_configuration() -> None:
 def test_auto_values_are_left_to_the_workload() -> None:
     autos = {"train_batch_size": "auto", "gradient_clipping": "auto", "bf16": {"enabled": "auto"}, "fp16": "auto"}
     config, notes = resolve_with_notes({**autos, **STAGE_2}, BF16, TWO_RANKS)
-    assert config == TrialConfig(strategy=ZeroConfig(stage=2, overlap_comm=False), micro_batch=1)
-    assert any("micro batch 1" in note for note in notes)
+    assert config == TrialConfig(strategy=ZeroConfig(stage=2, overlap_comm=False), micro_batch=8)
+    assert any("Trainer's default of 8" in note for note in notes)
+
+
+AUTO_3 = {"stage": 3, "reduce_bucket_size": "auto", "stage3_prefetch_bucket_size": "auto"}
+AUTO_3 |= {"stage3_param_persistence_threshold": "auto"}
+MODEL = ModelSpec(name="m", config={"model_type": "llama", "hidden_size": 64})
+
+
+@pytest.mark.parametrize("around", [{}, {"tool": "accelerate"}])
+def test_auto_buckets_are_what_the_trainer_and_accelerate_make_of_them(around: dict[str, str]) -> None:
+    """transformers 5.17, `HfTrainerDeepSpeedConfig.trainer_config_finalize`."""
+    made = resolve_with_notes({"zero_optimization": AUTO_3, "micro_batch": 2, **around}, BF16, TWO_RANKS, MODEL)
+    assert made.config is not None and isinstance(strategy := made.config.strategy, ZeroConfig)
+    assert made.config.micro_batch == 2
+    assert strategy.reduce_bucket_size == 64 * 64
+    assert strategy.stage3_prefetch_bucket_size == int(0.9 * 64 * 64)
+    assert strategy.stage3_param_persistence_threshold == 640
+    reader = "Accelerate" if around else "the Hugging Face Trainer"
+    assert any(f"is read as {reader} reads it, by the hidden size of 64" in note for note in made.notes)
+
+
+def test_the_user_names_another_tool_for_auto() -> None:
+    given = {"zero_optimization": AUTO_3, "tool": "deepspeed"}
+    made = resolve_with_notes(given, BF16, TWO_RANKS, MODEL)
+    assert made.config is not None and made.config.strategy == ZeroConfig(stage=3, overlap_comm=True)
+    assert any("DeepSpeed's own default" in note for note in made.notes)
+    with pytest.raises(
+        ValueError, match=r"baseline.tool \('lightning'\) must be one of trainer, accelerate, deepspeed"
+    ):
+        resolve(given | {"tool": "lightning"}, BF16, TWO_RANKS)
+    with pytest.raises(ValueError, match="follows the hidden size, which the model's config does not say"):
+        resolve({"zero_optimization": AUTO_3}, BF16, TWO_RANKS)
+
+
+def test_a_misspelt_section_is_named_as_such() -> None:
+    for key, meant in (("zero_optimisation", "zero_optimization"), ("train_batchsize", "train_batch_size")):
+        with pytest.raises(ValueError, match=rf"baseline.{key} is no key of a DeepSpeed JSON; did you mean {meant}\?"):
+            resolve({key: {"stage": 2}}, BF16, TWO_RANKS)
 
 
 @pytest.mark.parametrize(("stage", "overlap"), [(1, False), (2, False), (3, True)])

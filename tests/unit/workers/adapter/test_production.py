@@ -1,0 +1,95 @@
+"""The script that was tuned, outside of any trial: who gives it its configuration, and what it says."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+import torch
+
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.leases import TrialTask
+from shardtune.api_schemas.models import ModelSpec
+from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
+from shardtune.api_schemas.workload import Workload
+from shardtune.workers import adapter
+from shardtune.workers.adapter import production
+
+WORKLOAD = Workload(sequence_length=64, global_batch=16)
+DEFAULT = TrialConfig(strategy=DdpConfig())
+DDP_ONLY = ("ddp",)
+
+
+def written(folder: Path, config: TrialConfig) -> Path:
+    cluster = Cluster(device="cpu", gpus_per_node=2, memory_gib=4, host_memory_gib=8)
+    model = ModelSpec(name="own", script="own", config={"rank": 4})
+    path = folder / "config.json"
+    path.write_text(TrialTask(model=model, workload=WORKLOAD, cluster=cluster, config=config).model_dump_json())
+    return path
+
+
+@contextmanager
+def answering(status: int, body: object) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(body).encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def test_best_config_json_is_taken_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path, TrialConfig(strategy=DdpConfig(bucket_cap_mb=5), micro_batch=4))
+    found = production.configuration(DDP_ONLY, DEFAULT, WORKLOAD, path, {"WORLD_SIZE": "2", "RANK": "0"})
+    assert (found.micro_batch, found.accumulation, found.options) == (4, 2, {"rank": 4})
+    assert "training with DDP" in (said := capsys.readouterr().err) and str(path) in said
+    found.prepare(torch.nn.Linear(1, 1))
+    for step in range(3):
+        found.report(1.0, step=step)
+    production.configuration(DDP_ONLY, DEFAULT, WORKLOAD, path, {"WORLD_SIZE": "2", "RANK": "1"})
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("config", "world", "why"),
+    [
+        (TrialConfig(strategy=ZeroConfig(stage=2)), "2", "is a configuration of zero, and the script takes ddp"),
+        (TrialConfig(strategy=DdpConfig(), micro_batch=16), "2", "is not for 2 ranks: global_batch (16)"),
+        (None, "2", "cannot be read (No such file or directory)"),
+    ],
+)
+def test_what_this_job_cannot_run_is_passed_over_for_the_default_with_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], config: TrialConfig | None, world: str, why: str
+) -> None:
+    path = tmp_path / "config.json" if config is None else written(tmp_path, config)
+    found = production.configuration(DDP_ONLY, DEFAULT, WORKLOAD, path, {"WORLD_SIZE": world})
+    assert found.config == DEFAULT and found.source == "the script's own default"
+    assert why in capsys.readouterr().err
+
+
+def test_a_service_without_an_answer_does_not_stop_the_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path, DEFAULT)
+    with answering(404, {"detail": "nothing is known of it"}) as url:
+        asked = {production.SERVICE: url, production.CASE: "k" * 32}
+        assert production.configuration(DDP_ONLY, None, None, path, asked).source == str(path)
+    assert "has no answer" in (said := capsys.readouterr().err) and "nothing is known of it" in said
+    gone = {production.SERVICE: "http://127.0.0.1:1", production.CASE: "k" * 32}
+    assert production.configuration(DDP_ONLY, None, None, path, gone).source == str(path)
+    assert "could not be asked" in capsys.readouterr().err
+
+
+def test_without_any_the_remedy_is_named(tmp_path: Path) -> None:
+    with pytest.raises(adapter.AdapterError, match="default=… and workload=…"):
+        production.configuration(DDP_ONLY, None, None, tmp_path / "none.json", {})

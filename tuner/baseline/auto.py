@@ -1,0 +1,111 @@
+"""What `"auto"` stands for in a DeepSpeed JSON: DeepSpeed knows no such word, so it is the tool around it that fills it in.
+
+As transformers 5.17 (`integrations/deepspeed.py`, `HfTrainerDeepSpeedConfig`) and Accelerate 1.15 (`Accelerator._prepare_deepspeed`)
+do: buckets follow the model's hidden size; the Trainer's batch is 8 where nobody says another.
+"""
+
+from collections.abc import Mapping
+from typing import Literal, get_args
+
+from pydantic import JsonValue
+
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.models import ModelSpec
+from shardtune.api_schemas.workload import Workload
+from shardtune.tuner.baseline.section import Section
+
+Tool = Literal["trainer", "accelerate", "deepspeed"]
+TRAINERS_BATCH = 8
+_BY_HIDDEN = {
+    "reduce_bucket_size": lambda hidden: hidden * hidden,
+    "stage3_prefetch_bucket_size": lambda hidden: int(0.9 * hidden * hidden),
+    "stage3_param_persistence_threshold": lambda hidden: 10 * hidden,
+}
+_AT_STAGE_3 = ("stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
+_HIDDEN = ("hidden_size", "n_embd", "d_model", "hidden_sizes")
+"""The last is transformers' list of them, of which the largest counts."""
+
+
+def tool_of(given: JsonValue, values: Mapping[str, JsonValue]) -> Tool:
+    """Who reads a bare DeepSpeed JSON: who the user says, the Trainer where something in it is `auto`, else DeepSpeed itself.
+
+    Raises:
+        ValueError: no such tool.
+    """
+    if given is None:
+        return "trainer" if _has_auto(values) else "deepspeed"
+    for tool in get_args(Tool):
+        if given == tool:
+            return tool  # type: ignore[no-any-return]
+    raise ValueError(f"baseline.tool ({given!r}) must be one of {', '.join(get_args(Tool))}")
+
+
+def filled_in(
+    values: Mapping[str, JsonValue], tool: Tool, model: ModelSpec | None, notes: list[str]
+) -> dict[str, JsonValue]:
+    """A DeepSpeed JSON with the buckets that are `auto` as the tool sets them; says which reading was taken.
+
+    Raises:
+        ValueError: a bucket is `auto`, and the model's file does not say its hidden size.
+    """
+    made = dict(values)
+    zero = made.get("zero_optimization")
+    if not isinstance(zero, dict):
+        return made
+    due = [key for key in _BY_HIDDEN if zero.get(key) == "auto" and (zero.get("stage") == 3 or key not in _AT_STAGE_3)]
+    if not due:
+        return made
+    if tool == "deepspeed":
+        notes.append(
+            f'"auto" in {", ".join(due)} is read as DeepSpeed\'s own default, since baseline.tool is deepspeed'
+        )
+        return made
+    hidden = _hidden_size(model)
+    if hidden is None:
+        raise ValueError(
+            f'baseline.zero_optimization.{due[0]} ("auto") follows the hidden size, which the model\'s config does not say; give a '
+            "number, or the hidden_size"
+        )
+    sizes = {key: _BY_HIDDEN[key](hidden) for key in due}
+    made["zero_optimization"] = {**zero, **sizes}
+    said = ", ".join(f"{key} {size:,}" for key, size in sizes.items())
+    name = "the Hugging Face Trainer" if tool == "trainer" else "Accelerate"
+    notes.append(
+        f'"auto" is read as {name} reads it, by the hidden size of {hidden}: {said} (baseline.tool names another)'
+    )
+    return made
+
+
+def trainers_batch(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -> int:
+    """The micro batch of the Trainer where nobody gives one: 8, or the largest below that comes out."""
+    share = workload.global_batch // cluster.world_size or 1
+    batch = max(size for size in range(1, TRAINERS_BATCH + 1) if share % size == 0)
+    why = (
+        ""
+        if batch == TRAINERS_BATCH
+        else f", which {workload.global_batch} samples over {cluster.world_size} ranks do not allow"
+    )
+    notes.append(
+        f"{top.name('train_micro_batch_size_per_gpu')} is auto, so the Trainer's default of {TRAINERS_BATCH}{why}; measured with {batch}"
+    )
+    return batch
+
+
+def _has_auto(value: JsonValue) -> bool:
+    if isinstance(value, dict):
+        return any(_has_auto(inner) for inner in value.values())
+    return value == "auto"
+
+
+def _hidden_size(model: ModelSpec | None) -> int | None:
+    if model is None:
+        return None
+    text = model.config.get("text_config")
+    for config in (model.config, text if isinstance(text, dict) else {}):
+        for key in _HIDDEN:
+            value = config.get(key)
+            sizes = value if isinstance(value, list) else [value]
+            whole = [size for size in sizes if isinstance(size, int) and not isinstance(size, bool) and size > 0]
+            if whole:
+                return max(whole)
+    return None

@@ -1,18 +1,27 @@
 """The service that a command talks to, and the study that it is about."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shardtune.api_schemas.credentials import KeySource
 from shardtune.api_schemas.studies import Study
 from shardtune.service.cli.errors import InputError, PlatformFailure
-from shardtune.service.cli.stack import local_service, state_directory
-from shardtune.service.client import ServiceClient, ServiceRefused, ServiceUnreachable
+from shardtune.service.cli.later import Later
+
+if TYPE_CHECKING:
+    from shardtune.service import client as api
+    from shardtune.service.cli import stack
+else:
+    api = Later("shardtune.service.client")
+    stack = Later("shardtune.service.cli.stack")
 
 
 @contextmanager
-def connected(service: str | None, state_dir: Path, key_file: Path | None = None) -> Iterator[ServiceClient]:
+def connected(service: str | None, state_dir: Path, key_file: Path | None = None) -> Iterator[api.ServiceClient]:
     """The service at a URL, or one over the state directory for the length of the command."""
     if service is not None:
         with running(service, key_file) as client:
@@ -20,12 +29,12 @@ def connected(service: str | None, state_dir: Path, key_file: Path | None = None
         return
     if not state_dir.is_dir():
         raise InputError(f"--state-dir ({state_dir}) does not exist; run `shardtune tune` first, or give --service")
-    with _errors(), state_directory(state_dir) as path, local_service(path) as client:
+    with _errors(), stack.state_directory(state_dir) as path, stack.local_service(path) as client:
         yield client
 
 
 @contextmanager
-def running(service: str, key_file: Path | None = None) -> Iterator[ServiceClient]:
+def running(service: str, key_file: Path | None = None) -> Iterator[api.ServiceClient]:
     """The service at a URL."""
     with _errors(), _client(service, key_file) as client:
         yield client
@@ -36,22 +45,22 @@ def _errors() -> Iterator[None]:
     """What the service refuses is bad input; what it cannot do is the platform's failure."""
     try:
         yield
-    except ServiceRefused as refused:
+    except api.ServiceRefused as refused:
         if refused.is_input_error:
             raise InputError(*refused.lines()) from None
         raise PlatformFailure(*refused.lines()) from None
-    except ServiceUnreachable as error:
+    except api.ServiceUnreachable as error:
         raise PlatformFailure(str(error)) from None
 
 
-def _client(url: str, key_file: Path | None) -> ServiceClient:
+def _client(url: str, key_file: Path | None) -> api.ServiceClient:
     try:
-        return ServiceClient(url, api_key=KeySource(file=key_file) if key_file else None)
+        return api.ServiceClient(url, api_key=KeySource(file=key_file) if key_file else None)
     except ValueError as error:
         raise InputError(str(error)) from None
 
 
-def study_named(client: ServiceClient, name: str) -> Study:
+def study_named(client: api.ServiceClient, name: str) -> Study:
     """The study of that id, or the newest for `last`.
 
     Raises:
@@ -65,11 +74,11 @@ def study_named(client: ServiceClient, name: str) -> Study:
     return newest[0]
 
 
-def _named(client: ServiceClient, name: str) -> Study:
+def _named(client: api.ServiceClient, name: str) -> Study:
     """A study by its id, with help for what is likely meant by something else."""
     try:
         return client.study(name)
-    except ServiceRefused as refused:
+    except api.ServiceRefused as refused:
         if refused.status != 404:
             raise
     ids = [study.study_id for study in client.studies(at_most=6)]

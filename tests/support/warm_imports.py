@@ -10,6 +10,14 @@ _MODELS = ("llama", "gpt2", "mixtral")
 for _name in (
     *LATE_IMPORTS,
     "shardtune.service.cli.commands.serve",
+    # What that imports when it is called.
+    "shardtune.service.app",
+    "shardtune.service.server",
+    "shardtune.service.cli.environment",
+    "shardtune.service.cli.stack",
+    "shardtune.service.cli.commands.keys",
+    "shardtune.service.access.local_only",
+    "shardtune.service.access.manage_keys",
     *(f"transformers.models.{name}.modeling_{name}" for name in _MODELS),
 ):
     importlib.import_module(_name)

@@ -4,7 +4,7 @@ As transformers 5.17 (`integrations/deepspeed.py`, `HfTrainerDeepSpeedConfig`) a
 do: buckets follow the model's hidden size; the Trainer's batch is 8 where nobody says another.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal, get_args
 
 from pydantic import JsonValue
@@ -16,7 +16,7 @@ from shardtune.tuner.baseline.section import Section
 
 Tool = Literal["trainer", "accelerate", "deepspeed"]
 TRAINERS_BATCH = 8
-_BY_HIDDEN = {
+_BY_HIDDEN: Mapping[str, Callable[[int], int]] = {
     "reduce_bucket_size": lambda hidden: hidden * hidden,
     "stage3_prefetch_bucket_size": lambda hidden: int(0.9 * hidden * hidden),
     "stage3_param_persistence_threshold": lambda hidden: 10 * hidden,
@@ -33,7 +33,7 @@ def tool_of(given: JsonValue, values: Mapping[str, JsonValue]) -> Tool:
         ValueError: no such tool.
     """
     if given is None:
-        return "trainer" if _has_auto(values) else "deepspeed"
+        return "trainer" if any(map(_has_auto, values.values())) else "deepspeed"
     for tool in get_args(Tool):
         if given == tool:
             return tool  # type: ignore[no-any-return]

@@ -1,15 +1,22 @@
 """`shardtune db`: the database that a service uses."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardtune.db.backup import backup
-from shardtune.db.session import parse_url, upgrade, without_secrets
+from shardtune.service.cli.later import Later
 from shardtune.service.cli.options import AsJson, StateDir
-from shardtune.service.cli.stack import database_errors, database_url
+
+if TYPE_CHECKING:
+    from shardtune.db import backup, session
+    from shardtune.service.cli import stack
+else:
+    backup, session = Later("shardtune.db.backup"), Later("shardtune.db.session")
+    stack = Later("shardtune.service.cli.stack")
 
 app = typer.Typer(help="The database.", no_args_is_help=True)
 
@@ -17,10 +24,10 @@ app = typer.Typer(help="The database.", no_args_is_help=True)
 @app.command("upgrade")
 def db_upgrade(state_dir: StateDir = Path(".shardtune"), as_json: AsJson = False) -> None:
     """Bring the database (SHARDTUNE_DATABASE_URL, else the state directory's) to this version."""
-    url = database_url(state_dir)
-    with database_errors():
-        shown = without_secrets(parse_url(url))
-        upgrade(url)
+    url = stack.database_url(state_dir)
+    with stack.database_errors():
+        shown = session.without_secrets(session.parse_url(url))
+        session.upgrade(url)
     print(json.dumps({"database_url": shown, "migrated": True}) if as_json else f"{shown} is at this version")
 
 
@@ -31,7 +38,7 @@ def db_backup(
     as_json: AsJson = False,
 ) -> None:
     """Copy the database while it is in use (SQLite: online backup; Postgres: pg_dump in its custom format)."""
-    url = database_url(state_dir)
-    with database_errors():
-        size = backup(url, out)
+    url = stack.database_url(state_dir)
+    with stack.database_errors():
+        size = backup.backup(url, out)
     print(json.dumps({"file": str(out), "bytes": size}) if as_json else f"{out}: {size / 2**20:.1f} MiB")

@@ -1,11 +1,13 @@
 """`shardtune keys` and `shardtune projects`: on the database itself, since the first key cannot ask for itself over HTTP."""
 
+from __future__ import annotations
+
 import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from pydantic import BaseModel, ValidationError
@@ -21,17 +23,26 @@ from shardtune.api_schemas.keys import (
     Scope,
 )
 from shardtune.api_schemas.retunes import RetunePolicy
-from shardtune.db.queries import keys as rows
-from shardtune.db.session import Database
-from shardtune.service.access import manage_keys, projects
-from shardtune.service.access.local_only import is_loopback
-from shardtune.service.cli.environment import read_settings
 from shardtune.service.cli.errors import InputError
+from shardtune.service.cli.later import Later
 from shardtune.service.cli.options import AsJson, StateDir
-from shardtune.service.cli.stack import database_errors, database_url, prepare
 from shardtune.service.cli.study_file import error_lines
-from shardtune.service.http.errors import ApiError
-from shardtune.service.process.context import Context
+
+if TYPE_CHECKING:
+    from shardtune.db import session as databases
+    from shardtune.db.queries import keys as rows
+    from shardtune.service.access import local_only, manage_keys, projects
+    from shardtune.service.cli import environment, stack
+    from shardtune.service.http import errors as service_errors
+    from shardtune.service.process import context as contexts
+else:
+    databases = Later("shardtune.db.session")
+    rows = Later("shardtune.db.queries.keys")
+    local_only = Later("shardtune.service.access.local_only")
+    manage_keys, projects = Later("shardtune.service.access.manage_keys"), Later("shardtune.service.access.projects")
+    environment, stack = Later("shardtune.service.cli.environment"), Later("shardtune.service.cli.stack")
+    service_errors = Later("shardtune.service.http.errors")
+    contexts = Later("shardtune.service.process.context")
 
 app = typer.Typer(help="API keys, in the database of SHARDTUNE_DATABASE_URL or --state-dir.", no_args_is_help=True)
 projects_app = typer.Typer(help="Projects and their quotas, in the same database.", no_args_is_help=True)
@@ -48,7 +59,7 @@ def check_reach(url: str, address: str) -> None:
     Raises:
         InputError: says how to make one.
     """
-    if is_loopback(address):
+    if local_only.is_loopback(address):
         return
     with _context(url) as context, context.db.read() as session:
         if context.settings.require_keys or rows.any_key(session):
@@ -168,22 +179,22 @@ def set_project(
 
 
 @contextmanager
-def _opened(state_dir: Path) -> Iterator[Context]:
+def _opened(state_dir: Path) -> Iterator[contexts.Context]:
     """The service's rules on the database, without the service."""
-    url = database_url(state_dir)
-    prepare(url)
+    url = stack.database_url(state_dir)
+    stack.prepare(url)
     try:
-        with database_errors(), _context(url) as context:
+        with stack.database_errors(), _context(url) as context:
             yield context
-    except ApiError as error:
+    except service_errors.ApiError as error:
         raise InputError(error.detail) from None
 
 
 @contextmanager
-def _context(url: str) -> Iterator[Context]:
-    database = Database(url)
+def _context(url: str) -> Iterator[contexts.Context]:
+    database = databases.Database(url)
     try:
-        yield Context(database, read_settings(database_url=url))
+        yield contexts.Context(database, environment.read_settings(database_url=url))
     finally:
         database.close()
 

@@ -1,14 +1,15 @@
 """`shardtune tune`, with its options."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from shardtune.api_schemas.studies import MOST_PAIRS
-from shardtune.service.cli.commands.tune import TuneOptions
-from shardtune.service.cli.commands.tune import tune as run_tune
 from shardtune.service.cli.errors import InputError
+from shardtune.service.cli.later import Later
 from shardtune.service.cli.options import (
     AllowModel,
     AllowScript,
@@ -19,6 +20,11 @@ from shardtune.service.cli.options import (
     launcher_options,
     worker_options,
 )
+
+if TYPE_CHECKING:
+    from shardtune.service.cli.commands import tune as job
+else:
+    job = Later("shardtune.service.cli.commands.tune")
 
 app = typer.Typer()
 
@@ -51,6 +57,8 @@ def tune(
         raise InputError("--resume and --add-pairs: give one; --add-pairs is for a study that has ended")
     allowed = worker_options(allow_model, allow_script)
     hosts = launcher_options(launcher, nodes)
-    run_tune(
-        TuneOptions(study, ranks, max_trials, memory_gib, resume, state_dir, out, as_json, allowed, add_pairs, hosts)
+    job.tune(
+        job.TuneOptions(
+            study, ranks, max_trials, memory_gib, resume, state_dir, out, as_json, allowed, add_pairs, hosts
+        )
     )

@@ -1,8 +1,10 @@
 """`shardtune predict`: what fits, how fast it should be and why, before a GPU-second is spent."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from pydantic import ValidationError
@@ -12,11 +14,16 @@ from shardtune.api_schemas.models import ModelSpec, preset_names
 from shardtune.api_schemas.predictions import PredictionRequest, PredictionTable
 from shardtune.service.cli import study_file
 from shardtune.service.cli.errors import InputError
+from shardtune.service.cli.later import Later
 from shardtune.service.cli.options import AsJson, StateDir
 from shardtune.service.cli.predicting import model_trace
 from shardtune.service.cli.predicting.lines import show
 from shardtune.tuner.prediction.model_shape import NoClosedForm
-from shardtune.tuner.search import fastest
+
+if TYPE_CHECKING:
+    from shardtune.tuner.search import fastest
+else:
+    fastest = Later("shardtune.tuner.search.fastest")
 
 app = typer.Typer()
 

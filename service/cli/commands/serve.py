@@ -1,20 +1,31 @@
 """`shardtune serve`: the service itself."""
 
+from __future__ import annotations
+
 import socket
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardtune.service.app import create_app
-from shardtune.service.cli.commands import keys
-from shardtune.service.cli.environment import read_settings
 from shardtune.service.cli.errors import InputError
+from shardtune.service.cli.later import Later
 from shardtune.service.cli.processes import listening_socket
-from shardtune.service.cli.stack import DATABASE_FILE, prepare, sqlite_url
-from shardtune.service.observability import logs
-from shardtune.service.process.context import Context
-from shardtune.service.server import Server, ServerConfig, allow_files
+
+if TYPE_CHECKING:
+    from shardtune.service import app as application
+    from shardtune.service import server
+    from shardtune.service.cli import environment, stack
+    from shardtune.service.cli.commands import keys
+    from shardtune.service.observability import logs
+    from shardtune.service.process import context as contexts
+else:
+    application = Later("shardtune.service.app")
+    server = Later("shardtune.service.server")
+    environment, stack = Later("shardtune.service.cli.environment"), Later("shardtune.service.cli.stack")
+    keys = Later("shardtune.service.cli.commands.keys")
+    logs = Later("shardtune.service.observability.logs")
+    contexts = Later("shardtune.service.process.context")
 
 app = typer.Typer()
 
@@ -23,9 +34,11 @@ def _stored_in(state_dir: Path | None) -> dict[str, str]:
     """The setting that names the database of a state directory."""
     if state_dir is None:
         return {}
-    if not (state_dir / DATABASE_FILE).exists():
-        raise InputError(f"--state-dir ({state_dir}) holds no {DATABASE_FILE}; give the directory that `tune` used")
-    return {"database_url": sqlite_url(state_dir)}
+    if not (state_dir / stack.DATABASE_FILE).exists():
+        raise InputError(
+            f"--state-dir ({state_dir}) holds no {stack.DATABASE_FILE}; give the directory that `tune` used"
+        )
+    return {"database_url": stack.sqlite_url(state_dir)}
 
 
 @app.command()
@@ -38,14 +51,14 @@ def serve(
     fd: Annotated[int | None, typer.Option(hidden=True, help="A listening socket to take over instead.")] = None,
 ) -> None:
     """Run the service; SQLite is migrated first, another database must be (`shardtune db upgrade`)."""
-    settings = read_settings(**_stored_in(state_dir))
+    settings = environment.read_settings(**_stored_in(state_dir))
     logs.configure(settings.log_level)
-    prepare(settings.database_url)
-    allow_files(settings.max_connections)
-    context = Context.opened(settings)
-    config = ServerConfig(create_app(settings, context), settings, host=host, port=port)
+    stack.prepare(settings.database_url)
+    server.allow_files(settings.max_connections)
+    context = contexts.Context.opened(settings)
+    config = server.ServerConfig(application.create_app(settings, context), settings, host=host, port=port)
     with socket.socket(fileno=fd) if fd is not None else listening_socket(host, port) as listener:
         keys.check_reach(settings.database_url, listener.getsockname()[0])
         address = "http://{}:{}".format(*listener.getsockname()[:2])
         typer.echo(f"listening on {address}; the API is described at {address}/openapi.json", err=True)
-        Server(config, context).run(sockets=[listener])
+        server.Server(config, context).run(sockets=[listener])

@@ -1,11 +1,13 @@
 """`shardtune studies`: what a running service has, and what its user does about it."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from pydantic import ValidationError
@@ -14,14 +16,19 @@ from shardtune.api_schemas.studies import Study, StudyState
 from shardtune.api_schemas.study_changes import CloneRequest, Extension
 from shardtune.api_schemas.trials import TrialState
 from shardtune.service.cli import study_file, summary
-from shardtune.service.cli.commands.tune import say, without_result
 from shardtune.service.cli.connection import running, study_named
 from shardtune.service.cli.errors import InputError, Interrupted, PlatformFailure
+from shardtune.service.cli.later import Later
 from shardtune.service.cli.lines import LineView
 from shardtune.service.cli.options import DEFAULT_SERVICE, AsJson, KeyFile, RunningService, StudyId
 from shardtune.service.cli.signals import signals_interrupt
-from shardtune.service.client import ServiceClient
 from shardtune.service.wording import study_words
+
+if TYPE_CHECKING:
+    from shardtune.service.cli.commands import tune
+    from shardtune.service.client import ServiceClient
+else:
+    tune = Later("shardtune.service.cli.commands.tune")
 
 app = typer.Typer(help="Studies of a running service: list, create, follow and change them.", no_args_is_help=True)
 
@@ -72,11 +79,11 @@ def create(
     with running(service, key_file) as client, _interruptible("interrupted; the study was cancelled, results are kept"):
         created = client.create_study(spec, study_id)
         for line in created.warnings:
-            say(f"note: {line}")
+            tune.say(f"note: {line}")
         if not wait:
             _print(created, as_json)
             return
-        say(f"study {created.study_id}")
+        tune.say(f"study {created.study_id}")
         with client.owning(created.study_id):
             _follow(client, created.study_id, timeout_s, as_json)
 
@@ -209,7 +216,7 @@ def _interruptible(words: str) -> Iterator[None]:
 
 def _follow(client: ServiceClient, study_id: str, timeout_s: float | None, as_json: bool) -> None:
     """Tell what happens on stderr, then the answer."""
-    with LineView(say) as view:
+    with LineView(tune.say) as view:
 
         def seen(study: Study) -> None:
             elapsed_s = ((study.finished_at or datetime.now(UTC)) - study.created_at).total_seconds()
@@ -220,7 +227,7 @@ def _follow(client: ServiceClient, study_id: str, timeout_s: float | None, as_js
         except TimeoutError as error:
             raise PlatformFailure(f"{error}; it goes on") from None
     if study.result is None:
-        raise without_result(study, client.trials(study_id))
+        raise tune.without_result(study, client.trials(study_id))
     if as_json:
         print(json.dumps(summary.as_json(study, study.result, client.trials(study_id))))
     else:

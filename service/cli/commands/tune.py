@@ -1,5 +1,7 @@
 """`shardtune tune`: service, worker and study on this machine, from the question to the files of the answer."""
 
+from __future__ import annotations
+
 import os
 import sys
 import time
@@ -7,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -15,14 +18,20 @@ from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.studies import Study, StudyRequest, StudyState
 from shardtune.api_schemas.study_changes import Extension
 from shardtune.api_schemas.trials import Rejection, Trial
-from shardtune.service.cli import early_checks, study_file, tune_answer
+from shardtune.service.cli import study_file
 from shardtune.service.cli.errors import InputError, Interrupted, NothingFeasible, PlatformFailure
+from shardtune.service.cli.later import Later
 from shardtune.service.cli.lines import LineView
-from shardtune.service.cli.live import LiveView
 from shardtune.service.cli.processes import detect_inventory
 from shardtune.service.cli.signals import signals_interrupt
-from shardtune.service.cli.stack import DATABASE_VARIABLE, LocalWorker, local_service, state_directory
-from shardtune.service.client import ServiceClient, ServiceRefused, ServiceUnreachable
+
+if TYPE_CHECKING:
+    from shardtune.service import client as api
+    from shardtune.service.cli import early_checks, live, stack, tune_answer
+else:
+    api = Later("shardtune.service.client")
+    early_checks, live = Later("shardtune.service.cli.early_checks"), Later("shardtune.service.cli.live")
+    stack, tune_answer = Later("shardtune.service.cli.stack"), Later("shardtune.service.cli.tune_answer")
 
 _POLL_S = 0.5
 
@@ -69,9 +78,9 @@ def tune(options: TuneOptions) -> None:
         if not options.hosts:
             early_checks.check(spec, options.ranks)
     _check_out(options.out)
-    with state_directory(options.state_dir) as state_dir, signals_interrupt():
+    with stack.state_directory(options.state_dir) as state_dir, signals_interrupt():
         try:
-            with local_service(state_dir) as client:
+            with stack.local_service(state_dir) as client:
                 _run(client, state_dir, spec, options)
         except KeyboardInterrupt:
             raise Interrupted(
@@ -109,14 +118,14 @@ def _check_out(out: Path) -> None:
         raise InputError(f"--out ({out}) cannot be written: {error.strerror}; choose another directory") from None
 
 
-def _run(client: ServiceClient, state_dir: Path, spec: StudyRequest | None, options: TuneOptions) -> None:
+def _run(client: api.ServiceClient, state_dir: Path, spec: StudyRequest | None, options: TuneOptions) -> None:
     study = _stored(client, options) if spec is None else None
     ranks, memory_gib = _worker_options(study.cluster if study else spec.cluster if spec else "local", options)
     asked = study.spec if study else spec
     assert asked is not None
     offloads = "zero" in asked.space.backends
     more = (*options.allowed, *_hosts(study.cluster if study else asked.cluster, options.hosts))
-    worker = LocalWorker(client, state_dir, ranks, memory_gib, more, may_offload=offloads)
+    worker = stack.LocalWorker(client, state_dir, ranks, memory_gib, more, may_offload=offloads)
     _only(client, study)
     try:
         say("starting a worker " + ("over the hosts" if options.hosts else "on this machine"))
@@ -140,9 +149,9 @@ def _run(client: ServiceClient, state_dir: Path, spec: StudyRequest | None, opti
     tune_answer.give(client, study, options.out, options.as_json, _state_flag(options))
 
 
-def _only(client: ServiceClient, study: Study | None) -> None:
+def _only(client: api.ServiceClient, study: Study | None) -> None:
     """Let the worker serve this study alone: the service serves older ones first. A shared database is left as it is."""
-    if DATABASE_VARIABLE not in os.environ:
+    if stack.DATABASE_VARIABLE not in os.environ:
         for other in client.studies():
             if other.state is StudyState.RUNNING and (study is None or other.study_id != study.study_id):
                 client.pause(other.study_id, paused=True)
@@ -155,7 +164,7 @@ def _accepted(ask: Callable[[], Study]) -> Study:
     """The study that the service made or changed."""
     try:
         return ask()
-    except ServiceRefused as refused:
+    except api.ServiceRefused as refused:
         if refused.is_input_error:
             raise InputError(*refused.lines()) from None
         raise PlatformFailure(*refused.lines()) from None
@@ -181,7 +190,7 @@ def _cluster_words(cluster: Cluster) -> str:
     return f"{nodes}{cluster.gpus_per_node} {kind}, {memory(cluster.memory_gib)} each"
 
 
-def _stored(client: ServiceClient, options: TuneOptions) -> Study:
+def _stored(client: api.ServiceClient, options: TuneOptions) -> Study:
     """What `--resume` or `--add-pairs` goes on with: the newest study that has not ended, or that has an answer."""
     flag, kind = ("--resume", "unfinished") if options.resume else ("--add-pairs", "finished")
     found = [study for study in client.studies() if (study.state.is_open if options.resume else study.result)]
@@ -192,11 +201,11 @@ def _stored(client: ServiceClient, options: TuneOptions) -> Study:
     return max(found, key=lambda study: study.created_at)
 
 
-def _watch(client: ServiceClient, worker: LocalWorker, study_id: str) -> Study:
+def _watch(client: api.ServiceClient, worker: stack.LocalWorker, study_id: str) -> Study:
     """Show the study until it ends."""
     console = Console(stderr=True)
     started = time.monotonic()
-    with LiveView(console) if console.is_terminal else LineView(say) as view:
+    with live.LiveView(console) if console.is_terminal else LineView(say) as view:
         while True:
             study, trials, rejections = _look(client, study_id)
             view.show(study, trials, rejections, time.monotonic() - started)
@@ -209,10 +218,10 @@ def _watch(client: ServiceClient, worker: LocalWorker, study_id: str) -> Study:
             time.sleep(_POLL_S)
 
 
-def _look(client: ServiceClient, study_id: str) -> tuple[Study, list[Trial], list[Rejection]]:
+def _look(client: api.ServiceClient, study_id: str) -> tuple[Study, list[Trial], list[Rejection]]:
     try:
         return client.study(study_id), client.trials(study_id), client.rejections(study_id)
-    except (ServiceUnreachable, ServiceRefused) as error:
+    except (api.ServiceUnreachable, api.ServiceRefused) as error:
         raise PlatformFailure(
             f"the service stopped answering: {error}; see logs/service.log in the state directory"
         ) from None

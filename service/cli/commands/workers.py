@@ -1,7 +1,9 @@
 """`shardtune workers`: who works for a running service."""
 
+from __future__ import annotations
+
 import json
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -9,8 +11,10 @@ from shardtune.api_schemas.leases import Worker
 from shardtune.service.cli.connection import running
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.options import DEFAULT_SERVICE, AsJson, KeyFile, RunningService
-from shardtune.service.client import ServiceClient
 from shardtune.service.wording import host_words
+
+if TYPE_CHECKING:
+    from shardtune.service.client import ServiceClient
 
 app = typer.Typer(help="Workers of a running service. `shardtune worker` runs one.", no_args_is_help=True)
 

@@ -33,6 +33,17 @@ def test_who_asks_for_help_waits_for_nothing(option):
     assert ("tune" in said or "shardtune 0" in said) and not HEAVY & set(loaded.split())
 
 
+def test_who_asks_for_the_help_of_a_command_waits_for_no_database_predictor_or_client():
+    script = (
+        "import sys\nfrom shardtune.service.cli import main\n"
+        f"for name in {[name for name in PLACES if name != 'worker']}:\n"
+        "    try:\n        main([name, '--help'])\n    except SystemExit as end:\n        assert not end.code\n"
+        "print('loaded', *sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert not (HEAVY - {"pydantic"}) & set(ran.stdout.rpartition("loaded ")[2].split())
+
+
 def test_a_command_that_is_none(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["tine"])

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from shardtune.api_schemas.credentials import KeySource
 from shardtune.api_schemas.studies import Study
 from shardtune.service.cli.errors import InputError, PlatformFailure
-from shardtune.service.cli.later import Later
+from shardtune.service.cli.lazy_module import LazyModule
 
 if TYPE_CHECKING:
     from shardtune.service import client as api
     from shardtune.service.cli import stack
 else:
-    api = Later("shardtune.service.client")
-    stack = Later("shardtune.service.cli.stack")
+    api = LazyModule("shardtune.service.client")
+    stack = LazyModule("shardtune.service.cli.stack")
 
 
 @contextmanager

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardtune.service.cli.later import Later
+from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.options import AsJson, StateDir
 
 if TYPE_CHECKING:
     from shardtune.db import backup, session
     from shardtune.service.cli import stack
 else:
-    backup, session = Later("shardtune.db.backup"), Later("shardtune.db.session")
-    stack = Later("shardtune.service.cli.stack")
+    backup, session = LazyModule("shardtune.db.backup"), LazyModule("shardtune.db.session")
+    stack = LazyModule("shardtune.service.cli.stack")
 
 app = typer.Typer(help="The database.", no_args_is_help=True)
 

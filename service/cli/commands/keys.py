@@ -24,7 +24,7 @@ from shardtune.api_schemas.keys import (
 )
 from shardtune.api_schemas.retunes import RetunePolicy
 from shardtune.service.cli.errors import InputError
-from shardtune.service.cli.later import Later
+from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.options import AsJson, StateDir
 from shardtune.service.cli.study_file import error_lines
 
@@ -36,13 +36,16 @@ if TYPE_CHECKING:
     from shardtune.service.http import errors as service_errors
     from shardtune.service.process import context as contexts
 else:
-    databases = Later("shardtune.db.session")
-    rows = Later("shardtune.db.queries.keys")
-    local_only = Later("shardtune.service.access.local_only")
-    manage_keys, projects = Later("shardtune.service.access.manage_keys"), Later("shardtune.service.access.projects")
-    environment, stack = Later("shardtune.service.cli.environment"), Later("shardtune.service.cli.stack")
-    service_errors = Later("shardtune.service.http.errors")
-    contexts = Later("shardtune.service.process.context")
+    databases = LazyModule("shardtune.db.session")
+    rows = LazyModule("shardtune.db.queries.keys")
+    local_only = LazyModule("shardtune.service.access.local_only")
+    manage_keys, projects = (
+        LazyModule("shardtune.service.access.manage_keys"),
+        LazyModule("shardtune.service.access.projects"),
+    )
+    environment, stack = LazyModule("shardtune.service.cli.environment"), LazyModule("shardtune.service.cli.stack")
+    service_errors = LazyModule("shardtune.service.http.errors")
+    contexts = LazyModule("shardtune.service.process.context")
 
 app = typer.Typer(help="API keys, in the database of SHARDTUNE_DATABASE_URL or --state-dir.", no_args_is_help=True)
 projects_app = typer.Typer(help="Projects and their quotas, in the same database.", no_args_is_help=True)

@@ -9,7 +9,7 @@ import typer
 
 from shardtune.api_schemas.studies import MOST_PAIRS
 from shardtune.service.cli.errors import InputError
-from shardtune.service.cli.later import Later
+from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.options import (
     AllowModel,
     AllowScript,
@@ -24,7 +24,7 @@ from shardtune.service.cli.options import (
 if TYPE_CHECKING:
     from shardtune.service.cli.commands import tune as job
 else:
-    job = Later("shardtune.service.cli.commands.tune")
+    job = LazyModule("shardtune.service.cli.commands.tune")
 
 app = typer.Typer()
 

@@ -14,7 +14,7 @@ from shardtune.api_schemas.models import ModelSpec, preset_names
 from shardtune.api_schemas.predictions import PredictionRequest, PredictionTable
 from shardtune.service.cli import study_file
 from shardtune.service.cli.errors import InputError
-from shardtune.service.cli.later import Later
+from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.options import AsJson, StateDir
 from shardtune.service.cli.predicting import model_trace
 from shardtune.service.cli.predicting.lines import show
@@ -23,7 +23,7 @@ from shardtune.tuner.prediction.model_shape import NoClosedForm
 if TYPE_CHECKING:
     from shardtune.tuner.search import fastest
 else:
-    fastest = Later("shardtune.tuner.search.fastest")
+    fastest = LazyModule("shardtune.tuner.search.fastest")
 
 app = typer.Typer()
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardtune.service.cli.errors import InputError
-from shardtune.service.cli.later import Later
+from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.processes import listening_socket
 
 if TYPE_CHECKING:
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from shardtune.service.observability import logs
     from shardtune.service.process import context as contexts
 else:
-    application = Later("shardtune.service.app")
-    server = Later("shardtune.service.server")
-    environment, stack = Later("shardtune.service.cli.environment"), Later("shardtune.service.cli.stack")
-    keys = Later("shardtune.service.cli.commands.keys")
-    logs = Later("shardtune.service.observability.logs")
-    contexts = Later("shardtune.service.process.context")
+    application = LazyModule("shardtune.service.app")
+    server = LazyModule("shardtune.service.server")
+    environment, stack = LazyModule("shardtune.service.cli.environment"), LazyModule("shardtune.service.cli.stack")
+    keys = LazyModule("shardtune.service.cli.commands.keys")
+    logs = LazyModule("shardtune.service.observability.logs")
+    contexts = LazyModule("shardtune.service.process.context")
 
 app = typer.Typer()
 

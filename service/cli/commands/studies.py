@@ -18,7 +18,7 @@ from shardtune.api_schemas.trials import TrialState
 from shardtune.service.cli import study_file, summary
 from shardtune.service.cli.connection import running, study_named
 from shardtune.service.cli.errors import InputError, Interrupted, PlatformFailure
-from shardtune.service.cli.later import Later
+from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.lines import LineView
 from shardtune.service.cli.options import DEFAULT_SERVICE, AsJson, KeyFile, RunningService, StudyId
 from shardtune.service.cli.signals import signals_interrupt
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from shardtune.service.cli.commands import tune
     from shardtune.service.client import ServiceClient
 else:
-    tune = Later("shardtune.service.cli.commands.tune")
+    tune = LazyModule("shardtune.service.cli.commands.tune")
 
 app = typer.Typer(help="Studies of a running service: list, create, follow and change them.", no_args_is_help=True)
 

@@ -20,7 +20,7 @@ from shardtune.api_schemas.study_changes import Extension
 from shardtune.api_schemas.trials import Rejection, Trial
 from shardtune.service.cli import study_file
 from shardtune.service.cli.errors import InputError, Interrupted, NothingFeasible, PlatformFailure
-from shardtune.service.cli.later import Later
+from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.lines import LineView
 from shardtune.service.cli.processes import detect_inventory
 from shardtune.service.cli.signals import signals_interrupt
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from shardtune.service import client as api
     from shardtune.service.cli import early_checks, live, stack, tune_answer
 else:
-    api = Later("shardtune.service.client")
-    early_checks, live = Later("shardtune.service.cli.early_checks"), Later("shardtune.service.cli.live")
-    stack, tune_answer = Later("shardtune.service.cli.stack"), Later("shardtune.service.cli.tune_answer")
+    api = LazyModule("shardtune.service.client")
+    early_checks, live = LazyModule("shardtune.service.cli.early_checks"), LazyModule("shardtune.service.cli.live")
+    stack, tune_answer = LazyModule("shardtune.service.cli.stack"), LazyModule("shardtune.service.cli.tune_answer")
 
 _POLL_S = 0.5
 

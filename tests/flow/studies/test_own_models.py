@@ -55,7 +55,7 @@ def scripted_study(client: TestClient, taken: tuple[str, ...], **changes: Any) -
 
 def test_a_script_says_which_backends_it_takes_and_nothing_else_is_tried(quick_client: TestClient) -> None:
     study = scripted_study(quick_client, ("ddp",))
-    assert study["state"] == "finished" and study["result"]["best"] is not None, study["reason"]
+    assert study["state"] == "complete" and study["result"]["best"] is not None, study["reason"]
     assert {trial["config"]["strategy"]["kind"] for trial in study["trials"]} == {"ddp"}
     assert any("the script takes ddp only" in note for note in study["result"]["notes"])
 

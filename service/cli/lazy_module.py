@@ -6,14 +6,14 @@ waits for none of them. In the module of a command:
     if TYPE_CHECKING:
         from shardtune.service.cli import stack
     else:
-        stack = Later("shardtune.service.cli.stack")
+        stack = LazyModule("shardtune.service.cli.stack")
 """
 
 from importlib import import_module
 from typing import Any
 
 
-class Later:
+class LazyModule:
     """Stands for a module."""
 
     def __init__(self, module: str) -> None:

@@ -2,16 +2,21 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from shardtune.api_schemas.diagnosis import PART_NAMES, CollectiveFigures, Diagnosis, StepParts
+from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.options import AsJson
-from shardtune.service.cli.trace_files import diagnosis_of
 from shardtune.service.wording.diagnosis_words import bytes_in_words, sentences, share, use_in_words
+
+if TYPE_CHECKING:
+    from shardtune.service.cli import trace_files
+else:
+    trace_files = LazyModule("shardtune.service.cli.trace_files")
 
 app = typer.Typer()
 
@@ -28,7 +33,7 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Say where the steps of a training job went: computing, communication, waiting for other ranks, the host."""
-    found = diagnosis_of(trace)
+    found = trace_files.diagnosis_of(trace)
     if as_json:
         print(found.model_dump_json())
     else:

@@ -130,7 +130,7 @@ COMMON: dict[str, HostFault] = {
     "rank_killed": HostFault(_signalled(signal.SIGKILL, _rank)),
     "rank_stopped": HostFault(_signalled(signal.SIGSTOP, _rank), unseen_s=NO_PROGRESS_S),
     "warm_host_killed": HostFault(_signalled(signal.SIGKILL, _warm_host)),
-    "warm_host_stopped": HostFault(_signalled(signal.SIGSTOP, _warm_host), costs_nothing=True),
+    "warm_host_stopped": HostFault(_signalled(signal.SIGSTOP, _warm_host)),
     "node_process_killed": HostFault(_signalled(signal.SIGKILL, _node_process)),
     "node_process_stopped": HostFault(_signalled(signal.SIGSTOP, _node_process)),
     "agent_killed": HostFault(_signalled(signal.SIGKILL, _agent)),

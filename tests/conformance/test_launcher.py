@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -140,3 +142,19 @@ def test_closing_ends_ranks_and_helpers_and_may_be_repeated(make: Make, director
     for _ in range(2):
         launcher.close()
         assert marked(mark) == set()
+
+
+def test_a_helper_that_is_stopped_is_lost_and_replaced(tmp_path: Path, directory: Path, mark: str) -> None:
+    log, environment = tmp_path / "host.log", {**os.environ, "FAKE_ACTS": json.dumps(["hang"])}
+    with closing(WarmLauncher(environment, mark, log, ready_timeout_s=30, command=FAKE_HOST)) as launcher:
+        launcher.prepare(lambda: False)
+        helpers = marked(mark)
+        launcher.launch(directory, Launch.of(1))
+        for pid in helpers:
+            os.kill(pid, signal.SIGSTOP)
+        while launcher.lost is None:
+            launcher.wait(0.5)
+        assert launcher.lost.message == "the warm host was stopped"
+        launcher.kill()
+        assert not marked(mark)
+        launcher.prepare(lambda: False)

@@ -18,6 +18,7 @@ from typing import IO, Any
 from shardtune.workers.launch import ANY_PORT, Launch
 from shardtune.workers.launchers.base import LaunchFailed, Lost, Prepared, RankExit, RanksAlive, Unobserved
 from shardtune.workers.launchers.processes import DYING_S, MARK, PYTHON, kill_marked, marked, start_child
+from shardtune.workers.launchers.standstill import Standstill
 from shardtune.workers.trial_dir import tail
 
 HOST_COMMAND = (*PYTHON, "-m", "shardtune.workers.rank.warm.host")
@@ -54,6 +55,7 @@ class WarmLauncher(Unobserved):
         self._prepared: Prepared | None = None
         self._own: set[int] = set()
         """The host and its helpers, which outlive a trial."""
+        self._standstill = Standstill(())
         self._launched: str | None = None
         """The trial directory of the launch, or of the store before it."""
         self._ranks = 0
@@ -69,7 +71,7 @@ class WarmLauncher(Unobserved):
 
     @property
     def lost(self) -> Lost | None:
-        """The host, when it died during this launch."""
+        """The host, when it died during this launch, or was stopped."""
         return self._lost
 
     def prepare(self, give_up: Callable[[], bool]) -> Prepared:
@@ -151,6 +153,7 @@ class WarmLauncher(Unobserved):
         self._exits.clear()
         self._lost = None
         self._own = marked(self._mark)
+        self._standstill = Standstill(self._own)
         self._launched, self._ranks, self._port, self._has_store = str(directory), 0, None, False
 
     def _order(self, message: Mapping[str, Any]) -> None:
@@ -175,6 +178,8 @@ class WarmLauncher(Unobserved):
         try:
             event = self._events.get(timeout=timeout_s)
         except queue.Empty:
+            if self._standstill.has_lasted:
+                self._lost = Lost("the warm host was stopped")
             return
         if event is None:
             assert self._host is not None

@@ -86,13 +86,24 @@ def attempt(
         ended = run_to_end(place.launcher, task, directory, ranks, limits, interrupted, place.shared_dir)
     except (DiskFull, LaunchFailed, ValueError, OSError) as error:
         log.error("the run could not be started: %s", error)
-        return Attempted(Failure(kind=FailureKind.SETUP, message=str(error)[:4000]), 0.0, held, None)
+        # Whoever ends a worker ends its hosts too, also while ranks are being started.
+        if interrupted() is not None:
+            return None
+        return Attempted(
+            Failure(kind=_why_not_begun(error, place.launcher), message=str(error)[:4000]), 0.0, held, None
+        )
     if ended.cause == "interrupted":
         directory.write_outcome("interrupted")
         return None
     log.info("meanwhile: %s", ended.seen.model_dump_json(exclude_none=True, exclude_defaults=True))
     result = judged(task, outcome(task, directory, ended, place.peak_flops), ended.seen, place.peak_flops)
     return _finished(result, directory, ended, held)
+
+
+def _why_not_begun(error: Exception, launcher: Launcher) -> FailureKind:
+    """A host that was lost meanwhile is no fault of what was to run there."""
+    lost = launcher.lost if isinstance(error, LaunchFailed) else None
+    return FailureKind.NODE_LOST if lost is not None and lost.is_node else FailureKind.SETUP
 
 
 def _finished(

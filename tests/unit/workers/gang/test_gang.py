@@ -14,6 +14,7 @@ import pytest
 
 from shardtune.api_schemas.leases import TrialTask
 from shardtune.service.cli.parent_death import dies_with_parent
+from shardtune.workers.agent.attempt import Workplace, attempt
 from shardtune.workers.agent.supervise import RunLimits, supervise
 from shardtune.workers.gang.hosts import GangPlan
 from shardtune.workers.gang.launcher import GangLauncher
@@ -196,6 +197,17 @@ def test_who_is_interrupted_does_not_look_at_lost_hosts(make, directory, mark) -
 
     ended = supervise(launcher, directory, Launch.of(2), LONG, stopped)
     assert ended.cause == "interrupted"
+
+
+@pytest.mark.parametrize(("reason", "kind"), [(None, "node_lost"), ("the worker was stopped by SIGTERM", None)])
+def test_a_host_lost_before_ranks_start_is_no_fault_of_the_run(make, tmp_path, task, fingerprint, reason, kind) -> None:
+    launcher, engine = make("complete", "complete")
+    launcher.prepare(lambda: False)
+    psutil.Process(node_pids(engine)[1]).kill()
+    place = Workplace(tmp_path / "work", launcher, fingerprint, 2, None, 0, nodes=2)
+    create = lambda: TrialDir.create(place.work_dir, "run-1", task, fingerprint, 0)  # noqa: E731
+    done = attempt(place, task, create, LONG, lambda: reason)
+    assert (done and done.result.kind) == kind
 
 
 def test_a_spare_host_takes_the_place_of_a_lost_one(make, directory) -> None:

@@ -1,0 +1,128 @@
+"""The service's image, built by its Containerfile over Debian's packages, answers without root on a file system it cannot write to.
+
+Its commands are those of the Kubernetes manifests. Needs the network: Debian's mirror and the package index.
+"""
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support.needs import missing
+
+REPOSITORY = Path(__file__).parents[2]
+BASE = REPOSITORY / "deploy/kubernetes/base"
+DATABASE = {"SHARDTUNE_DATABASE_URL": "sqlite:////tmp/shardtune.sqlite3"}
+
+pytestmark = [
+    pytest.mark.timeout(1800),
+    pytest.mark.skipif(os.environ.get("SHARDTUNE_TEST_LONG") != "1", reason="minutes of building: make test-long"),
+]
+
+
+class Image:
+    """What `buildah` made, unpacked."""
+
+    def __init__(self, folder: Path) -> None:
+        self._buildah = ["buildah", "--storage-driver=vfs", f"--root={folder}/root", f"--runroot={folder}/run"]
+        base, source = folder / "base.tar", folder / "source"
+        subprocess.run(["mmdebstrap", "--quiet", "--variant=minbase", "bookworm", str(base)], check=True)
+        bare = self._say("from", "scratch")
+        self._say("add", bare, str(base), "/")
+        self._say("commit", bare, "debian")
+        source.mkdir()
+        packed = subprocess.run(["git", "-C", str(REPOSITORY), "archive", "HEAD"], check=True, capture_output=True)
+        subprocess.run(["tar", "--extract", f"--directory={source}"], input=packed.stdout, check=True)
+        # This machine's certificates count: it may reach the package index by a proxy of its own.
+        self._say(
+            *("build", "--isolation=chroot", "--build-arg=BASE=localhost/debian", "--tag=service"),
+            *(
+                "--volume=/etc/ssl/certs:/etc/ssl/certs:ro",
+                "--file=deploy/containers/service.Containerfile",
+                str(source),
+            ),
+        )
+        held = self._say("from", "localhost/service")
+        self.root = Path(self._say("mount", held))
+        self.config = json.loads(self._say("inspect", held))["OCIv1"]["config"]
+
+    def _say(self, *words: str) -> str:
+        done = subprocess.run([*self._buildah, *words], check=False, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-4000:]
+        return done.stdout.split()[-1] if words[0] != "inspect" else done.stdout
+
+    @contextmanager
+    def running(self, args: list[str], given: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+        """The image's program as its user, in a network of its own; /tmp alone can be written to."""
+        variables = [*self.config["Env"], *(f"{name}={value}" for name, value in given.items())]
+        program = ["env", "-i", f"--chdir={self.config['WorkingDir']}", *variables, *self.config["Entrypoint"], *args]
+        root = shlex.quote(str(self.root))
+        script = f"""
+            set -e
+            ip link set lo up
+            mount --bind {root} {root}
+            mount -o remount,bind,ro {root}
+            mount -t proc proc {root}/proc
+            mount --bind /dev {root}/dev
+            mountpoint -q {root}/tmp || mount -t tmpfs -o mode=1777 tmpfs {root}/tmp
+            ! touch {root}/written 2>/dev/null
+            exec chroot --userspec={self.config["User"]} {root} {shlex.join(program)}
+        """
+        spaces = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child"]
+        process = subprocess.Popen([*spaces, "sh", "-c", script], start_new_session=True)
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
+    for program in ("buildah", "mmdebstrap"):
+        if os.getuid() or shutil.which(program) is None:
+            missing(f"{program}, with root's rights")
+    folder = tmp_path_factory.mktemp("image")
+    yield Image(folder)
+    shutil.rmtree(folder)
+
+
+def container(name: str) -> dict[str, Any]:
+    documents = yaml.safe_load_all((BASE / name).read_text())
+    found: dict[str, Any] = next(one for one in documents if one["kind"] in ("Deployment", "Job"))
+    (only,) = found["spec"]["template"]["spec"]["containers"]
+    return dict(only)
+
+
+def test_the_service_answers_without_root_on_a_file_system_that_cannot_be_written_to(image: Image) -> None:
+    assert image.config["User"] == "10001:10001"
+    service, migrate = container("service.yaml"), container("migrate.yaml")
+    with image.running(migrate["args"], DATABASE) as migrating:
+        assert migrating.wait(120) == 0
+    given = DATABASE | {one["name"]: one["value"] for one in service["env"]}
+    with image.running(service["args"], given) as serving:
+        answer = await_answer(serving, service["readinessProbe"]["httpGet"]["path"])
+    assert answer.startswith("200"), answer
+
+
+def await_answer(serving: subprocess.Popen[bytes], path: str) -> str:
+    """Of the service, asked within its network: the status, and what it says."""
+    ends_s = time.monotonic() + 120
+    asked = "import urllib.request as r, sys; a = r.urlopen(sys.argv[1], timeout=5); print(a.status, a.read().decode())"
+    while time.monotonic() < ends_s and serving.poll() is None:
+        within = ["nsenter", "--net", f"--target={serving.pid}", "/usr/bin/env", "python3", "-c", asked]
+        done = subprocess.run([*within, f"http://127.0.0.1:8470{path}"], check=False, capture_output=True, text=True)
+        if done.returncode == 0:
+            return done.stdout
+        time.sleep(0.5)
+    raise AssertionError(f"no answer; the service's exit code is {serving.poll()}")

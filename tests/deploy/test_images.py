@@ -11,7 +11,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,9 @@ class Image:
         try:
             yield process
         finally:
-            process.send_signal(signal.SIGKILL)
+            # All of it: who changes its user loses the death signal that `unshare` gave it.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 

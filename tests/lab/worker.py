@@ -1,5 +1,6 @@
 """A worker over a laboratory's hosts as an operator starts it: an `sbatch` of deploy/slurm/worker.sbatch, or a process beside Ray's head."""
 
+import signal
 import subprocess
 import sys
 import time
@@ -83,8 +84,11 @@ class LabWorker:
         for host in self._laboratory.hosts:
             if host.is_up:
                 self._daemons(host)
-        if self._process is not None and self._process.poll() is not None and self._is_ray_up():
-            self.start()
+        if self._process is not None:
+            # `nsenter` stops with what it waits for, and does not see its end then.
+            self._process.send_signal(signal.SIGCONT)
+            if self._process.poll() is not None and self._is_ray_up():
+                self.start()
 
     def _daemons(self, host: Host) -> None:
         engine = self._laboratory.engine

@@ -73,7 +73,7 @@ def create_by_mouse(page: Page) -> None:
 @pytest.fixture
 def running(site) -> str:
     """A study that has just been created, and is cancelled in the end."""
-    study_id = site.stack.create(study(budget={"max_trials": 40}, seed=1))
+    study_id = site.stack.create(study(budget=BUDGET | {"max_trials": 40}, seed=1))
     yield f"/studies/{study_id}"
     site.stack.http.post(f"/v1/studies/{study_id}:cancel")
 

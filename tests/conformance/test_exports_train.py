@@ -131,6 +131,7 @@ def test_scripts_train_in_mixed_precision(tmp_path: Path, model: str, config: Tr
 
 
 def test_accelerate_trains_ddp_with_the_exported_file(tmp_path: Path) -> None:
+    """bf16-mixed, because the file must name it; a layer of four by four."""
     export(tmp_path, TrialConfig(strategy=DdpConfig(), micro_batch=2), recipe="bf16-mixed")
     (tmp_path / "train.py").write_text(ACCELERATE_SCRIPT)
     done = launch(tmp_path, "accelerate", str(tmp_path / "train.py"))

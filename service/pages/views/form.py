@@ -131,7 +131,7 @@ def prediction_request(form: StudyForm, live: Sequence[WorkerRow]) -> Prediction
     cluster = cluster_of(form, live)
     micro = _whole("micro_batch", form.micro_batch)
     step = micro * cluster.world_size
-    batch = _whole("global_batch", form.global_batch)
+    accumulation = max(1, _whole("global_batch", form.global_batch) // step)
     made = [
         c.model_copy(update={"activation_checkpointing": form.checkpointing})
         for c in neighbours.one_of_each(cluster, micro)
@@ -141,8 +141,9 @@ def prediction_request(form: StudyForm, live: Sequence[WorkerRow]) -> Prediction
         "cluster": cluster,
         "sequence_length": _whole("sequence_length", form.sequence_length),
         "micro_batch": micro,
-        "gradient_accumulation": max(1, batch // step),
-        "global_batch": batch,
+        "gradient_accumulation": accumulation,
+        # The nearest that the ranks divide: who moves the slider asks what so many GPUs do, not what divides.
+        "global_batch": step * accumulation,
         "top": _FASTEST,
         "recipe": form.recipe,
         "configs": [TrialConfig.model_validate(c.model_dump()) for c in made],

@@ -80,12 +80,12 @@ def case_like(session, known, index):
     return key
 
 
-def fifty_cases(context, key):
-    """What is served and 49 cases like it, each used less than the one before; their keys in that order."""
+def cases(context, key, count):
+    """What is served and others like it, each used less than the one before; their keys in that order."""
     with context.db.write() as session:
         known = session.get(ServedCaseRow, ("default", key))
-        made = [key, *(case_like(session, known, index) for index in range(1, 50))]
-        uses = {name: (7 * index) % 50 for index, name in enumerate(made)}
+        made = [key, *(case_like(session, known, index) for index in range(1, count))]
+        uses = {name: (7 * index) % count for index, name in enumerate(made)}
         retunes.add_uses(session, {("default", name): count for name, count in uses.items()})
     return sorted(made, key=lambda name: -uses[name])
 
@@ -115,7 +115,7 @@ def test_one_project_s_retunes_do_not_hold_up_another_s(service):
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_a_change_of_fifty_recommendations_keeps_to_the_budget_of_each_day_most_used_first(service, clock):
     client, context, _ = service
-    by_use = fifty_cases(context, best(client)["case_key"])
+    by_use = cases(context, best(client)["case_key"], 50)
     worker = SimulatedWorker(client, fingerprint=CHANGED).register()
     watch_staleness.watch(context)
     clock.turn(context.settings.fingerprint_debounce_s)
@@ -143,7 +143,7 @@ def test_a_change_of_fifty_recommendations_keeps_to_the_budget_of_each_day_most_
 def test_two_replicas_do_not_both_spend_what_is_left(service, database_url, clock):
     client, context, _ = service
     workers = [SimulatedWorker(client, name=f"second-{n}").register() for n in range(2)]
-    for key in fifty_cases(context, best(client)["case_key"])[:2]:
+    for key in cases(context, best(client)["case_key"], 2):
         ask(context, key)
     queue.start_due(context, challenge_steps.start)
     with context.db.read() as session:

@@ -20,12 +20,14 @@ __all__ = [
     "Fsdp1Config",
     "Fsdp2Config",
     "GradSync",
+    "NumaBinding",
     "Offload",
     "Strategy",
     "TrialConfig",
     "ZeroConfig",
 ]
 
+NumaBinding = Literal["none", "node", "exclusive"]
 Strategy = Annotated[DdpConfig | ZeroConfig | Fsdp1Config | Fsdp2Config, Field(discriminator="kind")]
 
 
@@ -49,6 +51,9 @@ class TrialConfig(Schema):
     """The CUDA allocator grows its segments instead of adding others: less fragmentation, slower first steps."""
     max_connections: int = Field(default=0, ge=0, le=32)
     """Hardware queues of a GPU (CUDA_DEVICE_MAX_CONNECTIONS), which order kernels and collectives; 0: the driver's 8."""
+    numa_binding: NumaBinding = "none"
+    """Cores that a GPU's rank stays on: any of the worker's; those of its GPU's NUMA node; or a share of these that no
+    other rank has (torchrun's `--numa-binding`). Host memory is then near, and a rank that needs more cores waits."""
 
     @model_validator(mode="after")
     def _legal(self) -> "TrialConfig":
@@ -59,6 +64,11 @@ class TrialConfig(Schema):
     def checkpoints_whole_blocks(self) -> bool:
         """What libraries mean by a plain yes: each block keeps its input only."""
         return self.activation_checkpointing == "full" and self.checkpoint_every == 1
+
+    @property
+    def compiles(self) -> bool:
+        """Whether first steps compile, which takes long."""
+        return self.compile or self.strategy.compiles
 
     @property
     def backend(self) -> str:
@@ -81,5 +91,7 @@ class TrialConfig(Schema):
             f"{self.threads} thread{'s' if self.threads > 1 else ''} a rank": self.threads,
             "expandable segments": self.expandable_segments,
             f"device connections {self.max_connections}": self.max_connections,
+            "kept to its GPU's NUMA node": self.numa_binding == "node",
+            "kept to cores of its own": self.numa_binding == "exclusive",
         }
         return [word for word, is_said in words.items() if is_said]

@@ -55,6 +55,11 @@ class TrainerStep:
 class StrategySchema(Schema):
     """What a configuration, a baseline, the predictor and the exports ask of every strategy."""
 
+    @property
+    def compiles(self) -> bool:
+        """Whether the backend compiles the model by itself."""
+        return False
+
     def check_blocks(self, checkpointing: Checkpointing, compiled: bool) -> None:
         """Refuse what the backend cannot do with the model's blocks.
 

@@ -8,8 +8,9 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.strategies.base import Checkpointing, GradSync, StrategySchema, TrainerStep
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.workload import Recipe, Workload
 
 _DTYPE = {"float32": "fp32", "bfloat16": "bf16"}
 
@@ -55,6 +56,9 @@ class ZeroConfig(StrategySchema):
     offload_optimizer: Offload | None = None
     offload_param: Offload | None = None
     """Stage 3 only."""
+    deepcompile: bool = False
+    """DeepSpeed compiles the whole model with its gathers and reductions in the graph (DeepCompile). On GPUs; its operator
+    is built there at the first use."""
 
     @model_validator(mode="after")
     def _legal(self) -> "ZeroConfig":
@@ -71,8 +75,17 @@ class ZeroConfig(StrategySchema):
         """Stage 1 reduces at the accumulation boundary; stages 2 and 3 every micro batch (they forbid `no_sync`)."""
         return "last" if self.stage == 1 else "every"
 
+    @property
+    def compiles(self) -> bool:
+        """See `StrategySchema`."""
+        return self.deepcompile
+
     def check_blocks(self, checkpointing: Checkpointing, compiled: bool) -> None:
         """See `StrategySchema`."""
+        if self.deepcompile and compiled:
+            raise ValueError(
+                "compile (true) and deepcompile (true) compile the same blocks twice; set one of them to false"
+            )
         if checkpointing == "selective" and self.stage == 3:
             # deepspeed 0.19.8 issues other gathers in recomputation than in forward, by prefetch and persistence, and
             # torch matches operators by their count: "aten.cat.default invocation index 2 … not found in storage".
@@ -90,10 +103,18 @@ class ZeroConfig(StrategySchema):
                 "use 1 or a divisor"
             )
 
+    def check_cluster(self, cluster: Cluster, recipe: Recipe, accumulation: int) -> None:
+        """See `StrategySchema`."""
+        super().check_cluster(cluster, recipe, accumulation)
+        if self.deepcompile and cluster.device == "cpu":
+            # deepspeed 0.19.8 would go on without it and without a word (`is_deepcompile_supported`).
+            raise ValueError("deepcompile (true) needs GPUs, and this cluster has CPU ranks; set it to false")
+
     def to_training_arguments(self, step: TrainerStep) -> dict[str, Any]:
         """See `StrategySchema`."""
         document = self.to_deepspeed(step.workload, step.micro_batch, step.accumulation)
-        return {"deepspeed": document, **step.checkpointing()}
+        # Accelerate calls the engine's `compile`, without which nothing is compiled, where Trainer is told to compile.
+        return {"deepspeed": document, **({"torch_compile": True} if self.deepcompile else {}), **step.checkpointing()}
 
     def to_deepspeed(self, workload: Workload, micro_batch: int, accumulation: int) -> dict[str, Any]:
         """The whole DeepSpeed JSON: what the trial passes to `deepspeed.initialize` and what is exported.
@@ -114,6 +135,7 @@ class ZeroConfig(StrategySchema):
             # DeepSpeed's own timer waits for the device twice in each micro batch (0.19.8, ThroughputTimer).
             "timers": {"throughput": {"enabled": False}},
             "zero_optimization": self._zero_section(),
+            **({"compile": {"deepcompile": True}} if self.deepcompile else {}),
         }
 
     def _zero_section(self) -> dict[str, Any]:
@@ -152,4 +174,6 @@ class ZeroConfig(StrategySchema):
             parts.append(f"optimizer on {self.offload_optimizer.device}")
         if self.offload_param is not None:
             parts.append(f"parameters on {self.offload_param.device}")
+        if self.deepcompile:
+            parts.append("DeepCompile")
         return ", ".join(parts)

@@ -32,6 +32,14 @@ KNOBS: dict[str, KnobWords] = {
     "max_connections": KnobWords(
         "Hardware queues of a GPU (`CUDA_DEVICE_MAX_CONNECTIONS`); 0: the driver's own number.", "device connections"
     ),
+    "numa_binding": KnobWords(
+        "Cores of a rank: any, those near its GPU (node), or a share of these of its own (`torchrun --numa-binding`).",
+        "NUMA binding",
+    ),
+    "deepcompile": KnobWords(
+        "DeepSpeed: the whole model is compiled with its gathers and reductions in the graph (`compile.deepcompile`).",
+        "DeepCompile",
+    ),
     "grad_sync": KnobWords(
         "When gradients are reduced while accumulating: after every micro batch, or after the last (`no_sync`).",
         "gradient sync",

@@ -7,8 +7,8 @@ import pytest
 
 from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.measurements import Progress
-from shardtune.workers.rank import trial_dir
-from shardtune.workers.rank.measure import memory, speed_check
+from shardtune.workers.rank import device, trial_dir
+from shardtune.workers.rank.measure import speed_check
 
 
 def test_a_long_build_or_compilation_is_no_standstill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,8 +23,8 @@ def test_a_long_build_or_compilation_is_no_standstill(tmp_path: Path, monkeypatc
 
 
 def test_the_device_s_peak_is_what_it_was_before_the_allocator_gave_memory_back() -> None:
-    assert memory.device_peak_gib(used=7 * GIB, reserved=4 * GIB, most_reserved=9 * GIB) == 12
-    assert memory.device_peak_gib(used=7 * GIB, reserved=4 * GIB, most_reserved=4 * GIB) == 7
+    assert device.device_peak_gib(used=7 * GIB, reserved=4 * GIB, most_reserved=9 * GIB) == 12
+    assert device.device_peak_gib(used=7 * GIB, reserved=4 * GIB, most_reserved=4 * GIB) == 7
 
 
 def test_the_pace_of_a_device_is_that_of_clocks_that_are_up() -> None:

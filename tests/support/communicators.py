@@ -15,6 +15,7 @@ from deepspeed.utils import groups
 from torch.distributed import distributed_c10d
 
 from shardtune.workers.rank import mesh
+from shardtune.workers.rank.device import CpuDevice
 from shardtune.workers.rank.model import data
 from shardtune.workers.rank.place import Place
 from shardtune.workers.rank.strategies.base import Setting
@@ -60,7 +61,7 @@ def groups_made(strategy: dict[str, Any], blocks: int, place: Place) -> int:
 
 def run_rank(rank: int, folder: Path) -> None:
     torch.set_num_threads(1)
-    place = Place(rank, rank, RANKS, RANKS, torch.device("cpu"))
+    place = Place(rank, rank, RANKS, RANKS, CpuDevice())
     os.environ.update(
         {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS), "LOCAL_WORLD_SIZE": str(RANKS)}
     )

@@ -1,5 +1,6 @@
 """Ranks whose strategy has a planted fault, to show that parity notices."""
 
+import inspect
 import os
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._inductor.exc import InductorError
 
 from shardtune.api_schemas.strategies import DdpConfig
 from shardtune.workers.launch import RESUMES
@@ -51,7 +53,58 @@ class ForgetsWeights(DdpTrainer):
                 parameter.copy_(value)
 
 
-FAULTS = {
+_CUBLAS = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
+
+
+class RunsOut(DdpTrainer):
+    """Rank 1 has no memory for its second step, and says so as torch's allocator does."""
+
+    def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
+        if self._rank == 1 and self._steps == 1:
+            self._run_out()
+        self._steps += last
+        return super().micro_step(batch, last)
+
+    def __init__(self, model: nn.Module, setting: Setting, config: DdpConfig) -> None:
+        super().__init__(model, setting, config)
+        self._rank, self._steps = setting.place.rank, 0
+
+    def _run_out(self) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+
+class RunsOutInCublas(RunsOut):
+    def _run_out(self) -> None:
+        raise RuntimeError(_CUBLAS)
+
+
+class RunsOutWhileCompiling(RunsOut):
+    """As torch's compiler wraps what a lowering raises: its own error, `from None`."""
+
+    def _run_out(self) -> None:
+        try:
+            super()._run_out()
+        except torch.OutOfMemoryError as error:
+            raise InductorError(error, inspect.currentframe()) from None
+
+
+class RunsOutInALibrary(RunsOut):
+    """As a library wraps an error that it explains in its own words."""
+
+    def _run_out(self) -> None:
+        try:
+            super()._run_out()
+        except torch.OutOfMemoryError as error:
+            raise ValueError("the fused optimizer could not be set up") from error
+
+
+OUT_OF_MEMORY = {
+    "torch's own": RunsOut,
+    "of cuBLAS": RunsOutInCublas,
+    "wrapped by inductor": RunsOutWhileCompiling,
+    "the cause of another": RunsOutInALibrary,
+}
+FAULTS = OUT_OF_MEMORY | {
     "missing_all_reduce": WithoutAllReduce,
     "wrong_gradient_scale": ScaledTwice,
     "forgotten_optimizer": ForgetsOptimizer,

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from shardtune.workers.rank import mesh
+from shardtune.workers.rank.device import CpuDevice
 from shardtune.workers.rank.model import data
 from shardtune.workers.rank.place import Place
 from shardtune.workers.rank.strategies.base import Setting, causal_loss
@@ -29,7 +30,7 @@ def print_losses(strategies: dict[str, dict[str, Any]], folder: Path) -> None:
     """Of each strategy by name, with the loss of the step and with the own one, as JSON."""
     torch.set_num_threads(1)
     rank = int(os.environ["RANK"])
-    place = Place(rank, rank, 2, 2, torch.device("cpu"))
+    place = Place(rank, rank, 2, 2, CpuDevice())
     mesh.join(place, folder)
     found = {}
     for name, strategy in strategies.items():

@@ -49,7 +49,12 @@ _COMMON_PLACES = {
 """Where the rows are of knobs that every backend has."""
 _RANK = "".join(
     (ROOT / name).read_text()
-    for name in ("workers/rank/training/wrap.py", "workers/rank/strategies/base.py", "api_schemas/rank_environment.py")
+    for name in (
+        "workers/rank/training/wrap.py",
+        "workers/rank/strategies/base.py",
+        "workers/rank/process/environment.py",
+        "api_schemas/rank_environment.py",
+    )
 )
 
 

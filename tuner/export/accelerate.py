@@ -28,6 +28,8 @@ def document(source: ExportSource, backends: Backends = BACKENDS) -> str:
         "rdzv_backend": "static",
         "same_network": True,
     }
+    if source.config.numa_binding == "node" and not source.on_cpu:
+        values["enable_cpu_affinity"] = True
     values |= parts.values
     said = {name: value for name, value in values.items() if value is not None}
     comments = "\n".join(

@@ -41,9 +41,17 @@ def command_prefix(source: ExportSource) -> str:
     return "".join(f"{name}={shlex.quote(value)} " for name, value in settings(source).items())
 
 
+def torchrun_binding(source: ExportSource) -> str:
+    """Its option for the cores of the ranks; empty where they are any, and on CPU ranks, for which torchrun has none."""
+    mode = source.config.numa_binding
+    return "" if mode == "none" or source.on_cpu else f"--numa-binding={mode}"
+
+
 def beside(source: ExportSource) -> tuple[str, ...]:
     """For files that set no variables."""
-    return (f"environment: start the ranks with {command_prefix(source).strip()}", *untold(source))
+    binding = torchrun_binding(source)
+    bound = (f"environment: ranks were bound to cores as by torchrun {binding} (needs numactl)",) if binding else ()
+    return (f"environment: start the ranks with {command_prefix(source).strip()}", *bound, *untold(source))
 
 
 def untold(source: ExportSource) -> tuple[str, ...]:

@@ -37,11 +37,12 @@ def batch_script(source: ExportSource) -> str:
 
 def torchrun_options(source: ExportSource) -> str:
     """Options of `torchrun` for the cluster."""
-    cluster = source.cluster
+    cluster, binding = source.cluster, environment.torchrun_binding(source)
+    ranks = f"--nproc-per-node {cluster.gpus_per_node}{binding and ' '}{binding}"
     if cluster.nodes == 1:
-        return f"--standalone --nproc-per-node {cluster.gpus_per_node}"
+        return f"--standalone {ranks}"
     rendezvous = '--rdzv-id shardtune --rdzv-backend c10d --rdzv-endpoint "$MASTER_ADDR:29500"'
-    return f"--nnodes {cluster.nodes} --nproc-per-node {cluster.gpus_per_node} {rendezvous}"
+    return f"--nnodes {cluster.nodes} {ranks} {rendezvous}"
 
 
 def _environment(source: ExportSource) -> list[str]:

@@ -13,6 +13,7 @@ WITHOUT_TERM = {
     "threads": "rates are measured with a rank's share of the cores",
     "expandable_segments": "what the allocator reserves beyond what is allocated is learned from measurements of either kind",
     "max_connections": "the order of kernels and collectives in the device's queues is not modelled",
+    "numa_binding": "how far a rank's cores are from its memory and its GPU is not modelled",
 }
 """Knobs of every backend that change no prediction, and why."""
 _CHECKPOINTING = {"none": NONE, "selective": SELECTIVE, "full": FULL}

@@ -16,6 +16,7 @@ from deepspeed.runtime.zero.utils import ZeRORuntimeException
 from shardtune.api_schemas.failures import Failure, FailureKind
 from shardtune.api_schemas.formatting import memory
 from shardtune.workers import adapter
+from shardtune.workers.rank.device import Device
 
 Phase = Literal["starting", "building", "training"]
 
@@ -47,9 +48,9 @@ _REFUSALS = (ValueError, NotImplementedError, DeepSpeedConfigError, ZeRORuntimeE
 _BACKENDS = ("deepspeed", "torch.distributed", "torch.nn.parallel")
 
 
-def failure_of(error: BaseException, phase: Phase, rank: int) -> Failure:
-    """The failure to report for an exception of that phase."""
-    kind = _kind(error, phase)
+def failure_of(error: BaseException, phase: Phase, rank: int, device: Device | None = None) -> Failure:
+    """The failure to report for an exception of that phase, of a rank on this device once it has one."""
+    kind = _kind(error, phase, device)
     text = f"{type(error).__name__}: {error}" if kind is FailureKind.CRASH else str(error) or type(error).__name__
     return Failure(
         kind=kind,
@@ -60,14 +61,14 @@ def failure_of(error: BaseException, phase: Phase, rank: int) -> Failure:
     )
 
 
-def _kind(error: BaseException, phase: Phase) -> FailureKind:
+def _kind(error: BaseException, phase: Phase, device: Device | None) -> FailureKind:
     if isinstance(error, OverLimitError):
         return FailureKind.OVER_LIMIT
     if isinstance(error, NumericsError):
         return FailureKind.NUMERICS
     if isinstance(error, SetupError):
         return FailureKind.SETUP
-    if any(_is_out_of_memory(one) for one in _chain(error)):
+    if any(_is_out_of_memory(one, device) for one in _chain(error)):
         return FailureKind.OOM
     if phase == "building" and isinstance(error, ImportError):
         # Such as attention ("flash_attention_2") whose package is not installed on this worker.
@@ -104,12 +105,13 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _is_out_of_memory(error: BaseException) -> bool:
+def _is_out_of_memory(error: BaseException, device: Device | None) -> bool:
     """Of the host, or of the device as told by torch, the CUDA runtime, its libraries, or NCCL on a device that is full."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     if isinstance(error, torch.AcceleratorError):
         return getattr(error, "error_code", None) == _CUDA_ERROR_MEMORY_ALLOCATION
-    if isinstance(error, dist.DistBackendError) and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return torch.cuda.mem_get_info()[0] < _EXHAUSTED_BYTES
+    if isinstance(error, dist.DistBackendError) and device is not None:
+        free = device.free_bytes()
+        return free is not None and free < _EXHAUSTED_BYTES
     return type(error) is RuntimeError and any(status in str(error) for status in _LIBRARY_EXHAUSTED)

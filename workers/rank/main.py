@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
 import torch.distributed as dist
 from torch import nn
 
@@ -16,8 +15,9 @@ from shardtune.api_schemas.measurements import Progress, RankReport
 from shardtune.workers.clock import now_s
 from shardtune.workers.launch import LAUNCHED
 from shardtune.workers.rank import classify, mesh, trial_dir
+from shardtune.workers.rank.device import CudaDevice, Device, of_kind
 from shardtune.workers.rank.measure import memory, speed_check
-from shardtune.workers.rank.place import Place
+from shardtune.workers.rank.place import MakeDevice, Place
 from shardtune.workers.rank.process import cpu_adam, deadline, environment
 from shardtune.workers.rank.strategies.base import Setting, Trainer
 from shardtune.workers.rank.training import profile, restart, scripted, wrap
@@ -31,14 +31,14 @@ _LEAVE_S = 10
 MakeTrainer = Callable[[nn.Module, Setting], Trainer]
 
 
-def run(folder: Path, make_trainer: MakeTrainer = wrap.trainer) -> int:
+def run(folder: Path, make_trainer: MakeTrainer = wrap.trainer, make_device: MakeDevice = of_kind) -> int:
     """Run the task of a trial directory as the rank that the environment names; returns the exit code.
 
     Always leaves a report, unless the process is killed.
     """
     deadline.hold(folder)
     rank = int(os.environ.get("RANK", "0"))
-    attempt = RankAttempt(folder, rank, make_trainer)
+    attempt = RankAttempt(folder, rank, make_trainer, make_device)
     try:
         task = trial_dir.read_task(folder)
         if isinstance(task, ProfileTask):
@@ -47,7 +47,7 @@ def run(folder: Path, make_trainer: MakeTrainer = wrap.trainer) -> int:
             return 0
         report = attempt.run(task)
     except Exception as error:  # noqa: BLE001 -- the border: whatever ends a rank becomes its report
-        failure = classify.failure_of(error, attempt.phase, rank)
+        failure = classify.failure_of(error, attempt.phase, rank, attempt.device)
         report = RankReport(rank=rank, status="failed", failure=failure, versions=library_versions())
         sys.stderr.write(failure.traceback or failure.message)
     trial_dir.write_report(folder, report)
@@ -66,23 +66,24 @@ def write_profile(task: ProfileTask, folder: Path) -> None:
 
 
 class RankAttempt:
-    """The stages of a trial; `phase` tells how an exception is to be understood."""
+    """The stages of a trial; `phase` and `device` tell how an exception is to be understood."""
 
-    def __init__(self, folder: Path, rank: int, make_trainer: MakeTrainer) -> None:
+    def __init__(self, folder: Path, rank: int, make_trainer: MakeTrainer, make_device: MakeDevice) -> None:
         self.phase: classify.Phase = "starting"
+        self.device: Device | None = None
         self._folder = folder
-        self._make_trainer = make_trainer
+        self._make_trainer, self._make_device = make_trainer, make_device
         self._progress = trial_dir.ProgressFile(folder, rank)
         self._trainer: Trainer | None = None
 
     def run(self, task: TrialTask | RestartTask) -> RankReport:
         """Train, and measure or restart; raises whatever goes wrong."""
         self._progress.write(Progress(phase="starting"))
-        place = Place.from_environment(task.cluster.device)
+        place = Place.from_environment(task.cluster.device, self._make_device)
+        self.device = place.accelerator
         environment.apply(task.config, place)
         cpu_adam.ensure(task, lambda: self._progress.write(Progress(phase="starting")))
-        if place.is_cuda:
-            torch.cuda.set_device(place.device)
+        place.accelerator.use()
         if isinstance(task, TrialTask) and task.model.script is not None:
             return self._run_script(task, place)
         mesh.join(place, self._folder)
@@ -93,7 +94,7 @@ class RankAttempt:
         if isinstance(task, RestartTask):
             return self._restart(task, place)
         pace_s = speed_check.seconds(place)
-        meter = memory.meter(place)
+        meter = memory.meter(place.accelerator)
         begin = time.perf_counter()
         with self._progress.ticking(Progress(phase="building")):
             built = self._build(task, place)
@@ -132,7 +133,7 @@ class RankAttempt:
         """
         signal.alarm(_LEAVE_S)
         dist.barrier()
-        if torch.cuda.is_initialized() and self._trainer is not None:  # type: ignore[no-untyped-call]
+        if isinstance(self.device, CudaDevice) and self._trainer is not None:
             self._trainer.close()
             dist.destroy_process_group()
 

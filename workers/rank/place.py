@@ -1,13 +1,17 @@
 """Where a rank stands among its peers, as its launcher put it into the environment."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
+from shardtune.workers.rank.device import Device, DeviceKind, of_kind
 
-def device_kind() -> Literal["cuda", "cpu"]:
+MakeDevice = Callable[[DeviceKind, int], Device]
+
+
+def device_kind() -> DeviceKind:
     """What this process works on, as its launcher said; one started by hand takes a GPU where torch finds one."""
     said = os.environ.get("DS_ACCELERATOR")
     if said is None:
@@ -23,10 +27,10 @@ class Place:
     local_rank: int
     world_size: int
     local_world_size: int
-    device: torch.device
+    accelerator: Device
 
     @classmethod
-    def from_environment(cls, device: Literal["cuda", "cpu"]) -> "Place":
+    def from_environment(cls, kind: DeviceKind, make_device: MakeDevice = of_kind) -> "Place":
         """Read what torchrun and the warm host both set."""
         local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         world_size = int(os.environ.get("WORLD_SIZE", "1"))
@@ -35,10 +39,15 @@ class Place:
             local_rank=local_rank,
             world_size=world_size,
             local_world_size=int(os.environ.get("LOCAL_WORLD_SIZE", str(world_size))),
-            device=torch.device("cuda", local_rank) if device == "cuda" else torch.device("cpu"),
+            accelerator=make_device(kind, local_rank),
         )
 
     @property
+    def device(self) -> torch.device:
+        """Where this rank's tensors live."""
+        return self.accelerator.tensors
+
+    @property
     def is_cuda(self) -> bool:
-        """Whether this rank has a GPU."""
+        """Whether that is a GPU: libraries take other arguments there."""
         return self.device.type == "cuda"

@@ -22,6 +22,7 @@ def test_everything_that_can_be_said() -> None:
         "PYTORCH_ALLOC_CONF": "backend:native,expandable_segments:True",
         "CUDA_DEVICE_MAX_CONNECTIONS": "1",
     }
+    assert "kept to cores of its own" in config(numa_binding="exclusive").describe()
     words = "freed memory kept, 3 threads a rank, expandable segments, device connections 1"
     assert words in said.describe()
 

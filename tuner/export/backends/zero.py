@@ -57,6 +57,7 @@ def _trainer(source: ExportSource, strategy: ZeroConfig) -> str:
         "trainer_zero",
         prepare=indent(prepare, 8),
         optimizer=on_host if strategy.offload_optimizer is not None else on_device,
+        compile="\n        self.engine.compile()" if strategy.deepcompile else "",
     )
 
 
@@ -73,6 +74,7 @@ def _accelerate(_subject: ExportSource, strategy: ZeroConfig) -> AccelerateParts
         },
         accumulates=False,
         ignored_on_cpu="DeepSpeed",
+        in_code=("engine.compile() on what accelerator.prepare returned",) if strategy.deepcompile else (),
         launch=('cd "$here" # ds_config.json is named relative to it',),
     )
 
@@ -87,7 +89,8 @@ def _lightning(source: ExportSource, strategy: ZeroConfig) -> ConsumerParts:
     for key in ("gradient_accumulation_steps", "train_batch_size", "gradient_clipping"):
         document.pop(key)
     return ConsumerParts(
-        done=strategy,
+        # DeepCompile begins with a call of the engine's `compile`, which Lightning does not make.
+        done=strategy.model_copy(update={"deepcompile": False}),
         besides=shared.not_on_cpu(source, "Lightning"),
         values={
             "class": "DeepSpeedStrategy",

@@ -158,6 +158,7 @@ BACKEND = PredictedBackend[ZeroConfig](
         "sub_group_size": "how the optimizer's work is cut: its temporaries are those of one fused step",
         "offload_optimizer_pin_memory": "transfers are counted at the rate of page-locked memory",
         "offload_param_pin_memory": "transfers are counted at the rate of page-locked memory",
+        "deepcompile": "what its passes move and free is decided by profiles of the graph on the machine",
     },
     overlaps=_overlaps,
     adds_up=_adds_up,

@@ -66,6 +66,8 @@ class DefineByRun:
         self.pick("threads", self.domains.threads)
         self.pick_if("expandable_segments", on_gpu, (False, True), False)
         self.pick_if("max_connections", on_gpu, (0,), 0)
+        binds = on_gpu and "numa_binding" in self.limits
+        self.pick_if("numa_binding", binds, ("none", "node", "exclusive"), "none")
 
     def narrow_checkpointing(self, modes: tuple[str, ...], at: str) -> None:
         """What the backend can do as it has been drawn."""

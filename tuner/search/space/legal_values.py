@@ -85,6 +85,7 @@ COMMON: dict[str, Knob] = {
     "threads": Knob("int", minimum=0, maximum=1024, open=True, lightest=0),
     "expandable_segments": Knob("bool", open=True, lightest=False),
     "max_connections": Knob("int", minimum=0, maximum=32, open=True, lightest=0),
+    "numa_binding": Knob("word", ("none", "node", "exclusive"), lightest="none"),
 }
 """Of every backend."""
 

@@ -9,6 +9,7 @@ import torch
 from shardtune.api_schemas.base import Dtype
 from shardtune.api_schemas.rank_environment import threads_of
 from shardtune.api_schemas.workload import RECIPES
+from shardtune.workers.rank.device import Device, clock, of_kind
 from shardtune.workers.rank.place import device_kind
 
 _SIZE = {"cpu": 256, "cuda": 4096}
@@ -39,26 +40,21 @@ def native_on_cpu() -> str:
 def matmul_flops(ranks: int) -> dict[Dtype, float]:
     """FLOP/s of one of `ranks` ranks in each dtype that a recipe computes in; the caller holds the devices."""
     kind = device_kind()
+    device = of_kind(kind, 0)
     torch.set_num_threads(threads_of(os.environ, len(os.sched_getaffinity(0)), ranks))
     dtypes = sorted({recipe.compute_dtype for recipe in RECIPES.values()})
-    return {dtype: 2.0 * _SIZE[kind] ** 3 / _best_s(torch.device(kind), getattr(torch, dtype)) for dtype in dtypes}
+    return {dtype: 2.0 * _SIZE[kind] ** 3 / _best_s(device, getattr(torch, dtype)) for dtype in dtypes}
 
 
-def _best_s(device: torch.device, dtype: torch.dtype) -> float:
+def _best_s(device: Device, dtype: torch.dtype) -> float:
     """The fastest of several products: what else the machine does at its start only slows them."""
-    size = _SIZE[device.type]
-    left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    size = _SIZE[device.tensors.type]
+    left, right = (torch.randn(size, size, device=device.tensors).to(dtype) for _ in range(2))
     best_s, begin = float("inf"), 0.0
     left @ right  # Kernels are chosen, compiled and loaded at the first.
     ends_s = time.perf_counter() + _LOOK_S
     while begin < ends_s:
-        begin = _now_s(device)
+        begin = clock(device)
         left @ right
-        best_s = min(best_s, _now_s(device) - begin)
+        best_s = min(best_s, clock(device) - begin)
     return best_s
-
-
-def _now_s(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter()

@@ -19,7 +19,7 @@ from torch import nn
 from shardtune.api_schemas.hardware import CollectiveTime, MeasuredHardware
 from shardtune.api_schemas.rank_environment import threads_of
 from shardtune.workers.rank import mesh
-from shardtune.workers.rank.measure import throughput
+from shardtune.workers.rank.device import clock
 from shardtune.workers.rank.measure.dtypes import native_on_cpu
 from shardtune.workers.rank.place import Place, device_kind
 from shardtune.workers.rank.process import deadline
@@ -97,15 +97,15 @@ def _seconds(work: Callable[[], object], place: Place) -> float:
     for _ in range(2):
         work()
     dist.barrier()
-    begin = throughput.clock(place)
+    begin = clock(place.accelerator)
     work()
-    (once,) = mesh.largest([throughput.clock(place) - begin], place)
+    (once,) = mesh.largest([clock(place.accelerator) - begin], place)
     count = int(min(_MOST, max(_FEWEST, _ENOUGH_S / max(once, 1e-6))))
     times = []
     for _ in range(count):
-        begin = throughput.clock(place)
+        begin = clock(place.accelerator)
         work()
-        times.append(throughput.clock(place) - begin)
+        times.append(clock(place.accelerator) - begin)
     (slowest,) = mesh.largest([statistics.median(times)], place)
     return slowest
 
@@ -177,8 +177,7 @@ def run(folder: Path) -> int:
     """Measure as the rank the environment names; returns the exit code."""
     deadline.hold(folder)
     place = Place.from_environment(device_kind())
-    if place.is_cuda:
-        torch.cuda.set_device(place.device)
+    place.accelerator.use()
     # As a trial's ranks whose configuration names no threads.
     torch.set_num_threads(threads_of(os.environ, len(os.sched_getaffinity(0)), place.local_world_size))
     mesh.join(place, folder)

@@ -1,4 +1,4 @@
-"""Peak memory of one rank: the allocator's own counters on CUDA, torch's profiler on the CPU."""
+"""Peak memory of one rank: the device's own counters, torch's profiler on the CPU."""
 
 import ctypes
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from torch.autograd.profiler import profile
 
 from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.measurements import Memory
-from shardtune.workers.rank.place import Place
+from shardtune.workers.rank.device import Device
 
 
 class MemoryMeter(Protocol):
@@ -23,12 +23,12 @@ class MemoryMeter(Protocol):
         """The peak of the run, once it is over."""
 
 
-def meter(place: Place) -> MemoryMeter:
+def meter(device: Device) -> MemoryMeter:
     """The meter of this device, running."""
-    return _CudaMeter(place.device) if place.is_cuda else _CpuMeter()
+    return _CountedMeter(device) if device.count_from_here() else _ProfiledMeter()
 
 
-class _CpuMeter:
+class _ProfiledMeter:
     """Exact, but each operator is recorded, so it must end before anything is timed.
 
     The CPU has no caching allocator: what a step takes at its peak is the same in every later step.
@@ -78,38 +78,16 @@ def _allocator_flag() -> ctypes.c_bool:
         return ctypes.c_bool(False)
 
 
-class _CudaMeter:
-    def __init__(self, device: torch.device) -> None:
+class _CountedMeter:
+    """The device's allocator counts at no cost, so it goes on to the end."""
+
+    def __init__(self, device: Device) -> None:
         self._device = device
-        torch.cuda.reset_peak_memory_stats(device)
 
     def end_of_profiled_steps(self) -> float | None:
-        """See `MemoryMeter`; the counters cost nothing, so they run on to the end."""
+        """See `MemoryMeter`."""
         return None
 
     def result(self) -> Memory:
         """See `MemoryMeter`."""
-        return of_allocator(self._device)
-
-
-def device_peak_gib(used: int, reserved: int, most_reserved: int) -> float:
-    """What the device held at most, of bytes: its use now, and what the allocator has given back since its own peak.
-
-    It gives nothing back by itself, but all it can spare where a request did not fit (`num_alloc_retries`).
-    """
-    return (used - reserved + most_reserved) / GIB
-
-
-def of_allocator(device: torch.device) -> Memory:
-    """What CUDA's caching allocator has counted so far."""
-    stats = torch.cuda.memory_stats(device)
-    free, total = torch.cuda.mem_get_info(device)
-    return Memory(
-        peak_allocated_gib=torch.cuda.max_memory_allocated(device) / GIB,
-        peak_reserved_gib=torch.cuda.max_memory_reserved(device) / GIB,
-        device_used_gib=device_peak_gib(
-            total - free, torch.cuda.memory_reserved(device), torch.cuda.max_memory_reserved(device)
-        ),
-        allocator_retries=int(stats.get("num_alloc_retries", 0)),
-        allocator_ooms=int(stats.get("num_ooms", 0)),
-    )
+        return self._device.counted() or Memory(peak_allocated_gib=None)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from shardtune.workers.rank.measure import throughput
+from shardtune.workers.rank.device import clock
 from shardtune.workers.rank.place import Place
 
 _REPEATS = 5
@@ -15,8 +15,7 @@ _WARM_S = {"cpu": 0.0, "cuda": 0.5}
 def seconds(place: Place) -> float:
     """Best of some repetitions of fixed matrix products, once the clocks are up; before any memory is counted."""
     best = _products(place)
-    if place.is_cuda:
-        torch.cuda.empty_cache()
+    place.accelerator.release_cache()
     return best
 
 
@@ -35,7 +34,7 @@ def fastest(once: Callable[[], float], least_s: float) -> float:
 
 
 def _once(place: Place, matrix: torch.Tensor, products: int) -> float:
-    begin = throughput.clock(place)
+    begin = clock(place.accelerator)
     for _ in range(products):
         torch.mm(matrix, matrix)
-    return throughput.clock(place) - begin
+    return clock(place.accelerator) - begin

@@ -1,14 +1,10 @@
-"""When to stop warming up and timing: pure arithmetic on step times, and a clock that waits for the device."""
+"""When to stop warming up and timing: pure arithmetic on step times."""
 
 import math
 import statistics
-import time
 from collections.abc import Sequence
 
-import torch
-
 from shardtune.api_schemas.measurements import MeasurePlan
-from shardtune.workers.rank.place import Place
 
 # Two-sided 95 % quantiles of Student's t for 1, 2, … degrees of freedom.
 _T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
@@ -16,13 +12,6 @@ _MOST_STEPS = 100
 """Of a window of short steps: their batches are made before it begins."""
 _STEADY = 0.05
 """Relative spread of consecutive steps that counts as steady."""
-
-
-def clock(place: Place) -> float:
-    """Seconds, once all queued work of this rank is done."""
-    if place.is_cuda:
-        torch.cuda.synchronize(place.device)
-    return time.perf_counter()
 
 
 def relative_half_width(step_times: Sequence[float]) -> float:

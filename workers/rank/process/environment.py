@@ -10,7 +10,7 @@ import os
 import torch
 
 from shardtune.api_schemas.rank_environment import ALLOCATOR, THREADS, variables
-from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.strategies import NumaBinding, TrialConfig
 from shardtune.workers.rank.classify import SetupError
 from shardtune.workers.rank.place import Place
 
@@ -23,7 +23,7 @@ def apply(config: TrialConfig, place: Place) -> None:
     OpenMP's threads do not survive one.
 
     Raises:
-        SetupError: this C library has no such setting.
+        SetupError: this C library has no such setting, or this machine no such cores.
     """
     cores = len(os.sched_getaffinity(0))
     wanted = variables(config, os.environ, cores, place.local_world_size)
@@ -31,8 +31,20 @@ def apply(config: TrialConfig, place: Place) -> None:
     torch.set_num_threads(int(wanted[THREADS]))
     for name in sorted(_MALLOPT.keys() & wanted.keys()):
         _mallopt(name, int(wanted[name]))
-    if place.is_cuda and ALLOCATOR in wanted:
-        torch._C._accelerator_setAllocatorSettings(wanted[ALLOCATOR])
+    if ALLOCATOR in wanted:
+        place.accelerator.configure_allocator(wanted[ALLOCATOR])
+    # After the threads were counted: their share is of the node's cores, bound or not, as torchrun's ranks are told.
+    if config.numa_binding != "none":
+        _bind(place, config.numa_binding)
+
+
+def _bind(place: Place, mode: NumaBinding) -> None:
+    try:
+        place.accelerator.bind(mode)
+    except (RuntimeError, OSError) as error:
+        raise SetupError(
+            f"numa_binding ({mode}) cannot be done on this machine: {error}; install numactl, or search with numa_binding: none"
+        ) from error
 
 
 def _mallopt(name: str, value: int) -> None:

@@ -45,6 +45,8 @@ class ZeroTrainer:
         self._engine: Any = deepspeed.initialize(
             model=model, optimizer=optimizer, model_parameters=parameters, config=document, dist_init_required=False
         )[0]
+        if config.deepcompile:
+            self._engine.compile()
         _restore_buffers(model, buffers)
         self._place = place
         self._loss = setting.loss

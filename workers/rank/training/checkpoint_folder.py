@@ -18,7 +18,7 @@ import torch.distributed as dist
 from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.measurements import CheckpointPart, Progress
 from shardtune.workers.rank.classify import SetupError
-from shardtune.workers.rank.measure import throughput
+from shardtune.workers.rank.device import clock
 from shardtune.workers.rank.place import Place
 from shardtune.workers.rank.strategies.base import Trainer
 from shardtune.workers.rank.trial_dir import ProgressFile
@@ -74,7 +74,7 @@ class CheckpointFolder:
     def _together(self) -> float:
         """A moment that all ranks have reached."""
         dist.barrier()
-        return throughput.clock(self._place)
+        return clock(self._place.accelerator)
 
     def _telling(self, phase: Literal["saving", "loading"], step: int) -> contextlib.AbstractContextManager[None]:
         """A disk takes as long as it needs."""
@@ -141,12 +141,11 @@ def _size(folder: Path) -> int:
 
 def _save_random_state(path: Path, place: Place) -> None:
     """A model of the user's own may draw numbers while it trains; ours do not."""
-    device = torch.cuda.get_rng_state(place.device) if place.is_cuda else None
-    torch.save({"cpu": torch.get_rng_state(), "device": device}, path)
+    torch.save({"cpu": torch.get_rng_state(), "device": place.accelerator.random_state()}, path)
 
 
 def _load_random_state(path: Path, place: Place) -> None:
     state = torch.load(path, weights_only=True)
     torch.set_rng_state(state["cpu"])
-    if place.is_cuda:
-        torch.cuda.set_rng_state(state["device"], place.device)
+    if state["device"] is not None:
+        place.accelerator.set_random_state(state["device"])

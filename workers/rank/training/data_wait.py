@@ -8,20 +8,22 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch.utils.data import DataLoader
+
+from shardtune.workers.rank.device import Device
 
 
 class DataWait:
-    """What has been waited for so far."""
+    """What has been waited for so far, by a script that trains on this device."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: Device) -> None:
+        self._device = device
         self.seconds: float | None = None
         """None until a DataLoader was asked for a batch."""
 
     def add(self, seconds: float) -> None:
-        """Count a wait."""
-        self.seconds = (self.seconds or 0.0) + seconds
+        """Count a wait of the host; a device that still computes has not waited."""
+        self.seconds = (self.seconds or 0.0) + (0.0 if self._device.is_busy() else seconds)
 
 
 class _TimedBatches:
@@ -38,9 +40,7 @@ class _TimedBatches:
         try:
             return next(self._batches)
         finally:
-            # A device that still computes has not waited, though the host has.
-            is_busy = torch.cuda.is_initialized() and not torch.cuda.current_stream().query()  # type: ignore[no-untyped-call]
-            self._wait.add(0.0 if is_busy else time.perf_counter() - begin)
+            self._wait.add(time.perf_counter() - begin)
 
     def __len__(self) -> int:
         return len(self._batches)  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ from shardtune.api_schemas.leases import TrialTask
 from shardtune.api_schemas.measurements import MeasurePlan, Progress, StepRecord
 from shardtune.workers.rank import mesh, trial_dir
 from shardtune.workers.rank.classify import NumericsError, OverLimitError
+from shardtune.workers.rank.device import clock
 from shardtune.workers.rank.measure import throughput
 from shardtune.workers.rank.measure.memory import MemoryMeter
 from shardtune.workers.rank.model import data
@@ -117,7 +118,7 @@ class Loop:
 
     def _while_compiling(self) -> contextlib.AbstractContextManager[None]:
         """The first steps compile, some again where shapes differ; no step of a compiled model ends meanwhile."""
-        if not self._task.config.compile:
+        if not self._task.config.compiles:
             return contextlib.nullcontext()
         return self._progress.ticking(Progress(phase="warming_up", step=self._step))
 
@@ -169,14 +170,14 @@ class Loop:
     ) -> Steps[tuple[list[float], float]]:
         """Run steps back to back; losses over all ranks are fetched after the clock has stopped."""
         dist.barrier()
-        begin = throughput.clock(self._place)
+        begin = clock(self._place.accelerator)
         losses = []
         for batches in steps:
             loss, _ = yield batches
             self._step += 1
             losses.append(loss)
             after_step()
-        seconds = throughput.clock(self._place) - begin
+        seconds = clock(self._place.accelerator) - begin
         return mesh.mean(torch.stack(losses), self._place), seconds
 
     def _batches(self, step: int) -> list[Any]:

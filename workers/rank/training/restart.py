@@ -12,7 +12,6 @@ from shardtune.api_schemas.leases import RestartTask
 from shardtune.api_schemas.measurements import RankReport
 from shardtune.api_schemas.restart import RestartPlan
 from shardtune.workers.launch import CHECKPOINT, RESUMES
-from shardtune.workers.rank.measure import memory
 from shardtune.workers.rank.strategies.base import Setting, Trainer
 from shardtune.workers.rank.training.checkpoint_folder import CheckpointFolder
 from shardtune.workers.rank.training.loop import Loop, Steps, run_all
@@ -55,7 +54,7 @@ def run(task: RestartTask, built: Built, folder: Path, progress: ProgressFile) -
     return RankReport(
         rank=place.rank,
         status="complete",
-        memory=memory.of_allocator(place.device) if place.is_cuda else None,
+        memory=place.accelerator.counted(),
         trajectory=tuple(loop.outcome.trajectory),
         losses=tuple(loop.outcome.losses),
         checkpoint=part,

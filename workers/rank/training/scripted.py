@@ -49,8 +49,8 @@ class ScriptRecorder:
     def __init__(self, task: TrialTask, place: Place, folder: Path, progress: trial_dir.ProgressFile) -> None:
         setting = base.Setting.of(task, place)
         self.accumulation = setting.accumulation
-        self.meter = memory.meter(place)
-        self.wait = DataWait()
+        self.meter = memory.meter(place.accelerator)
+        self.wait = DataWait(place.accelerator)
         self.loop = _ReportedLoop(self._checksum, setting, None, progress)
         self.loop.wait = self.wait
         self.reports = 0

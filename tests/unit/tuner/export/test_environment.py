@@ -72,3 +72,17 @@ def test_what_a_worker_says_is_told_and_never_run() -> None:
     assert found.get("PATH") != "/tmp"
     assert "# environment: the worker also had LD_PRELOAD set, to /tmp/evil.so" in script
     assert os.environ.get("LD_PRELOAD") is None
+
+
+@pytest.mark.parametrize("form", ["standard", "training-arguments", "torchtitan", "lightning"])
+def test_the_binding_of_gpu_ranks_to_cores_is_exported_in_every_form(form: str) -> None:
+    gpus = CPU.model_copy(update={"device": "cuda"})
+    for mode in ("node", "exclusive"):
+        bound = contender_of(TrialConfig(strategy=DdpConfig(), numa_binding=mode))
+        found = export(study(cluster=gpus), bound, form)  # type: ignore[arg-type]
+        for name, text in found.files.items():
+            if name.endswith((".py", ".yaml", ".toml", ".sh")):
+                assert f"--numa-binding={mode}" in text, name
+        assert form == "standard" or any(mode in line for line in found.lossy)
+    on_cpu = files(study(), contender_of(TrialConfig(strategy=DdpConfig(), numa_binding="node")))
+    assert not any("numa-binding" in text for name, text in on_cpu.items() if name != "config.json")

@@ -123,15 +123,21 @@ def test_the_environment_is_searched_where_it_is_known_to_matter():
     def candidates(cluster, cores=None, **knobs):
         limits = SpaceLimits(backends=("ddp",), knobs=knobs)
         drawn = list(build(WORKLOAD, cluster, TINY, limits, cores=cores).enumerate())
-        names = ("malloc", "threads", "expandable_segments", "max_connections")
+        names = ("malloc", "threads", "expandable_segments", "max_connections", "numa_binding")
         return [sorted({getattr(config, name) for config in drawn}) for name in names]
 
-    assert candidates(cpu(2)) == [["default", "keep"], [0], [False], [0]]
+    assert candidates(cpu(2)) == [["default", "keep"], [0], [False], [0], ["none"]]
     assert candidates(cpu(2), cores=2)[1] == [0], "half a core is no thread"
     assert candidates(cpu(2), cores=16)[1] == [0, 4]
-    assert candidates(gpus(1, 2), cores=16) == [["default"], [0], [False, True], [0]]
-    freed = candidates(gpus(1, 2), max_connections=[1, 32], threads=[1, 8], malloc=["default", "keep"])
-    assert freed == [["default", "keep"], [1, 8], [False, True], [1, 32]]
+    assert candidates(gpus(1, 2), cores=16) == [["default"], [0], [False, True], [0], ["none"]]
+    named = {
+        "max_connections": [1, 32],
+        "threads": [1, 8],
+        "malloc": ["default", "keep"],
+        "numa_binding": ["node", "none"],
+    }
+    freed = candidates(gpus(1, 2), **named)
+    assert freed == [["default", "keep"], [1, 8], [False, True], [1, 32], ["node", "none"]]
 
 
 def test_communication_knobs_need_more_than_one_rank():

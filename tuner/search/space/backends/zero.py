@@ -101,6 +101,9 @@ def _draw(drawing: DefineByRun, accumulates: bool) -> None:
     if device != "none":
         drawing.pick_if("offload_optimizer_pin_memory", domains.on_gpu, (True, False), True)
         _offload_ratio(drawing, stage)
+    # Its operator has to be built on the machine, so only where the user asks for it.
+    wanted = domains.on_gpu and "deepcompile" in drawing.limits and not drawing.table["compile"]
+    drawing.pick_if("deepcompile", wanted, (False, True), False)
 
 
 def _stage_3(drawing: DefineByRun) -> None:
@@ -179,6 +182,7 @@ BACKEND = SearchedBackend(
         "offload_optimizer_pin_memory": Knob("bool", open=True, lightest=False),
         "offload_param": Knob("word", _DEVICES, places=True),
         "offload_param_pin_memory": Knob("bool", open=True, lightest=False),
+        "deepcompile": Knob("bool", lightest=False),
     },
     draw=_draw,
     defaults=_defaults,

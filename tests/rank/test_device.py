@@ -1,0 +1,84 @@
+"""What a rank asks of a GPU, with a device played on the processor: clock, memory, restart, environment, and its end for want of memory."""
+
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+from shardtune.api_schemas.failures import Failure, FailureKind
+from shardtune.api_schemas.leases import RestartTask, TrialTask
+from shardtune.api_schemas.measurements import RankReport
+from shardtune.api_schemas.restart import RestartPlan
+from shardtune.workers.agent import collect
+from shardtune.workers.agent.supervise import Ended
+from shardtune.workers.launchers.base import RankExit
+from shardtune.workers.rank import classify
+from shardtune.workers.rank.device import CpuDevice
+from shardtune.workers.rank.training.data_wait import DataWait
+from shardtune.workers.trial_dir import TrialDir
+from tests.support import faulty_ranks
+from tests.support.played_gpu import STEP_S, PlayedGpu, run_rank
+from tests.support.tiny_trials import tiny_task
+
+pytestmark = pytest.mark.ranks
+
+ENVIRONMENT = {"expandable_segments": True, "numa_binding": "exclusive"}
+
+
+def folder_of(task: TrialTask | RestartTask, folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "task.json").write_text(task.model_dump_json())
+    return folder
+
+
+def test_a_trial_waits_for_its_device_counts_its_memory_and_takes_it_only_once_it_is_set_up(tmp_path: Path) -> None:
+    task = tiny_task({"kind": "ddp"}, ranks=1, parity_steps=2, window_steps=3)
+    task = task.model_copy(update={"config": task.config.model_copy(update=ENVIRONMENT)})
+    asked = run_rank(folder_of(task, tmp_path))
+    report = RankReport.model_validate_json((tmp_path / "rank_0.json").read_text())
+    assert report.status == "complete", report.failure
+    assert min(report.window_step_times_s) >= STEP_S and min(report.warmup_step_times_s) >= STEP_S
+    assert report.memory is not None and report.memory.allocator_retries == 1
+    assert (report.memory.peak_reserved_gib, report.memory.device_used_gib) == (3.0, 6.0)
+    # What the check of the pace has cached is given back before memory is counted.
+    assert asked == ["allocator expandable_segments:True", "bind exclusive", "use", "release", "count"]
+
+
+def test_new_processes_go_on_with_the_random_state_of_their_device(tmp_path: Path) -> None:
+    trial = tiny_task({"kind": "ddp"}, ranks=1)
+    folder = folder_of(
+        RestartTask(trial=trial, plan=RestartPlan(fewest_steps=3, most_steps=3, steps_after=2)), tmp_path
+    )
+    assert run_rank(folder) == ["use", "saved 3"]
+    assert run_rank(folder) == ["use", "loaded 3"]
+    report = RankReport.model_validate_json((folder / "rank_0.json").read_text())
+    assert report.status == "complete" and report.memory is not None and report.memory.peak_reserved_gib == 3.0
+
+
+def test_a_device_that_still_computes_has_not_waited_for_data(tmp_path: Path) -> None:
+    gpu = PlayedGpu(tmp_path / "log")
+    wait = DataWait(gpu)
+    wait.add(1.0)
+    gpu.queue(60.0)
+    wait.add(1.0)
+    assert wait.seconds == 1.0
+
+
+def test_a_failed_call_of_nccl_on_a_full_device_is_for_want_of_memory(tmp_path: Path) -> None:
+    failed = dist.DistBackendError("NCCL error: unhandled cuda error")
+    assert classify.failure_of(failed, "training", 0, PlayedGpu(tmp_path / "log")).kind is FailureKind.OOM
+    assert classify.failure_of(failed, "training", 0, CpuDevice()).kind is FailureKind.CRASH
+    assert classify.failure_of(failed, "training", 0).kind is FailureKind.CRASH
+
+
+@pytest.mark.parametrize("form", faulty_ranks.OUT_OF_MEMORY)
+def test_one_rank_without_memory_ends_both_and_the_run_is_out_of_memory(tmp_path: Path, form: str) -> None:
+    """Nobody ends the other: it meets the end of its peer in the middle of a collective."""
+    task = tiny_task({"kind": "ddp"}, parity_steps=4)
+    faulty_ranks.run_ranks(form, folder_of(task, tmp_path))
+    directory = TrialDir(tmp_path)
+    reports = [directory.report(rank) for rank in range(2)]
+    assert [report is not None and report.status for report in reports] == ["failed", "failed"]
+    ended = Ended((RankExit(0, 1), RankExit(1, 1)), None, "", 0.0, 1.0)
+    outcome = collect.outcome(task, directory, ended, None)
+    assert isinstance(outcome, Failure) and (outcome.kind, outcome.rank) == (FailureKind.OOM, 1)

@@ -1,0 +1,165 @@
+"""What a rank asks of the device it trains on beside computing: the only place of the measuring code that knows `torch.cuda`."""
+
+import time
+from typing import Literal, Protocol
+
+import torch
+from torch.numa import binding
+
+from shardtune.api_schemas.base import GIB
+from shardtune.api_schemas.measurements import Memory
+from shardtune.api_schemas.strategies import NumaBinding
+
+DeviceKind = Literal["cuda", "cpu"]
+
+
+class Device(Protocol):
+    """One rank's device."""
+
+    @property
+    def tensors(self) -> torch.device:
+        """Where the rank's tensors live."""
+
+    def use(self) -> None:
+        """Make it this process's current device; before anything is put on it."""
+
+    def synchronize(self) -> None:
+        """Wait until all that was queued is done."""
+
+    def is_busy(self) -> bool:
+        """Whether something queued is not done."""
+
+    def configure_allocator(self, settings: str) -> None:
+        """In the words of PYTORCH_ALLOC_CONF; before the first allocation."""
+
+    def bind(self, mode: NumaBinding) -> None:
+        """Keep this process to cores near the device.
+
+        Raises:
+            RuntimeError: numactl is missing, or there are too few cores.
+        """
+
+    def release_cache(self) -> None:
+        """Give back what the allocator holds and nobody uses."""
+
+    def count_from_here(self) -> bool:
+        """Begin to count peaks of memory anew; False where nobody counts."""
+
+    def counted(self) -> Memory | None:
+        """Peaks since then; None where nobody counts."""
+
+    def free_bytes(self) -> int | None:
+        """Of the whole device, whoever uses it; None where memory is the host's."""
+
+    def random_state(self) -> torch.Tensor | None:
+        """Of its own generator; None where it has none."""
+
+    def set_random_state(self, state: torch.Tensor) -> None:
+        """Take over what `random_state` returned."""
+
+
+class CpuDevice:
+    """The processor: computes at once, counts nothing, draws from torch's own generator."""
+
+    tensors = torch.device("cpu")
+
+    def use(self) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def is_busy(self) -> bool:
+        return False
+
+    def configure_allocator(self, settings: str) -> None: ...
+
+    def bind(self, mode: NumaBinding) -> None: ...
+
+    def release_cache(self) -> None: ...
+
+    def count_from_here(self) -> bool:
+        return False
+
+    def counted(self) -> Memory | None:
+        return None
+
+    def free_bytes(self) -> int | None:
+        return None
+
+    def random_state(self) -> torch.Tensor | None:
+        return None
+
+    def set_random_state(self, state: torch.Tensor) -> None: ...
+
+
+class CudaDevice:
+    """A GPU by its number among those that are visible."""
+
+    def __init__(self, index: int) -> None:
+        self.tensors = torch.device("cuda", index)
+
+    def use(self) -> None:
+        torch.cuda.set_device(self.tensors)
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize(self.tensors)
+
+    def is_busy(self) -> bool:
+        """Of the current stream; a process that has touched no GPU is not made to."""
+        return torch.cuda.is_initialized() and not torch.cuda.current_stream().query()  # type: ignore[no-untyped-call]
+
+    def configure_allocator(self, settings: str) -> None:
+        torch._C._accelerator_setAllocatorSettings(settings)
+
+    def bind(self, mode: NumaBinding) -> None:
+        """By torchrun's own function (torch 2.13), so that an exported job has the same cores."""
+        options = binding.NumaOptions(affinity_mode=binding.AffinityMode(mode))
+        binding._maybe_apply_numa_binding_to_current_process(gpu_index=self.tensors.index, numa_options=options)
+
+    def release_cache(self) -> None:
+        torch.cuda.empty_cache()
+
+    def count_from_here(self) -> bool:
+        torch.cuda.reset_peak_memory_stats(self.tensors)
+        return True
+
+    def counted(self) -> Memory | None:
+        """As CUDA's caching allocator has counted."""
+        stats = torch.cuda.memory_stats(self.tensors)
+        free, total = torch.cuda.mem_get_info(self.tensors)
+        most_reserved = torch.cuda.max_memory_reserved(self.tensors)
+        return Memory(
+            peak_allocated_gib=torch.cuda.max_memory_allocated(self.tensors) / GIB,
+            peak_reserved_gib=most_reserved / GIB,
+            device_used_gib=device_peak_gib(total - free, torch.cuda.memory_reserved(self.tensors), most_reserved),
+            allocator_retries=int(stats.get("num_alloc_retries", 0)),
+            allocator_ooms=int(stats.get("num_ooms", 0)),
+        )
+
+    def free_bytes(self) -> int | None:
+        """Of a GPU that this process has touched."""
+        return torch.cuda.mem_get_info(self.tensors)[0] if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
+
+    def random_state(self) -> torch.Tensor | None:
+        return torch.cuda.get_rng_state(self.tensors)
+
+    def set_random_state(self, state: torch.Tensor) -> None:
+        torch.cuda.set_rng_state(state, self.tensors)
+
+
+def of_kind(kind: DeviceKind, index: int) -> Device:
+    """The device of that number; `index` means nothing on a processor."""
+    return CudaDevice(index) if kind == "cuda" else CpuDevice()
+
+
+def clock(device: Device) -> float:
+    """Seconds, once all queued work of this rank is done."""
+    device.synchronize()
+    return time.perf_counter()
+
+
+def device_peak_gib(used: int, reserved: int, most_reserved: int) -> float:
+    """What the device held at most, of bytes: its use now, and what the allocator has given back since its own peak.
+
+    It gives nothing back by itself, but all it can spare where a request did not fit (`num_alloc_retries`).
+    """
+    return (used - reserved + most_reserved) / GIB

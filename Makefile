@@ -4,7 +4,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
-.PHONY: setup tune test test-gpu durations screenshots soak test-long check check-style check-types check-imports check-safety check-deploy format clean
+PYTHONS_LIBRARIES = import site; print(site.getsitepackages()[0])
+
+.PHONY: setup tune test test-gpu test-cuda-wheel durations screenshots soak test-long check check-style check-types check-imports check-safety check-deploy format clean
 
 setup: .venv/.ready
 
@@ -32,6 +34,18 @@ test: setup
 test-gpu: export TORCH_EXTENSIONS_DIR = $(CURDIR)/.venv/torch-extensions
 test-gpu: setup
 	$(BIN)/python -m benchmarks.gpu_report
+
+# torch's CUDA build on a machine without a GPU, whose driver library is played: three gigabytes, so not part of `.ci/run`.
+test-cuda-wheel: .venv-cuda/.ready
+	.venv-cuda/bin/python -m pytest tests/cuda_wheel
+
+# By `===` a version is what it says and nothing after it: the CPU build is called 2.13.0+cpu. What else there is comes from .venv.
+.venv-cuda/.ready: .venv/.ready
+	test -x .venv-cuda/bin/python || $(PYTHON) -m venv .venv-cuda
+	.venv-cuda/bin/python -m pip install --quiet --disable-pip-version-check "torch===$$(sed -n 's/^torch==//p' constraints.txt)"
+	echo "import site; site.addsitedir('$$($(BIN)/python -c "$(PYTHONS_LIBRARIES)")')" \
+		> "$$(.venv-cuda/bin/python -c "$(PYTHONS_LIBRARIES)")/libraries-of-venv.pth"
+	touch $@
 
 # The tests once more, for docs/measurements/test-run.md and the order of the next run.
 durations:
@@ -90,4 +104,4 @@ format: setup
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf .venv best .shardtune
+	rm -rf .venv .venv-cuda best .shardtune

@@ -9,6 +9,23 @@ from shardtune.api_schemas.base import Schema
 PART_NAMES = ("compute", "optimizer", "transferring", "waiting", "copies", "data", "host", "idle")
 
 
+class Traced(Schema):
+    """What a run under the profiler left behind, and what it cost."""
+
+    folder: str
+    """With one trace a rank."""
+    bytes: int
+    """Of all ranks, compressed."""
+    steps: int
+    """Recorded by each."""
+    step_s: float
+    """Of a recorded step, on the slowest rank."""
+    plain_step_s: float
+    """Of the step just before, without the profiler."""
+    elapsed_s: float
+    """Of the whole run."""
+
+
 class StepParts(Schema):
     """Seconds of one step of one rank; every moment is in exactly one part, so they sum to the step."""
 
@@ -52,7 +69,7 @@ class CollectiveFigures(Schema):
 
     kind: str
     purpose: str
-    """parameters, gradients, activations, norm (small sums) or other: by kind and size."""
+    """parameters, gradients, activations, small values (a norm, a loss, a count) or other: by kind and size."""
     group_size: int | None
     calls: float
     message_bytes: float | None
@@ -100,5 +117,7 @@ class Diagnosis(Schema):
     """The longest exposed first."""
     late_rank: LateRank | None = None
     """None where nobody waits, or it could not be told."""
+    recorded: Traced | None = None
+    """The run that recorded them; None where the traces were there."""
     notes: tuple[str, ...] = ()
     """What could not be told, and why."""

@@ -54,13 +54,11 @@ class TrialTask(Schema):
     """From the profile, for what cannot be true."""
 
 
-class RestartTask(Schema):
-    """Train, save a checkpoint and go on; then load it in new processes and go on from there."""
+class OtherUseOfTrial(Schema):
+    """A task that trains a trial's configuration for another end than its speed."""
 
-    kind: Literal["restart"] = "restart"
     trial: TrialTask
     """What is trained; its plan and limit are not used."""
-    plan: RestartPlan = RestartPlan()
 
     @property
     def model(self) -> ModelSpec:
@@ -83,7 +81,25 @@ class RestartTask(Schema):
         return self.trial.config
 
 
+class RestartTask(OtherUseOfTrial):
+    """Train, save a checkpoint and go on; then load it in new processes and go on from there."""
+
+    kind: Literal["restart"] = "restart"
+    plan: RestartPlan = RestartPlan()
+
+
+class TraceTask(OtherUseOfTrial):
+    """Train until steps are warm, then record a few under torch's profiler: a run of its own, never a timed one."""
+
+    kind: Literal["trace"] = "trace"
+    warmup_steps: int = Field(default=5, ge=1, le=100)
+    steps: int = Field(default=3, ge=1, le=20)
+    """Recorded; some megabytes of JSON each."""
+
+
 Task = Annotated[ProfileTask | TrialTask | RestartTask, Field(discriminator="kind")]
+RankTask = Annotated[ProfileTask | TrialTask | RestartTask | TraceTask, Field(discriminator="kind")]
+"""What ranks can be told to do: what is leased, and a trace, which a person asks of the machine at hand."""
 TASK_KINDS: tuple[str, ...] = ("profile", "trial", "restart")
 """What this release's worker offers in its inventory."""
 

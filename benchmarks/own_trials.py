@@ -23,6 +23,7 @@ from pathlib import Path
 from benchmarks.own_cases import JOBS, draw, remaining
 from benchmarks.own_scores import Row, read, report
 from shardtune.api_schemas.base import GIB
+from shardtune.api_schemas.diagnosis import Traced
 from shardtune.api_schemas.failures import Failure
 from shardtune.api_schemas.hardware import Fingerprint
 from shardtune.api_schemas.leases import ProfileTask, TrialTask
@@ -69,7 +70,7 @@ def execute(place: Workplace, task: TrialTask | ProfileTask, number: int) -> Mea
         _LIMITS,
         lambda: None,
     )
-    assert done is not None and not isinstance(done.result, RestartMeasurement)
+    assert done is not None and not isinstance(done.result, RestartMeasurement | Traced)
     return done.result
 
 

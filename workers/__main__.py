@@ -83,6 +83,10 @@ def _parser() -> argparse.ArgumentParser:
     trial = commands.add_parser("run-trial", help="run one trial from a JSON file, without a service")
     trial.set_defaults(command=run_trial.run)
     trial.add_argument("file", type=Path, help="a TrialTask as JSON, such as best/config.json; - reads stdin")
+    trial.add_argument(
+        "--trace", action="store_true", help="record steps under torch's profiler instead of timing them"
+    )
+    trial.add_argument("--folder", default="run-trial", help="name of its folder within --work-dir")
     trial.add_argument("--json", action="store_true", help="print one JSON object instead of a summary")
     trial.add_argument("--deadline-s", type=float, default=3600.0, help="hard limit of the trial")
     trial.add_argument("--no-progress-s", type=float, default=600.0, help="limit without any step")

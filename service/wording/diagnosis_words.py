@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from shardtune.api_schemas.diagnosis import PART_NAMES, CollectiveFigures, Diagnosis, StepParts
+from shardtune.api_schemas.diagnosis import PART_NAMES, CollectiveFigures, Diagnosis, StepParts, Traced
 
 PART_WORDS = {
     "compute": "computing",
@@ -47,6 +47,14 @@ def bytes_in_words(count: float) -> str:
 def use_in_words(one: CollectiveFigures) -> str:
     """Such as `all-gathers of parameters`."""
     return f"{KIND_WORDS.get(one.kind, 'other collectives')} of {one.purpose}"
+
+
+def cost(traced: Traced) -> str:
+    """What the run under the profiler took."""
+    return (
+        f"recorded in a run of its own: {traced.elapsed_s:.1f} s; a step took {1e3 * traced.step_s:,.1f} ms, just before "
+        f"without the profiler {1e3 * traced.plain_step_s:,.1f} ms; traces ({bytes_in_words(traced.bytes)}) in {traced.folder}"
+    )
 
 
 def _parts(parts: StepParts) -> Iterator[tuple[float, str]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from shardtune.api_schemas.diagnosis import Diagnosis
 from tests.support.real_parts import study
 
 pytestmark = pytest.mark.ranks
@@ -47,9 +48,11 @@ def test_one_command_gives_one_answer_and_files_that_run(tmp_path: Path) -> None
     assert "best/config.json" in answer["exports"]
     assert all((tmp_path / path).is_file() for path in answer["exports"])
 
-    again = shardtune("run-trial", "best/config.json", "--json", folder=tmp_path)
+    again = shardtune("explain", "last", "--json", folder=tmp_path)
     assert again.returncode == 0, again.stderr
-    assert json.loads(again.stdout)["tokens_per_s_per_gpu"] > 0
+    why = Diagnosis.model_validate_json(again.stdout)
+    assert why.ranks == (0, 1) and why.recorded is not None and why.recorded.steps == 3
+    assert sorted(path.name for path in Path(why.recorded.folder).iterdir()) == ["rank_0.json.gz", "rank_1.json.gz"]
 
 
 def test_a_global_batch_that_nothing_divides_starts_nothing(tmp_path: Path) -> None:

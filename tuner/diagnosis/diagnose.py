@@ -139,6 +139,13 @@ def _late_rank(
     )
 
 
+def _sizes(trace: RankTrace) -> Iterator[int | None]:
+    """Of the messages within steps; a barrier has none."""
+    for one, step in zip(trace.collectives, steps_of(trace), strict=True):
+        if step is not None and one.kind != "barrier":
+            yield one.message_bytes
+
+
 def _notes(traces: Sequence[RankTrace], has_whole: bool, offsets: Sequence[int]) -> Iterator[str]:
     world = traces[0].world_size
     communicates = any(trace.collectives for trace in traces)
@@ -160,7 +167,7 @@ def _notes(traces: Sequence[RankTrace], has_whole: bool, offsets: Sequence[int])
         )
     if any(not trace.steps for trace in traces):
         yield "no steps are marked (ProfilerStep#): the whole trace is taken for one step; call prof.step() after each"
-    if communicates and any(one.message_bytes is None for trace in traces for one in trace.collectives):
+    if any(size is None for trace in traces for size in _sizes(trace)):
         yield "some collectives come without sizes: bytes are unknown (record_shapes=True, or torch 2.2 and later on GPUs)"
     if any(offsets):
         most = max(offsets, key=abs)

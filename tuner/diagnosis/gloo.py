@@ -78,12 +78,14 @@ class _Calls:
         self._by_elements: dict[int, deque[_Call]] = defaultdict(deque)
         for one in sorted(asked, key=lambda one: one.moment):
             sizes, kind = [size for size in _sizes(one.arguments) if size], collective_kind(one.name)
-            if sizes and kind in ("all_gather", "reduce_scatter"):
-                whole, part = max(sizes), min(sizes)
+            whole, part = max(sizes, default=0), min(sizes, default=0)
+            if kind in ("all_gather", "reduce_scatter") and whole > part:
                 given = part if kind == "all_gather" else whole
                 self._by_elements[given].append(_Call(one.moment, kind, whole, whole // part))
             else:
-                self._by_elements[sum(sizes)].append(_Call(one.moment, kind, sum(sizes), None))
+                # An all-gather into a list of tensors shows what goes in only.
+                known = 0 if kind == "all_gather" else sum(sizes)
+                self._by_elements[sum(sizes)].append(_Call(one.moment, kind, known, None))
 
     def of(self, elements: int) -> _Call | None:
         """The first that asked for so many and has not been taken."""
@@ -92,13 +94,17 @@ class _Calls:
 
 
 def _sizes(arguments: dict[str, Any]) -> list[int]:
-    """Elements of each tensor among an operator's inputs, those of a list added up."""
-    return [_elements(shape) for shape in arguments.get("Input Dims") or []]
+    """Elements of each tensor among an operator's inputs, those of a list added up; 0 for what is no tensor."""
+    shapes, types = arguments.get("Input Dims") or [], arguments.get("Input type") or []
+    return [_elements(shape, str(of)) for shape, of in zip(shapes, types, strict=False)]
 
 
-def _elements(shape: Any) -> int:
-    if not isinstance(shape, list) or not shape:
+def _elements(shape: Any, of: str) -> int:
+    if not isinstance(shape, list):
         return 0
-    if all(isinstance(size, int) for size in shape):
-        return math.prod(shape)
-    return sum(_elements(one) for one in shape)
+    if of.endswith("TensorList") or any(isinstance(one, list) for one in shape):
+        return sum(
+            math.prod(one) for one in shape if isinstance(one, list) and not any(isinstance(n, list) for n in one)
+        )
+    # A tensor without dimensions has one element; a number has the type `Scalar`.
+    return math.prod(shape) if dtype_bytes(of) is not None else 0

@@ -52,7 +52,7 @@ def purpose(kind: str, elements: int | None, in_optimizer: bool) -> str:
     if kind in ("all_to_all", "send_recv"):
         return "activations"
     if elements is not None and elements <= _SMALL:
-        return "norm"
+        return "small values"
     return "gradients" if kind in ("all_reduce", "reduce_scatter", "reduce") else "other"
 
 

@@ -8,6 +8,8 @@ import numpy as np
 
 from shardtune.tuner.diagnosis.rank_trace import Collective, RankTrace, StepMark
 
+_NOT_OF_ALL = ("send_recv", "other")
+"""Between two ranks of a group, or nobody knows: their order on one rank is not that on another."""
 _LEAST_FOR_CLOCK = 8
 """Fewer ends say little of a clock."""
 _CLOCK_NOISE = 200_000
@@ -30,7 +32,7 @@ def meetings(traces: Sequence[RankTrace]) -> list[Meeting]:
     found: dict[object, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for at, trace in enumerate(traces):
         for place, (step, one) in enumerate(zip(steps_of(trace), trace.collectives, strict=True)):
-            if step is not None:
+            if step is not None and one.kind not in _NOT_OF_ALL:
                 found[(step, one.group, one.kind)][at].append(place)
     return [meeting for by_trace in found.values() for meeting in _paired(traces, by_trace)]
 

@@ -8,15 +8,16 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 from shardtune.api_schemas.conditions import NodeConditions
+from shardtune.api_schemas.diagnosis import Traced
 from shardtune.api_schemas.failures import Failure, FailureKind
-from shardtune.api_schemas.leases import ProfileTask, Task, TrialTask
+from shardtune.api_schemas.leases import ProfileTask, RankTask, TraceTask, TrialTask
 from shardtune.api_schemas.measurements import Measurement, Memory, NodeFigures, RankFigures, RankReport
 from shardtune.api_schemas.models import ModelProfile
 from shardtune.api_schemas.restart import RestartMeasurement
 from shardtune.api_schemas.workload import gradient_accumulation
 from shardtune.workers.agent.failures import crash, first_failure
 from shardtune.workers.agent.supervise import Ended
-from shardtune.workers.trial_dir import TrialDir
+from shardtune.workers.trial_dir import TRACES, TrialDir
 
 # 97.5 % quantiles of Student's t for 1, 2, … degrees of freedom (any table of the distribution); beyond, the normal one
 # is within 2 %.
@@ -31,8 +32,8 @@ _MOST_RANKS = 64
 
 
 def outcome(
-    task: Task, directory: TrialDir, ended: Ended, peak_flops: float | None
-) -> Measurement | ModelProfile | RestartMeasurement | Failure:
+    task: RankTask, directory: TrialDir, ended: Ended, peak_flops: float | None
+) -> Measurement | ModelProfile | RestartMeasurement | Traced | Failure:
     """What an attempt came to."""
     failure = first_failure(directory, ended)
     if failure is not None:
@@ -44,6 +45,8 @@ def outcome(
         return reports
     if isinstance(task, TrialTask):
         return measurement(task, reports, ended, peak_flops)
+    if isinstance(task, TraceTask):
+        return traced(task, directory, reports, ended)
     before = _all_there([directory.first_report(rank) for rank in range(task.cluster.world_size)])
     return before if isinstance(before, Failure) else restarted(before, reports, ended)
 
@@ -73,6 +76,19 @@ def restarted(before: Sequence[RankReport], after: Sequence[RankReport], ended: 
         checkpoint_bytes=loaded[0].checkpoint_bytes,
         allocator_retries=_total(memory.allocator_retries for memory in lives),
         allocator_ooms=_total(memory.allocator_ooms for memory in lives),
+        elapsed_s=ended.elapsed_s,
+    )
+
+
+def traced(task: TraceTask, directory: TrialDir, reports: Sequence[RankReport], ended: Ended) -> Traced:
+    """What the ranks recorded, and how much the profiler held them up."""
+    folder = directory.path / TRACES
+    return Traced(
+        folder=str(folder),
+        bytes=sum(path.stat().st_size for path in folder.iterdir()),
+        steps=task.steps,
+        step_s=max(report.window_step_times_s[0] for report in reports),
+        plain_step_s=max(report.warmup_step_times_s[-1] for report in reports),
         elapsed_s=ended.elapsed_s,
     )
 

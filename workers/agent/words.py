@@ -2,6 +2,7 @@
 
 from typing import assert_never
 
+from shardtune.api_schemas.diagnosis import Traced
 from shardtune.api_schemas.failures import Failure
 from shardtune.api_schemas.leases import Lease
 from shardtune.api_schemas.measurements import Measurement
@@ -16,7 +17,7 @@ def task(lease: Lease) -> str:
     return f"{lease.task.kind} of {lease.task.config.describe()}"
 
 
-def end(result: Measurement | ModelProfile | RestartMeasurement | Failure) -> str:
+def end(result: Measurement | ModelProfile | RestartMeasurement | Traced | Failure) -> str:
     """What it came to."""
     match result:
         case Failure():
@@ -25,6 +26,8 @@ def end(result: Measurement | ModelProfile | RestartMeasurement | Failure) -> st
             return f"{result.tokens_per_s_per_gpu:.1f} tokens/s/GPU"
         case RestartMeasurement():
             return f"saved in {result.save_s:.2f} s, loaded in {result.load_s:.2f} s"
+        case Traced():
+            return f"{result.steps} steps recorded in {result.folder}"
         case ModelProfile():
             return f"{result.parameters:,} parameters"
         case _:

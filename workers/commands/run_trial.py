@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from shardtune.api_schemas.failures import Failure
-from shardtune.api_schemas.leases import Task
+from shardtune.api_schemas.leases import RankTask, Task, TraceTask, TrialTask
 from shardtune.workers.agent.attempt import Attempted, Workplace, attempt
 from shardtune.workers.agent.supervise import RunLimits
 from shardtune.workers.commands import printed
@@ -25,7 +25,7 @@ _TASK: TypeAdapter[Task] = TypeAdapter(Task)
 
 def run(settings: WorkerSettings, options: argparse.Namespace) -> int:
     """Run one task from a file and print what it came to."""
-    task = read_task(options.file)
+    task = traced(read_task(options.file)) if options.trace else read_task(options.file)
     allowed = Allowed.of(settings.allowed_models, settings.allowed_scripts)
     allowed.check(task.model)
     if task.kind != "profile":
@@ -47,14 +47,27 @@ def run(settings: WorkerSettings, options: argparse.Namespace) -> int:
     return TRIAL_FAILED if isinstance(attempted.result, Failure) else DONE
 
 
-def _attempt(place: Workplace, task: Task, options: argparse.Namespace, interrupt: Interrupt) -> Attempted | None:
+def _attempt(place: Workplace, task: RankTask, options: argparse.Namespace, interrupt: Interrupt) -> Attempted | None:
     return attempt(
         place,
         task,
-        lambda: TrialDir.create(place.work_dir, "run-trial", task, place.fingerprint, place.min_free_gib),
+        lambda: TrialDir.create(place.work_dir, options.folder, task, place.fingerprint, place.min_free_gib),
         RunLimits(options.deadline_s, options.no_progress_s),
         lambda: interrupt.reason,
     )
+
+
+def traced(task: RankTask) -> TraceTask:
+    """The same trial under the profiler.
+
+    Raises:
+        ValueError: it is no trial.
+    """
+    if not isinstance(task, TrialTask):
+        raise ValueError(
+            f"--trace: kind ({task.kind}) must be trial; give the file of a trial, such as best/config.json"
+        )
+    return TraceTask(trial=task)
 
 
 def read_task(path: Path) -> Task:

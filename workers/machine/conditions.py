@@ -8,9 +8,10 @@ from pathlib import Path
 import psutil
 
 from shardtune.api_schemas.conditions import Conditions, NodeConditions
+from shardtune.api_schemas.diagnosis import Traced
 from shardtune.api_schemas.failures import Failure, FailureKind
 from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.leases import Task, TrialTask
+from shardtune.api_schemas.leases import RankTask, TrialTask
 from shardtune.api_schemas.measurements import Measurement, RankReport
 from shardtune.api_schemas.models import ModelProfile
 from shardtune.api_schemas.restart import RestartMeasurement
@@ -25,7 +26,7 @@ from shardtune.workers.trial_dir import TrialDir
 _STRAGGLER = 1.2
 """Slowest over median rank, at the same calculation on equal GPUs that do nothing else."""
 
-Result = Measurement | ModelProfile | RestartMeasurement | Failure
+Result = Measurement | ModelProfile | RestartMeasurement | Traced | Failure
 
 
 class HostObserver:
@@ -92,9 +93,9 @@ def observe(
     )
 
 
-def judged(task: Task, result: Result, conditions: Conditions, peak_flops: float | None) -> Result:
+def judged(task: RankTask, result: Result, conditions: Conditions, peak_flops: float | None) -> Result:
     """The result with its circumstances; a failure of the device where these take it away, marked where it cannot be true."""
-    if task.kind == "profile" or isinstance(result, ModelProfile):
+    if task.kind == "profile" or isinstance(result, ModelProfile | Traced):
         return result
     fault = device_health.fault(conditions.devices) or straggler(task.cluster, conditions)
     if fault is not None and (fault.excuses_failures or isinstance(result, Measurement)):

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch.distributed as dist
 from torch import nn
 
-from shardtune.api_schemas.leases import ProfileTask, RestartTask, TrialTask
+from shardtune.api_schemas.leases import ProfileTask, RestartTask, TraceTask, TrialTask
 from shardtune.api_schemas.measurements import Progress, RankReport
 from shardtune.workers.clock import now_s
 from shardtune.workers.launch import LAUNCHED
@@ -20,7 +20,7 @@ from shardtune.workers.rank.measure import memory, speed_check
 from shardtune.workers.rank.place import MakeDevice, Place
 from shardtune.workers.rank.process import cpu_adam, deadline, environment
 from shardtune.workers.rank.strategies.base import Setting, Trainer
-from shardtune.workers.rank.training import profile, restart, scripted, wrap
+from shardtune.workers.rank.training import profile, restart, scripted, trace, wrap
 from shardtune.workers.rank.training import step as steps
 from shardtune.workers.rank.training.loop import Loop, run_all
 from shardtune.workers.rank.versions import library_versions
@@ -76,8 +76,8 @@ class RankAttempt:
         self._progress = trial_dir.ProgressFile(folder, rank)
         self._trainer: Trainer | None = None
 
-    def run(self, task: TrialTask | RestartTask) -> RankReport:
-        """Train, and measure or restart; raises whatever goes wrong."""
+    def run(self, task: TrialTask | RestartTask | TraceTask) -> RankReport:
+        """Train, and measure, restart or trace; raises whatever goes wrong."""
         self._progress.write(Progress(phase="starting"))
         place = Place.from_environment(task.cluster.device, self._make_device)
         self.device = place.accelerator
@@ -91,8 +91,8 @@ class RankAttempt:
         cpu_adam.load(task)
         self._progress.write(Progress(phase="building"))
         self.phase = "building"
-        if isinstance(task, RestartTask):
-            return self._restart(task, place)
+        if isinstance(task, RestartTask | TraceTask):
+            return self._other_use(task, place)
         pace_s = speed_check.seconds(place)
         meter = memory.meter(place.accelerator)
         begin = time.perf_counter()
@@ -107,8 +107,10 @@ class RankAttempt:
             update={"first_forward_s": first_forward_s, "steps_ended_s": _since_launch_s(), "pace_s": pace_s}
         )
 
-    def _build(self, task: TrialTask, place: Place) -> restart.Built:
+    def _build(self, task: TrialTask, place: Place, *, is_traced: bool = False) -> restart.Built:
         step = steps.of(task.model, task.workload)
+        if is_traced:
+            step = trace.NamedStep(step)
         setting = Setting.of(task, place, step.loss)
         model = step.build_model()
         parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -116,13 +118,18 @@ class RankAttempt:
         self.phase = "training"
         return restart.Built(setting, step, self._trainer, parameters)
 
-    def _restart(self, task: RestartTask, place: Place) -> RankReport:
+    def _other_use(self, task: RestartTask | TraceTask, place: Place) -> RankReport:
         begin = time.perf_counter()
         with self._progress.ticking(Progress(phase="building")):
-            built = self._build(task.trial, place)
+            built = self._build(task.trial, place, is_traced=isinstance(task, TraceTask))
         wrap_time = time.perf_counter() - begin
-        report = restart.run(task, built, self._folder, self._progress)
-        self._progress.write(Progress(phase="finishing", step=report.trajectory[-1].step + 1))
+        if isinstance(task, TraceTask):
+            report = trace.run(task, built, self._folder, self._progress)
+            done = len(report.losses)
+        else:
+            report = restart.run(task, built, self._folder, self._progress)
+            done = report.trajectory[-1].step + 1
+        self._progress.write(Progress(phase="finishing", step=done))
         return report.model_copy(update={"wrap_time_s": wrap_time})
 
     def leave(self) -> None:

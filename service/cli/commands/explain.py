@@ -1,4 +1,4 @@
-"""`shardtune explain`: where the steps of a training job went, from the traces of its ranks."""
+"""`shardtune explain`: where the steps of a training job went, from the traces of its ranks or of a trial run again."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,14 +9,16 @@ from rich.console import Console
 from rich.table import Table
 
 from shardtune.api_schemas.diagnosis import PART_NAMES, CollectiveFigures, Diagnosis, StepParts
+from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.lazy_module import LazyModule
-from shardtune.service.cli.options import AsJson
-from shardtune.service.wording.diagnosis_words import bytes_in_words, sentences, share, use_in_words
+from shardtune.service.cli.options import AllowModel, AsJson, StateDir, worker_options
+from shardtune.service.wording.diagnosis_words import bytes_in_words, cost, sentences, share, use_in_words
 
 if TYPE_CHECKING:
-    from shardtune.service.cli import trace_files
+    from shardtune.service.cli.explaining import trace_files, trace_run
 else:
-    trace_files = LazyModule("shardtune.service.cli.trace_files")
+    trace_files = LazyModule("shardtune.service.cli.explaining.trace_files")
+    trace_run = LazyModule("shardtune.service.cli.explaining.trace_run")
 
 app = typer.Typer()
 
@@ -27,13 +29,29 @@ _MOST_ROWS = 12
 
 @app.command()
 def explain(
+    study: Annotated[
+        str | None, typer.Argument(help="A study of `tune`: its id, or `last` (default) for the newest.")
+    ] = None,
+    trial: Annotated[int | None, typer.Option(min=0, help="The number of a trial; the answer without it.")] = None,
     trace: Annotated[
-        Path, typer.Option(help="A folder with one Kineto trace of each rank (.json, .json.gz), of any training job.")
-    ],
+        Path | None,
+        typer.Option(
+            help="Instead: a folder with one Kineto trace of each rank (.json, .json.gz), of any training job."
+        ),
+    ] = None,
+    state_dir: StateDir = Path(".shardtune"),
     as_json: AsJson = False,
+    allow_model: AllowModel = None,
 ) -> None:
     """Say where the steps of a training job went: computing, communication, waiting for other ranks, the host."""
-    found = trace_files.diagnosis_of(trace)
+    if trace is not None and (study is not None or trial is not None):
+        raise InputError(f"--trace ({trace}) says what to explain; leave out the study and --trial")
+    traced = None
+    if trace is None:
+        which = "best" if trial is None else str(trial)
+        traced = trace_run.record(study or "last", which, state_dir, worker_options(allow_model, None))
+        trace = Path(traced.folder)
+    found = trace_files.diagnosis_of(trace).model_copy(update={"recorded": traced})
     if as_json:
         print(found.model_dump_json())
     else:
@@ -49,6 +67,8 @@ def show(found: Diagnosis) -> None:
     console.print()
     for sentence in sentences(found):
         console.print(sentence)
+    if found.recorded is not None:
+        console.print(cost(found.recorded))
     for note in found.notes:
         console.print(f"note: {note}", style="dim")
 

@@ -4,6 +4,7 @@ import pytest
 
 from shardtune.api_schemas.failures import Failure, FailureKind
 from shardtune.api_schemas.hardware import CollectiveTime, HardwareReport, MeasuredHardware
+from shardtune.api_schemas.leases import ProfileTask
 from shardtune.workers.__main__ import main
 from shardtune.workers.commands import printed
 from shardtune.workers.commands.run_trial import read_task
@@ -27,6 +28,13 @@ def test_a_file_that_is_no_trial_is_exit_code_2(tmp_path, capsys, text, says):
     output = capsys.readouterr()
     assert says in output.err
     assert output.out == ""
+
+
+def test_only_a_trial_can_be_traced(tmp_path, capsys, task):
+    path = tmp_path / "profile.json"
+    path.write_text(ProfileTask(model=task.model, workload=task.workload).model_dump_json())
+    assert main(["run-trial", str(path), "--trace"]) == 2
+    assert "--trace: kind (profile) must be trial" in capsys.readouterr().err
 
 
 def test_a_missing_file_is_exit_code_2(tmp_path, capsys):

@@ -19,7 +19,7 @@ import torch
 from deepspeed.ops.op_builder import CPUAdamBuilder
 from torch.utils.cpp_extension import _get_build_directory, _import_module_from_library
 
-from shardtune.api_schemas.leases import ProfileTask, RestartTask, Task, TrialTask
+from shardtune.api_schemas.leases import ProfileTask, RankTask, RestartTask, TraceTask, TrialTask
 from shardtune.api_schemas.strategies import ZeroConfig
 from shardtune.workers.rank.classify import SetupError
 from shardtune.workers.rank.process import parent_death
@@ -33,7 +33,7 @@ _MARKER = "shardtune-built-for"
 _BUILD_TIMEOUT_S = 600
 
 
-def needed(task: Task) -> bool:
+def needed(task: RankTask) -> bool:
     """Whether the task steps its optimizer on the host with DeepSpeed's CPU Adam."""
     return (
         not isinstance(task, ProfileTask)
@@ -48,7 +48,7 @@ def is_built() -> bool:
     return (_folder() / f"{_NAME}.so").exists() and marker.exists() and marker.read_text() == _built_for()
 
 
-def ensure(task: TrialTask | RestartTask, moving: Callable[[], None]) -> None:
+def ensure(task: TrialTask | RestartTask | TraceTask, moving: Callable[[], None]) -> None:
     """Build what the task needs, unless it is there. The first rank of a node does; the others wait where ranks meet.
 
     `moving` is called every second meanwhile.
@@ -76,7 +76,7 @@ def ensure(task: TrialTask | RestartTask, moving: Callable[[], None]) -> None:
         raise SetupError(words.strip()[-3000:] or f"the build of DeepSpeed's CPU Adam ended with {builder.returncode}")
 
 
-def load(task: TrialTask | RestartTask) -> None:
+def load(task: TrialTask | RestartTask | TraceTask) -> None:
     """Have DeepSpeed use the library as it was built.
 
     DeepSpeed would go through torch's build step once more, under a lock file that a rank killed meanwhile leaves behind

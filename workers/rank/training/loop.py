@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -20,7 +20,7 @@ from shardtune.workers.rank.measure import throughput
 from shardtune.workers.rank.measure.memory import MemoryMeter
 from shardtune.workers.rank.model import data
 from shardtune.workers.rank.place import Place
-from shardtune.workers.rank.strategies.base import Setting, Trainer
+from shardtune.workers.rank.strategies.base import Setting
 from shardtune.workers.rank.training.step import Step
 
 PROFILED_STEPS = 2
@@ -34,7 +34,17 @@ Steps = Generator[list[Any], Stepped, _Result]
 """Yields the micro batches of each step that is to be run, and is sent what the step gave."""
 
 
-def run_all(steps: Steps[None], trainer: Trainer) -> None:
+class TakesSteps(Protocol):
+    """Of a `Trainer`, what a step is made of."""
+
+    def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
+        """See `Trainer`."""
+
+    def optimizer_step(self) -> torch.Tensor | float:
+        """See `Trainer`."""
+
+
+def run_all(steps: Steps[None], trainer: TakesSteps) -> None:
     """Run every step asked for."""
     with contextlib.suppress(StopIteration):
         batches = next(steps)
@@ -42,7 +52,7 @@ def run_all(steps: Steps[None], trainer: Trainer) -> None:
             batches = steps.send(_run_step(trainer, batches))
 
 
-def _run_step(trainer: Trainer, batches: list[Any]) -> Stepped:
+def _run_step(trainer: TakesSteps, batches: list[Any]) -> Stepped:
     losses = [trainer.micro_step(batch, last=i == len(batches) - 1) for i, batch in enumerate(batches)]
     norm = trainer.optimizer_step()
     return torch.stack(losses).mean(), norm

@@ -54,4 +54,19 @@ def test_bad_input_names_the_file_and_the_remedy(make, says, tmp_path, capsys):
     assert says in error and str(tmp_path / "none") in error
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["last", "--trace", "traces"], "--trace (traces) says what to explain; leave out the study and --trial"),
+        (["--trial", "3", "--trace", "traces"], "leave out the study and --trial"),
+        (["--state-dir", "none"], "--state-dir (none) does not exist; run `shardtune tune` first"),
+        (["study-1", "--state-dir", "none"], "--state-dir (none) does not exist"),
+    ],
+)
+def test_what_is_to_be_explained_is_said_once_and_is_there(arguments, says, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert ends(["explain", *arguments]) == 2
+    assert says in capsys.readouterr().err
+
+
 CUT = gzip.compress(json.dumps(made_traces.drawn_on_cpu(1)[0]).encode())[:-200]

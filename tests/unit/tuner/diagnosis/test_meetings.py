@@ -76,6 +76,17 @@ def test_ranks_meet_within_their_own_group_only():
     assert waits == {0: pytest.approx(50e-6), 1: 0, 2: 0, 3: 0}
 
 
+def test_sends_between_two_ranks_of_a_group_are_no_meeting_of_it():
+    """Rank 0 sends to 1, later rank 2 to 3: nobody waits for all four."""
+    traces = []
+    for rank, (start, name) in enumerate([(0, "send"), (0, "recv"), (100, "send"), (100, "recv")]):
+        kernel = made_traces.nccl(start, start + 100, 1, [0, 1, 2, 3], name)
+        events = [made_traces.step(0, 0, 300), *made_traces.launched(kernel, 0)]
+        traces.append(read(made_traces.trace(rank, 4, events, "nccl")))
+    found = diagnosis(traces)
+    assert found.parts.waiting_s == 0 and {one.purpose for one in found.collectives} == {"activations"}
+
+
 def test_groups_that_gloo_does_not_name_are_said_and_no_wait_is_made_up():
     groups = [{"pg_name": "0", "ranks": [0, 1, 2, 3]}, {"pg_name": "1", "ranks": [0, 1]}]
     traces = [made_traces.trace(r, 4, [made_traces.step(0, 0, 600), made_traces.gloo(100 * r, 500)]) for r in range(4)]

@@ -146,11 +146,18 @@ def test_bytes_and_bandwidth_are_those_of_nccl_tests():
 
 def test_what_was_asked_of_gloo_is_told_not_what_it_ran():
     """FSDP's reduce-scatter runs as an all-reduce of the whole; its call says so, and how large the group is."""
-    shapes = {"Input Dims": [[500], [2000], [], [], []]}
+    types = ["float", "float", "", "", "Scalar"]
+    shapes = {"Input Dims": [[500], [2000], [], [], []], "Input type": types}
     events = [
         made_traces.step(0, 0, 100),
         made_traces.event("cpu_op", "c10d::_reduce_scatter_base_", 5, 30, **shapes),
-        made_traces.event("cpu_op", "c10d::_allgather_base_", 35, 60, **{"Input Dims": [[2000], [500], [], [], []]}),
+        made_traces.event(
+            "cpu_op",
+            "c10d::_allgather_base_",
+            35,
+            60,
+            **{"Input Dims": [[2000], [500], [], [], []], "Input type": types},
+        ),
         made_traces.gloo(10, 30, 2000),
         made_traces.gloo(40, 60, 500, "all_gather"),
     ]

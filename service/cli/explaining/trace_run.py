@@ -1,0 +1,51 @@
+"""Run a trial of a study of `tune` again under torch's profiler, on this machine, with the worker's own launcher."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from shardtune.api_schemas.diagnosis import Traced
+from shardtune.api_schemas.leases import TrialTask
+from shardtune.service.cli.connection import connected, study_named
+from shardtune.service.cli.errors import InputError, PlatformFailure
+from shardtune.service.cli.processes import MODULE
+
+_TRIAL_FAILED = 3
+_SHOWN_LINES = 8
+
+
+def record(study: str, which: str, state_dir: Path, worker_options: Sequence[str]) -> Traced:
+    """Record some steps of `best` or of a trial by its number; the study stays as it is.
+
+    Raises:
+        InputError: there is no such study or trial, or its ranks are not all on this machine.
+        PlatformFailure: the run did not come to its end; the message has its last words.
+    """
+    with connected(None, state_dir) as client:
+        stored = study_named(client, study)
+        config = client.export(stored.study_id, which).files["config.json"]
+    task = TrialTask.model_validate_json(config)
+    if task.cluster.nodes > 1:
+        raise InputError(
+            f"study ({stored.study_id}) trains over {task.cluster.nodes} hosts, whose traces lie apart; record them in your "
+            "job and give --trace the folder with all of them"
+        )
+    sys.stderr.write(f"running {task.config.describe()} once more, under the profiler\n")
+    name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"trace-{stored.study_id}-{which}")
+    return _run(task, name, state_dir, worker_options)
+
+
+def _run(task: TrialTask, name: str, state_dir: Path, worker_options: Sequence[str]) -> Traced:
+    command = [*MODULE, "shardtune.workers", "run-trial", "-", "--trace", "--folder", name, "--json"]
+    command += ["--work-dir", str(state_dir / "worker"), *worker_options]
+    done = subprocess.run(command, input=task.model_dump_json(), capture_output=True, text=True, check=False)
+    try:
+        return Traced.model_validate_json(done.stdout)
+    except ValidationError:
+        tail = [f"  {line}" for line in (done.stderr + done.stdout).strip().splitlines()[-_SHOWN_LINES:]]
+        how = "failed" if done.returncode == _TRIAL_FAILED else f"ended with exit code {done.returncode}"
+        raise PlatformFailure(f"the run of {task.config.describe()} under the profiler {how}:", *tail) from None

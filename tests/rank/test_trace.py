@@ -1,0 +1,48 @@
+"""A trace is a run of its own: each rank leaves a file, in which the analysis finds steps, parts and collectives."""
+
+import gzip
+import os
+
+import pytest
+
+from shardtune.api_schemas.leases import TraceTask
+from shardtune.api_schemas.measurements import RankReport
+from shardtune.tuner.diagnosis import kineto
+from shardtune.tuner.diagnosis.diagnose import diagnosis
+from tests.support.tiny_trials import tiny_task
+
+pytestmark = [
+    pytest.mark.ranks,
+    pytest.mark.skipif(
+        os.environ.get("SHARDTUNE_TEST_LONG") != "1",
+        reason="every backend: make test-long; tests/endtoend/test_tune_command.py explains one",
+    ),
+]
+
+STRATEGIES = {
+    "fsdp2": ({"kind": "fsdp2", "dp_shard": 2}, {"all_gather", "reduce_scatter"}),
+    "ddp": ({"kind": "ddp"}, {"all_reduce"}),
+    "fsdp1": ({"kind": "fsdp1", "dp_shard": 2}, {"all_gather", "reduce_scatter"}),
+    "zero1": ({"kind": "zero", "stage": 1}, {"all_gather"}),
+    "zero2": ({"kind": "zero", "stage": 2}, {"all_gather"}),
+    "zero3": ({"kind": "zero", "stage": 3}, {"all_gather", "reduce_scatter"}),
+}
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_ranks_leave_traces_that_say_where_their_steps_went(host, name):
+    strategy, kinds = STRATEGIES[name]
+    folder = host.prepare(TraceTask(trial=tiny_task(strategy), warmup_steps=2, steps=2))
+    codes = host.run_folder(folder, 2)
+    reports = [RankReport.model_validate_json((folder / f"rank_{rank}.json").read_text()) for rank in range(2)]
+    assert codes == [0, 0], [report.failure for report in reports]
+    assert len(reports[0].losses) == 4 and reports[0].losses == reports[1].losses
+    tables = []
+    for rank in range(2):
+        with gzip.open(folder / "traces" / f"rank_{rank}.json.gz") as file:
+            tables.append(kineto.read(file, f"rank_{rank}"))
+    found = diagnosis(tables)
+    assert {(one.rank, one.step) for one in found.steps} == {(0, 2), (0, 3), (1, 2), (1, 3)}
+    assert kinds <= {one.kind for one in found.collectives} and not found.notes
+    assert all(one.message_bytes and one.group_size == 2 for one in found.collectives)
+    assert all(step.parts.optimizer_s > 0 and step.parts.compute_s > 0 for step in found.steps)

@@ -1,0 +1,111 @@
+"""One rank of a trace: train until steps are warm, then a few of them under torch's profiler, into a file of its own."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from shardtune.api_schemas.leases import TraceTask
+from shardtune.api_schemas.measurements import Progress, RankReport
+from shardtune.workers.rank import mesh
+from shardtune.workers.rank.device import clock
+from shardtune.workers.rank.place import Place
+from shardtune.workers.rank.strategies.base import Trainer
+from shardtune.workers.rank.training.loop import Loop, Steps, run_all
+from shardtune.workers.rank.training.restart import Built
+from shardtune.workers.rank.training.step import Step
+from shardtune.workers.rank.trial_dir import ProgressFile
+from shardtune.workers.rank.versions import library_versions
+from shardtune.workers.trial_dir import TRACES
+
+
+def run(task: TraceTask, built: Built, folder: Path, progress: ProgressFile) -> RankReport:
+    """Leave this rank's trace in the trial directory's folder of traces.
+
+    Raises:
+        NumericsError: the loss is not finite.
+    """
+    place = built.setting.place
+    loop = TraceLoop(built.trainer.parameter_checksum, built.setting, built.step, progress)
+    run_all(loop.warm_up(task.warmup_steps), built.trainer)
+    # Shapes: gloo's collectives tell their bytes in no other way.
+    recorder = profile(activities=_activities(place), record_shapes=True)
+    recorder.start()
+    run_all(loop.record(task.steps), NamedTrainer(built.trainer))
+    recorder.stop()
+    (folder / TRACES).mkdir(exist_ok=True)
+    with progress.ticking(Progress(phase="finishing", step=task.warmup_steps + task.steps)):
+        recorder.export_chrome_trace(str(folder / TRACES / f"rank_{place.rank}.json.gz"))
+    return RankReport(
+        rank=place.rank,
+        status="complete",
+        warmup_step_times_s=tuple(loop.outcome.warmup_step_times_s),
+        window_step_times_s=tuple(loop.outcome.window_step_times_s),
+        losses=tuple(loop.outcome.losses),
+        versions=library_versions(),
+    )
+
+
+def _activities(place: Place) -> list[ProfilerActivity]:
+    return [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if place.is_cuda else [])]
+
+
+class TraceLoop(Loop):
+    """Asks for the steps of a trace task."""
+
+    def warm_up(self, count: int) -> Steps[None]:
+        """Steps that are not recorded, each timed; of what they gain in speed nothing is waited for."""
+        self._planned = count
+        for _ in range(count):
+            losses, seconds = yield from self._timed([self._batches(self._step)])
+            self.outcome.warmup_step_times_s.append(self._slowest(seconds))
+            self._note_losses(losses)
+            self._tell("warming_up")
+
+    def record(self, count: int) -> Steps[None]:
+        """Steps back to back, their batches made beforehand as in a timed window."""
+        batches = [self._batches(self._step + i) for i in range(count)]
+        dist.barrier()
+        begin = clock(self._place.accelerator)
+        losses = []
+        for own in batches:
+            with record_function(f"ProfilerStep#{self._step}"):
+                loss, _ = yield own
+            self._step += 1
+            losses.append(loss)
+        seconds = clock(self._place.accelerator) - begin
+        self.outcome.window_step_times_s.append(self._slowest(seconds) / count)
+        self._note_losses(mesh.mean(torch.stack(losses), self._place))
+
+
+class NamedTrainer:
+    """A trainer whose parts of a step have names in a trace. DeepSpeed has none of its own, and torch's leaves out clipping."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+
+    def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
+        """See `Trainer`."""
+        with record_function("shardtune::micro_batch"):
+            return self._trainer.micro_step(batch, last)
+
+    def optimizer_step(self) -> torch.Tensor | float:
+        """See `Trainer`."""
+        with record_function("shardtune::optimizer"):
+            return self._trainer.optimizer_step()
+
+
+class NamedStep:
+    """A step whose forward pass has a name in a trace; what is left of a micro batch is its backward pass."""
+
+    def __init__(self, step: Step) -> None:
+        self.build_model, self.make_batch = step.build_model, step.make_batch
+        self._loss = step.loss
+
+    def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        """See `Step`."""
+        with record_function("shardtune::forward"):
+            return self._loss(model, batch)

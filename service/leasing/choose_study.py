@@ -27,8 +27,9 @@ from shardtune.service.workers.registry import check_protocol, of_session, reser
 
 log = logging.getLogger(__name__)
 
-_AT_ONCE_S, _PATIENCE_S = 0.001, 10.0
-"""For a study's turn: replicas rather ask in different studies than wait for each other."""
+_AT_ONCE_S, _PATIENCE_S = 0.001, 2.0
+"""For a study's turn: replicas rather ask in different studies than wait for each other. Workers alike wait meanwhile, and
+what the other replica leaves is seen by the study's version."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from shardtune.service.process.context import context_of
 from shardtune.service.process.turns import Turns
 
-_AT_ONCE, _OF_ONE_SENDER = 6, 2
+_AT_ONCE, _OF_ONE_SENDER = 12, 4
 """Keys that are looked up at a time: for who has none, this is all that the service does."""
 
 WITH_BODY = ("POST", "PUT", "PATCH")

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterator
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, JsonValue, ValidationInfo, field_validator, model_validator
 
@@ -102,9 +102,16 @@ class ModelSpec(Schema):
         return self.entry_point is not None or self.script is not None
 
     @property
+    def trained_config(self) -> dict[str, JsonValue]:
+        """The configuration of what is trained: of a multimodal model its text part, which is a causal language model of its own."""
+        text = self.config.get("text_config")
+        is_multimodal = not self.is_own and any(self.config.get(f"{kind}_config") for kind in ("vision", "audio"))
+        return dict(text) if is_multimodal and isinstance(text, dict) and text.get("model_type") else self.config
+
+    @property
     def model_type(self) -> str | None:
-        """The transformers architecture, such as `llama`; None for the user's own code."""
-        return None if self.is_own else str(self.config["model_type"])
+        """The transformers architecture that is trained, such as `llama`; None for the user's own code."""
+        return None if self.is_own else str(self.trained_config["model_type"])
 
 
 def preset(name: str) -> ModelSpec:
@@ -168,6 +175,8 @@ class ModelProfile(Schema):
     vocab_size: int = Field(ge=0, le=MOST_ELEMENTS)
     max_positions: int | None = Field(le=MOST_ELEMENTS)
     """Longest sequence the configuration declares, None where it declares none."""
+    attention: Literal["eager"] | None = None
+    """What the model is built with where it lacks the workload's; None: as the workload says."""
     backends: tuple[Backend, ...] | None = Field(default=None, min_length=1)
     """That the user's own training script can take, as it says itself; None: it does not say, or Shardtune's own loop trains."""
     note: str | None = Field(default=None, max_length=1000)

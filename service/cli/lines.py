@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from shardtune.api_schemas.studies import Study, StudyPhase
 from shardtune.api_schemas.trials import Rejection, Trial, TrialState
-from shardtune.service.wording import study_words, time_left
+from shardtune.service.wording import study_words, time_left, told_apart
 
 _TOLD_AT_ONCE = 3
 
@@ -87,14 +87,15 @@ class LineView:
 def _trial_line(study: Study, trial: Trial, trials: Sequence[Trial], elapsed_s: float) -> str:
     limit = study.spec.budget.max_trials
     name = f"trial {trial.number}" + (f" ({trial.number + 1} of {limit})" if limit else "")
+    described = told_apart.of_trials(trials)[trial.number]
     if trial.state is TrialState.COMPLETE:
         best = study.best_so_far is not None and study.best_so_far.trial_number == trial.number
         line = (
-            f"{name}: {trial.description}: {study_words.rate(trial.tokens_per_s_per_gpu)} tokens/s/GPU, "
+            f"{name}: {described}: {study_words.rate(trial.tokens_per_s_per_gpu)} tokens/s/GPU, "
             f"{study_words.memory(study_words.peak_memory(trial))}{study_words.predicted(trial)}{study_words.tested(trial)}"
             + (", best so far" if best else "")
         )
         left = time_left.left(study, time_left.made_by(study, trials), elapsed_s)
         return line + (f" ({left} left)" if left else "")
     why = study_words.reason(trial)
-    return f"{name}: {trial.description}: {trial.state.value}" + (f", {why}" if why else "")
+    return f"{name}: {described}: {trial.state.value}" + (f", {why}" if why else "")

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from shardtune.api_schemas.studies import Study, StudyPhase
 from shardtune.api_schemas.trials import Rejection, Trial, TrialState
-from shardtune.service.wording import study_words, time_left
+from shardtune.service.wording import study_words, time_left, told_apart
 
 _STYLES = {
     TrialState.COMPLETE: "green",
@@ -56,11 +56,12 @@ def render(
     table.add_column("tokens/s/GPU", justify="right", no_wrap=True)
     table.add_column("peak memory", justify="right", no_wrap=True)
     table.add_column("", ratio=2, no_wrap=True, overflow="ellipsis")
+    named = told_apart.of_trials(trials)
     for trial in shown:
         is_best = best is not None and trial.number == best.trial_number
         table.add_row(
             str(trial.number),
-            Text(trial.description),
+            Text(named[trial.number]),
             Text(trial.state.value, style=_STYLES.get(trial.state, "")),
             study_words.rate(trial.tokens_per_s_per_gpu),
             study_words.memory(study_words.peak_memory(trial)),

@@ -182,6 +182,11 @@ def _follow_profile(session: Session, study: StudyRow, run: RunRow, judged: Judg
         assert judged.profile is not None
         if judged.profile.note is not None:
             study.notes = (*study.notes, judged.profile.note)
+        if judged.profile.attention is not None:
+            study.notes = (
+                *study.notes,
+                f"attention: {judged.profile.attention}, since the architecture has no fused one",
+            )
         refusal = script_backends.narrow(study, judged.profile)
         if refusal is not None:
             transitions.end_study(session, study, StudyState.FAILED, refusal, now)

@@ -1,7 +1,6 @@
 """Numbers and knobs as a person reads them: units, sensible digits, no surplus."""
 
 from datetime import datetime
-from typing import Any
 
 from shardtune.api_schemas import formatting
 from shardtune.service.wording import study_words
@@ -98,18 +97,14 @@ def exact(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def knob_value(name: str, value: Any) -> str:
-    """A knob's value in words."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if name == "backend":
-        return backend_name(str(value))
-    if isinstance(value, int) and value >= 10_000:
-        return f"{value / 1e6:g} M" if value >= 1e6 else f"{value:,}"
-    return str(value)
+def tests(stored: str) -> str:
+    """What a trial tests, as a sentence's beginning: `FSDP2 instead of ZeRO`."""
+    said = study_words.tests(stored)
+    return said[:1].upper() + said[1:]
 
 
 FILTERS = {
+    "tests": tests,
     "rate": rate,
     "memory": memory,
     "memory_kind": memory_kind,

@@ -16,6 +16,7 @@ from shardtune.api_schemas.strategies import Checkpointing
 from shardtune.db.clock import utc_now
 from shardtune.service.pages import assets, cookies, figures
 from shardtune.service.process.principal import LOCAL
+from shardtune.service.wording import told_apart
 from shardtune.service.wording.backend_words import BACKENDS
 from shardtune.service.wording.knob_words import knob_help
 
@@ -103,7 +104,7 @@ def _time(moment: datetime | None, now: datetime) -> Markup:
 
 
 def _knob_value(value: Any, name: str) -> str:
-    return figures.knob_value(name, value)
+    return told_apart.knob_value(name, value)
 
 
 def _environment() -> Environment:

@@ -39,7 +39,7 @@ def check(spec: StudySpec, cluster: Cluster) -> ResolvedBaseline:
         field = "workload" if str(error).startswith("global_batch") else ""
         raise from_value_error(field, error) from error
     planned = _what_a_small_budget_tries(spec.budget, seeds.seed_configs(built, cluster, resolved.config))
-    return resolved._replace(notes=(*resolved.notes, *planned))
+    return resolved._replace(notes=(*model_checks.remarks(spec.model), *resolved.notes, *planned))
 
 
 def _what_a_small_budget_tries(budget: Budget, starts: Seeds) -> tuple[str, ...]:
@@ -68,7 +68,7 @@ def _check_sampler(spec: StudySpec) -> None:
 
 
 def _check_positions(spec: StudySpec) -> None:
-    config, length = spec.model.config, spec.workload.sequence_length
+    config, length = spec.model.trained_config, spec.workload.sequence_length
     if spec.model.is_own:
         return
     name = next((name for name in _POSITIONS if isinstance(config.get(name), int)), None)
@@ -86,8 +86,10 @@ def _check_positions(spec: StudySpec) -> None:
 
 def _stand_in(model: ModelSpec) -> ModelProfile:
     """A profile good enough to see whether the space is empty: only sizes of buckets depend on the real one."""
-    layers = next((_integer(model.config.get(name), 1) for name in _LAYERS if name in model.config), 1)
-    hidden = next((_integer(model.config.get(name), 64) for name in _HIDDEN if name in model.config), 64)
+    layers = next((_integer(model.trained_config.get(name), 1) for name in _LAYERS if name in model.trained_config), 1)
+    hidden = next(
+        (_integer(model.trained_config.get(name), 64) for name in _HIDDEN if name in model.trained_config), 64
+    )
     largest = min(hidden * hidden, MOST_ELEMENTS)
     block = min(12 * largest, MOST_ELEMENTS)
     total = min(layers * block + 32_000 * hidden, MOST_ELEMENTS)

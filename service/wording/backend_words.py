@@ -23,6 +23,11 @@ def backend_name(kind: str) -> str:
     return BACKENDS[kind].name if kind in BACKENDS else kind
 
 
+def short_name(kind: str) -> str:
+    """The same without who makes it: `ZeRO`."""
+    return backend_name(kind).removeprefix("DeepSpeed ")
+
+
 def backend_mark(kind: str) -> str:
     """Its shape in a chart."""
     return BACKENDS[kind].mark if kind in BACKENDS else "circle"

@@ -8,6 +8,7 @@ from shardtune.api_schemas.restart import RestartCheck, RestartOutcome
 from shardtune.api_schemas.studies import Study, StudyPhase
 from shardtune.api_schemas.trials import Rejection, Run, RunPurpose, Trial, TrialOrigin, TrialState
 from shardtune.api_schemas.verdicts import AgainstDefault, OpenVerdict
+from shardtune.service.wording.backend_words import BACKENDS, short_name
 from shardtune.service.wording.knob_words import KNOBS, knob_name
 from shardtune.tuner.verdict import promotion
 
@@ -83,7 +84,15 @@ def tested(trial: Trial) -> str:
 def tests(stored: str) -> str:
     """The knobs in which a trial differs from the fastest, by the names that people know them by."""
     parts = (part.partition(" ") for part in stored.split("; "))
-    return "; ".join(f"{knob_name(name) if name in KNOBS else name}{gap}{rest}" for name, gap, rest in parts)
+    return "; ".join(_in_words(name, f"{gap}{rest}") for name, gap, rest in parts)
+
+
+def _in_words(name: str, rest: str) -> str:
+    """`fsdp2 instead of zero` is about backends, the others about a knob."""
+    if name not in BACKENDS:
+        return f"{knob_name(name) if name in KNOBS else name}{rest}"
+    middle, _, other = rest.rpartition(" ")
+    return f"{short_name(name)}{middle} {short_name(other)}"
 
 
 def restarted(check: RestartCheck) -> str:

@@ -65,6 +65,7 @@ def source(source: ExportSource, backends: Backends = BACKENDS) -> str:
         imports=_imports(source, parts),
         ranks=source.cluster.world_size,
         micro_batch=source.config.micro_batch,
+        text_part='["text_config"]' if source.is_text_part else "",
         accumulation=source.accumulation,
         global_batch=workload.global_batch,
         sequence_length=workload.sequence_length,
@@ -119,8 +120,7 @@ def _constants(source: ExportSource, parts: SnippetParts) -> str:
 def _build(source: ExportSource, on_meta: bool) -> list[str]:
     call = "model = transformers.AutoModelForCausalLM.from_config("
     options = (
-        f"    config, attn_implementation={literal(source.workload.attention)}, dtype=torch.float32, "
-        "trust_remote_code=False"
+        f"    config, attn_implementation={literal(source.attention)}, dtype=torch.float32, trust_remote_code=False"
     )
     if on_meta:
         return ['with torch.device("meta"):', f"    {call}", f"    {options}", "    )"]

@@ -39,6 +39,16 @@ class ExportSource:
         return self.study.spec.workload
 
     @property
+    def is_text_part(self) -> bool:
+        """Of a multimodal model, which is what `config.json` has."""
+        return self.study.spec.model.trained_config is not self.study.spec.model.config
+
+    @property
+    def attention(self) -> str:
+        """What the trials' model was built with."""
+        return self.profile.attention or self.workload.attention
+
+    @property
     def cluster(self) -> Cluster:
         """Where it was measured."""
         return self.study.cluster

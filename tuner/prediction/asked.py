@@ -8,7 +8,7 @@ from shardtune.api_schemas.native_dtypes import DeviceDtypes, decide
 from shardtune.api_schemas.predictions import PredictionRequest
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.workload import MOST_SAMPLES, Recipe, Workload
-from shardtune.tuner.prediction import catalogue, model_shape, traced_shape
+from shardtune.tuner.prediction import catalogue, model_shape, traced_shape, trainable
 from shardtune.tuner.prediction.model_shape import ModelShape
 
 DEFAULT_SEQUENCE = 4096
@@ -107,8 +107,9 @@ def _shape(request: PredictionRequest) -> ModelShape:
     model, profile = request.model, request.profile
     if model.is_own:
         raise ValueError("model is your own code, of which nothing is predicted; `shardtune tune` measures it")
+    trainable.check(model)
     if profile is None:
-        return _closed_form(model_shape.text(model.config), model.name)
+        return _closed_form(model_shape.text(model.trained_config), model.name)
     shape = traced_shape.of_study(model, profile) if profile.blocks else None
     if shape is None:
         why = profile.note or "its blocks or FLOPs were not counted"

@@ -57,7 +57,7 @@ def of_study(model: ModelSpec, profile: ModelProfile) -> ModelShape | None:
     if model.is_own or profile.forward_flops_per_token is None:
         return None
     try:
-        known = model_shape.from_config(model.config, model.name)
+        known = model_shape.from_config(model.trained_config, model.name)
     except ValueError:
         # Another architecture, or one whose file leaves fields to transformers' defaults.
         return _estimated(model.name, profile)

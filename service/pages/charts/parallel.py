@@ -8,9 +8,10 @@ from typing import Any
 from shardtune.db.queries.trial_points import TrialPoint
 from shardtune.service.pages.charts.plot import AxisTick, polyline
 from shardtune.service.pages.charts.scale import from_zero
-from shardtune.service.pages.figures import knob_value, rate
+from shardtune.service.pages.figures import rate
 from shardtune.service.wording.backend_words import backend_name
 from shardtune.service.wording.knob_words import knob_name
+from shardtune.service.wording.told_apart import knob_value
 
 WIDTH, HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 1200, 320, 52, 18, 112, 60
 _ABSENT = "n/a"

@@ -10,9 +10,10 @@ from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies import Study
 from shardtune.api_schemas.trials import RunPurpose
 from shardtune.db.queries import studies, trials
-from shardtune.service.pages.figures import knob_value, memory, percent, rate, ratio, seconds
+from shardtune.service.pages.figures import memory, percent, rate, ratio, seconds
 from shardtune.service.pages.views import best, words
 from shardtune.service.wording.knob_words import knob_name
+from shardtune.service.wording.told_apart import knob_value
 from shardtune.tuner.search.space.flat import flatten
 
 MOST = 4

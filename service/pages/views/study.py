@@ -18,14 +18,14 @@ from shardtune.service.pages.charts.interval import Interval, interval
 from shardtune.service.pages.charts.parallel import Parallel, parallel
 from shardtune.service.pages.charts.plot import Plot
 from shardtune.service.pages.charts.search import best_so_far, peak, speed_against_memory
-from shardtune.service.pages.views import best, freshness, names, purpose, words
+from shardtune.service.pages.views import best, freshness, purpose, words
 from shardtune.service.pages.views.expected import Expected, expected
 from shardtune.service.pages.views.freshness import StudyFreshness
 from shardtune.service.pages.views.predicted import Predicted, predicted
 from shardtune.service.pages.views.purpose import Purpose
 from shardtune.service.pages.views.recommended import Recommended, of_study
 from shardtune.service.studies import insights
-from shardtune.service.wording import study_words, time_left
+from shardtune.service.wording import study_words, time_left, told_apart
 from shardtune.service.wording.trust import Trust, trust
 from shardtune.tuner.objective import available_gib
 from shardtune.tuner.search.space.flat import flatten
@@ -147,7 +147,7 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
         tone=tone,
         sentence=sentence,
         details=words.split_reason(study)[1] if study.state is StudyState.FAILED else "",
-        changes=names.changes(study.result) if study.result else "",
+        changes=told_apart.changes(study.result) if study.result else "",
         best_peak_gib=best.contender_peak(answer) if answer else None,
         progress=_progress(session, row, study, now),
         trust=(*trust(study, complete, fresh_runs), Trust(_FRESH_TONES[fresh.word], fresh.why)) if study.result else (),
@@ -222,7 +222,7 @@ def _failure(state: str, kind: str, number: int) -> tuple[str, str, str, int]:
 
 def _lines(shown: Sequence[TrialPoint], fastest: float) -> tuple[TrialLine, ...]:
     configs = [TrialConfig.model_validate(point.config) for point in shown]
-    told = names.distinct(configs)
+    told = told_apart.distinct(configs)
     return tuple(_line(p, c, name, fastest) for p, c, name in zip(shown, configs, told, strict=True))
 
 

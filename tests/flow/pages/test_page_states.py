@@ -2,7 +2,7 @@
 
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.db.tables.studies import DeliveryRow, WebhookRow
-from shardtune.service.pages.views import names
+from shardtune.service.wording import told_apart
 from tests.support.page_reader import page
 from tests.support.retuning_lab import CHANGED, Lab
 from tests.support.scenarios import best, run_study
@@ -67,7 +67,7 @@ def test_trials_that_read_alike_are_named_by_the_knob_in_which_they_differ():
         for graph, size in ((True, 2), (False, 2), (False, 4))
     ]
     told = ["DDP, micro batch 2 (static graph yes)", "DDP, micro batch 2 (static graph no)", "DDP, micro batch 4"]
-    assert names.distinct(configs) == told
+    assert told_apart.distinct(configs) == told
 
 
 def test_a_short_search_is_called_short(quick_client):

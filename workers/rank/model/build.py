@@ -39,7 +39,7 @@ def config_of(spec: ModelSpec) -> Any:
     Raises:
         ValueError: this transformers knows no causal language model of that type.
     """
-    entries = without_randomness(dict(spec.config))
+    entries = without_randomness(dict(spec.trained_config))
     model_type = entries.pop("model_type")
     entries.pop("transformers_version", None)
     if model_type not in transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
@@ -63,13 +63,20 @@ def build(spec: ModelSpec, workload: Workload, experts: str | None = None) -> nn
     `experts` chooses transformers' implementation of mixtures of experts; None is its default.
     """
     config = config_of(spec)
-    options: dict[str, Any] = {"attn_implementation": workload.attention, "dtype": torch.float32}
+    options: dict[str, Any] = {"attn_implementation": attention_of(config, workload), "dtype": torch.float32}
     if experts is not None:
         options["experts_implementation"] = experts
     with without_values():
         model: nn.Module = transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False, **options)
     model.tie_weights()  # type: ignore[operator]
     return model.train()
+
+
+def attention_of(config: Any, workload: Workload) -> str:
+    """The workload's, or `eager` where the architecture lacks fused attention (sinks, soft caps, no attention at all)."""
+    kind = transformers.AutoModelForCausalLM._model_mapping[type(config)]
+    lacks = workload.attention == "sdpa" and not getattr(kind, "_supports_sdpa", False)
+    return "eager" if lacks else workload.attention
 
 
 def without_packed_samples() -> None:

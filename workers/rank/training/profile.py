@@ -34,6 +34,7 @@ def of(spec: ModelSpec, workload: Workload) -> ModelProfile:
         "hidden_size": int(getattr(text, "hidden_size", 0)),
         "vocab_size": int(getattr(text, "vocab_size", 0)),
         "max_positions": getattr(text, "max_position_embeddings", None),
+        "attention": "eager" if models.attention_of(model.config, workload) != workload.attention else None,
     }
     return profile.model_copy(update=facts | _counted(model, profile, workload.sequence_length, text))
 

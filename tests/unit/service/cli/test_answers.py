@@ -29,7 +29,7 @@ from shardtune.api_schemas.workload import Workload
 from shardtune.service.cli import live, summary
 from shardtune.service.cli.commands import tune
 from shardtune.service.cli.lines import LineView
-from shardtune.service.wording import study_words
+from shardtune.service.wording import study_words, told_apart
 
 CPU = Cluster(device="cpu", gpus_per_node=2, memory_gib=4, host_memory_gib=8)
 DDP, ZERO = TrialConfig(strategy=DdpConfig()), TrialConfig(strategy=ZeroConfig(stage=2), micro_batch=4)
@@ -139,6 +139,15 @@ def test_what_a_trial_tests_has_the_names_that_people_know_knobs_by() -> None:
     said = study_words.tests("checkpoint_every 3 instead of 1; malloc keep instead of default; and 2 more")
     assert said == "checkpointing, every 3 instead of 1; freed host memory keep instead of default; and 2 more"
     assert study_words.tests("the fastest by prediction") == "the fastest by prediction"
+    assert study_words.tests("fsdp2 instead of zero") == "FSDP2 instead of ZeRO"
+
+
+def test_trials_that_read_alike_are_told_apart_by_what_they_differ_in():
+    other = DDP.model_copy(update={"strategy": DdpConfig(bucket_cap_mb=50)})
+    found = told_apart.of_trials(
+        [trial(0, TrialState.COMPLETE), trial(2, TrialState.COMPLETE).model_copy(update={"config": other})]
+    )
+    assert found[0] != found[2] and "bucket, MiB 50" in told_apart.distinct([DDP, other])[1]
 
 
 def test_nothing_to_compare_gives_a_null_speedup() -> None:

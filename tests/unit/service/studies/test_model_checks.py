@@ -35,6 +35,18 @@ def test_what_no_trial_could_train_is_refused_with_field_value_and_remedy(config
     assert error.field.startswith("model.config.") and says in error.message
 
 
+def test_of_a_multimodal_model_the_text_part_is_trained_and_said():
+    text = {**LLAMA, "model_type": "gemma3_text"}
+    model = ModelSpec(name="g", config={"model_type": "gemma3", "text_config": text, "vision_config": {"x": 1}})
+    assert (model.model_type, model.trained_config) == ("gemma3_text", text)
+    assert model_checks.remarks(model) == (
+        "gemma3 is multimodal: its text part (gemma3_text) is trained and measured, nothing else of it",
+    )
+    assert model_checks.remarks(ModelSpec(name="l", config=LLAMA)) == ()
+    with pytest.raises(Invalid, match="trains quantised weights"):
+        model_checks.check(spec(model.config | {"quantization_config": {"bits": 4}}))
+
+
 def test_flash_attention_is_refused_on_cpu_ranks():
     with pytest.raises(Invalid, match="runs on GPUs only"):
         model_checks.check(spec(LLAMA, attention="flash_attention_2"))

@@ -46,6 +46,13 @@ def test_a_batch_that_the_ranks_do_not_divide_is_named() -> None:
         fastest.table(LARGE.model_copy(update={"global_batch": 100}))
 
 
+def test_what_no_trial_could_train_is_not_predicted_either() -> None:
+    heads = {**preset("llama-tiny").config, "num_attention_heads": 7}
+    for config, says in ((heads, r"multiple of num_attention_heads \(7\)"), ({"model_type": "vit"}, "vision model")):
+        with pytest.raises(ValueError, match=says):
+            fastest.table(LARGE.model_copy(update={"model": ModelSpec(name="x", config=config)}))
+
+
 def test_an_architecture_without_closed_form_is_predicted_by_its_profile() -> None:
     """As `predict --trace` or a worker counted it; without one, what counts it is named."""
     known = from_config(preset("llama-3.2-1b").config)

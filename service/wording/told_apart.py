@@ -6,12 +6,24 @@ from typing import Any
 
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies import StudyResult
-from shardtune.service.pages.figures import knob_value
+from shardtune.api_schemas.trials import Trial
+from shardtune.service.wording.backend_words import backend_name
 from shardtune.service.wording.knob_words import knob_name
 from shardtune.tuner.search.space.flat import flatten
 
 _MOST = 3
 _MOST_CHANGES = 6
+
+
+def knob_value(name: str, value: Any) -> str:
+    """A knob's value in words."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if name == "backend":
+        return backend_name(str(value))
+    if isinstance(value, int) and value >= 10_000:
+        return f"{value / 1e6:g} M" if value >= 1e6 else f"{value:,}"
+    return str(value)
 
 
 def distinct(configs: Sequence[TrialConfig]) -> list[str]:
@@ -27,6 +39,12 @@ def distinct(configs: Sequence[TrialConfig]) -> list[str]:
             if knobs:
                 found[index] += f" ({_told(table, knobs)})"
     return found
+
+
+def of_trials(trials: Sequence[Trial]) -> dict[int, str]:
+    """The trials of a study by number, each in words that no other has where they differ in a knob."""
+    found = distinct([trial.config for trial in trials])
+    return {trial.number: text for trial, text in zip(trials, found, strict=True)}
 
 
 def changes(result: StudyResult) -> str:

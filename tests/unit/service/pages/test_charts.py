@@ -18,6 +18,7 @@ from shardtune.service.pages.charts.search import best_so_far, pareto_front, spe
 from shardtune.service.pages.charts.series import step_times
 from shardtune.service.pages.charts.stacked import by_kind, stack
 from shardtune.service.pages.views.expected import expected
+from shardtune.service.wording import told_apart
 from shardtune.service.wording.knob_words import knob_name
 from shardtune.tuner.prediction.predict import predictions
 
@@ -132,7 +133,7 @@ def test_the_warm_up_ends_before_the_first_window():
         (figures.seconds(75), "75 s"),
         (figures.count(8_030_000_000), "8.03 billion"),
         (figures.relative(START, START + timedelta(minutes=5)), "5 min ago"),
-        (figures.knob_value("reduce_bucket_size", 500_000_000), "500 M"),
+        (told_apart.knob_value("reduce_bucket_size", 500_000_000), "500 M"),
         (knob_name("stage3_prefetch_bucket_size"), "stage 3 prefetch bucket size"),
     ],
 )

@@ -16,6 +16,8 @@ CUDA = runpy.run_path(str(Path(_TORCH.origin).parent / "version.py"))["cuda"]
 pytestmark = pytest.mark.skipif(CUDA is None, reason="this torch is no CUDA build: make test-cuda-wheel has one")
 
 HOST = """
+# First: it says what must be in the environment before torch and numpy are imported.
+import shardtune.workers.rank
 import json, os, sys
 from pathlib import Path
 import torch
@@ -49,6 +51,9 @@ if os.fork() == 0:
 sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
 """
 
+RANKS = {"DS_ACCELERATOR": "cuda", "PYTORCH_NVML_BASED_CUDA_CHECK": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+"""As `rank_devices` says it, with every GPU visible."""
+
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> FakeDriver:
@@ -58,9 +63,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> FakeDriver:
 @pytest.fixture(scope="module")
 def told(driver: FakeDriver) -> list[dict[str, Any]]:
     """By the host, then by a process forked from it."""
-    done = driver.python(
-        "-c", HOST, DS_ACCELERATOR="cuda", PYTORCH_NVML_BASED_CUDA_CHECK="1", CUDA_DEVICE_ORDER="PCI_BUS_ID"
-    )
+    done = driver.python("-c", HOST, **RANKS)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 

@@ -19,7 +19,7 @@ DTYPE_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2}
 class Schema(BaseModel):
     """A frozen value; unknown fields are an error, so a misspelt knob is never ignored, and text is no number."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:

@@ -79,6 +79,8 @@ class DecisionAction(StrEnum):
     """The machines have changed, in the fields that the note names."""
     FRESH = "fresh"
     """They have changed back."""
+    WITHDRAWN = "withdrawn"
+    """Its study was deleted with it."""
     RENEWED = "renewed"
     """A retune measured the configuration again, and it stays."""
     SUPERSEDED = "superseded"

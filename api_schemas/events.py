@@ -12,6 +12,8 @@ class EventType(StrEnum):
     """`noun.what_happened`. Those of `best` are about what is served, and no part of any study's stream."""
 
     STUDY_CREATED = "study.created"
+    STUDY_STARTED = "study.started"
+    """The worker that it waited for is there."""
     STUDY_PHASE_CHANGED = "study.phase_changed"
     STUDY_PAUSED = "study.paused"
     STUDY_RESUMED = "study.resumed"
@@ -44,6 +46,14 @@ class EventType(StrEnum):
 
 
 EVENT_TYPES = tuple(EventType)
+WHAT_MATTERS = (
+    EventType.STUDY_COMPLETE,
+    EventType.STUDY_CANCELLED,
+    EventType.STUDY_FAILED,
+    *(event for event in EVENT_TYPES if event.startswith("best.")),
+)
+"""What webhooks are told of unless they ask for more: ends of studies, and what becomes of answers. A study has hundreds of
+other events."""
 
 
 class Event(Schema):

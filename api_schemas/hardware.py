@@ -40,6 +40,10 @@ class Cluster(Schema):
         return self.nodes * self.gpus_per_node
 
 
+ClusterName = Annotated[str, Field(max_length=100, pattern=r"^(local|([0-9]+x)?[0-9]+x[A-Za-z0-9][A-Za-z0-9._-]*)$")]
+"""`local`, or hosts (1 where left out), GPUs of each and a name of the catalogue: `8xh100`, `4x8xa100-80gb`."""
+
+
 class Fingerprint(Schema):
     """The hardware and software under a measurement. Which differences count is `tuner.freshness.fingerprints`; None is unknown."""
 

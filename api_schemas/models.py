@@ -8,9 +8,9 @@ import json
 import re
 from collections.abc import Iterator
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, JsonValue, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, JsonValue, ValidationInfo, field_validator, model_validator
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.names import ClassName, ModelName, ModulePath, OwnName, model_name_of
@@ -136,6 +136,14 @@ def _named_code(config: dict[str, Any]) -> Iterator[str]:
             yield "auto_map"
         if isinstance(value, dict):
             yield from (name for name in _KERNELS if "/" in str(value.get(name)))
+
+
+PresetName = Annotated[str, Field(json_schema_extra={"enum": [*preset_names()]})]
+BareConfig = Annotated[dict[str, JsonValue], Field(json_schema_extra={"required": ["model_type"]})]
+ModelChoice = Annotated[
+    ModelSpec, BeforeValidator(lambda value: value, json_schema_input_type=ModelSpec | PresetName | BareConfig)
+]
+"""A model as a request may name it: in full, by its preset, or as a bare `config.json`."""
 
 
 class BlockProfile(Schema):

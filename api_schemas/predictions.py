@@ -6,7 +6,7 @@ from pydantic import ConfigDict, Field, field_validator
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.hardware import Cluster, MeasuredHardware
-from shardtune.api_schemas.models import EXAMPLE, ModelProfile, ModelSpec
+from shardtune.api_schemas.models import EXAMPLE, ModelChoice, ModelProfile, ModelSpec
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.workload import MOST_SAMPLES, ChosenRecipe
 
@@ -114,7 +114,7 @@ class PredictionRequest(Schema):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"model": EXAMPLE, "cluster": "8xh100"}]})
 
-    model: ModelSpec
+    model: ModelChoice
     cluster: Cluster | str
     """A cluster, or its short form: `8xh100`, `4x8xa100-80gb`; `local`: a live worker's."""
     hardware: MeasuredHardware | None = None

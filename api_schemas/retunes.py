@@ -6,7 +6,9 @@ from enum import StrEnum
 from pydantic import Field, field_validator
 
 from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.fingerprints import FieldChange
 from shardtune.api_schemas.times import check_windows, check_zone
+from shardtune.api_schemas.workload import Workload
 
 
 class RetuneCause(StrEnum):
@@ -60,8 +62,12 @@ class Retune(Schema):
     case_key: str
     """The case: key of the recommendation that is in question."""
     cause: RetuneCause
-    changed_fields: tuple[str, ...] = ()
-    """Of the fingerprint."""
+    model: str | None = None
+    """Name of the model of the answer in question; None: nothing is served for the case any more."""
+    workload: Workload | None = None
+    """Of the same."""
+    changes: tuple[FieldChange, ...] = ()
+    """Of hardware and software against what was measured on: field, old and new value."""
     schedule_id: str | None = None
     state: RetuneState
     outcome: RetuneOutcome | None = None
@@ -77,11 +83,18 @@ class Retune(Schema):
     """Declared length of the training run that the answer is for; None: not declared, and no saving is claimed."""
     expected_saving_gpu_seconds: float | None = None
     """Share of time the measured gain saves × the declared run; 0 where the incumbent was kept. None: not known."""
+    price: float | None = None
+    """Of `gpu_seconds`, in the operator's currency; None: no price is set."""
     gain: Gain | None = None
     not_before: datetime
     created_at: datetime
     started_at: datetime | None = None
     ended_at: datetime | None = None
+
+    @property
+    def changed_fields(self) -> tuple[str, ...]:
+        """Names of what changed."""
+        return tuple(change.field for change in self.changes)
 
 
 class RetunePage(Schema):

@@ -7,9 +7,9 @@ from typing import Literal
 from pydantic import ConfigDict, Field, JsonValue
 
 from shardtune.api_schemas.base import Schema
-from shardtune.api_schemas.hardware import Cluster, Fingerprint
+from shardtune.api_schemas.hardware import Cluster, ClusterName, Fingerprint
 from shardtune.api_schemas.keys import DEFAULT_PROJECT
-from shardtune.api_schemas.models import EXAMPLE, ModelProfile, ModelSpec
+from shardtune.api_schemas.models import EXAMPLE, ModelChoice, ModelProfile
 from shardtune.api_schemas.restart import RestartCheck
 from shardtune.api_schemas.search_space import SpaceLimits
 from shardtune.api_schemas.strategies import TrialConfig
@@ -21,6 +21,8 @@ FEWEST_PAIRS, MOST_PAIRS = 7, 100
 """Pairs that a verdict needs at least (all of them won), and may use at most."""
 DEFAULT_TRIALS, MOST_TRIALS = 40, 10_000
 """Trials of a search whose budget names no number, and the most that one may name."""
+MOST_WAIT_S = 30 * 86_400.0
+"""That a study may wait for a worker."""
 
 
 SamplerName = Literal["guided", "tpe", "gp", "random"]
@@ -68,10 +70,11 @@ class StudyRequest(Schema):
         }
     )
 
-    model: ModelSpec
+    model: ModelChoice
+    """A preset's name, a `config.json`, or code of your own that the worker's owner allows."""
     workload: WorkloadRequest
-    cluster: Cluster | Literal["local"] = "local"
-    """`local`: whatever the only registered worker has."""
+    cluster: Cluster | ClusterName = "local"
+    """A cluster, its short form (`8xh100`, `4x8xa100-80gb`), or `local`: whatever the only registered worker has."""
     objective: Objective = Objective()
     budget: Budget = Budget()
     baseline: TrialConfig | dict[str, JsonValue] | None = None
@@ -83,6 +86,8 @@ class StudyRequest(Schema):
     `random` draws each knob. Where nothing can be predicted, `guided` is `tpe`."""
     seed: int = Field(default=0, ge=0, lt=2**31)
     """Seeds the sampler."""
+    wait_for_worker_s: float | None = Field(default=None, gt=0, le=MOST_WAIT_S)
+    """Where no worker has the cluster, wait so long for one (`GET /v1/demand` says what is needed), then fail. None: refused."""
 
     def with_recipe(self, recipe: Recipe) -> "StudySpec":
         """What is studied, once the recipe is decided."""
@@ -97,8 +102,10 @@ class StudySpec(StudyRequest):
 
 
 class StudyState(StrEnum):
-    """`running ⇄ paused → complete | cancelled | failed`; a complete or failed study that is extended runs again."""
+    """`waiting → running ⇄ paused → complete | cancelled | failed`; a complete or failed study that is extended runs again."""
 
+    WAITING = "waiting"
+    """For a worker that has its cluster."""
     RUNNING = "running"
     PAUSED = "paused"
     COMPLETE = "complete"
@@ -107,11 +114,11 @@ class StudyState(StrEnum):
 
     @property
     def is_open(self) -> bool:
-        """It has not ended: it runs, or waits to be resumed."""
+        """It has not ended: it runs, or waits for a worker or to be resumed."""
         return self in OPEN_STUDY_STATES
 
 
-OPEN_STUDY_STATES = (StudyState.RUNNING, StudyState.PAUSED)
+OPEN_STUDY_STATES = (StudyState.WAITING, StudyState.RUNNING, StudyState.PAUSED)
 
 
 class StudyPhase(StrEnum):
@@ -230,7 +237,11 @@ class Study(Schema):
     promotion_runs: int | None = None
     """Fresh runs that it may take at most; None before there is one."""
     created_at: datetime
+    started_at: datetime | None = None
+    """When it could run first; None: it still waits for a worker."""
     finished_at: datetime | None = None
+    deleted_at: datetime | None = None
+    """No list shows it any more; None: it was not deleted."""
     best_so_far: Contender | None = None
     """Fastest by search runs; not yet confirmed."""
     result: StudyResult | None = None

@@ -1,12 +1,10 @@
 """What a user changes about a stored study: more budget for it, or another study made from its spec."""
 
-from typing import Literal
-
 from pydantic import Field, JsonValue, model_validator
 
 from shardtune.api_schemas.base import Schema
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.models import ModelSpec
+from shardtune.api_schemas.hardware import Cluster, ClusterName
+from shardtune.api_schemas.models import ModelChoice
 from shardtune.api_schemas.search_space import SpaceLimits
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies import MOST_PAIRS, MOST_TRIALS, Budget, Objective, StudyRequest
@@ -45,9 +43,9 @@ class Extension(Schema):
 class CloneRequest(Schema):
     """Fields of the new study's spec; each given one takes the old one's place as a whole, the others are taken over."""
 
-    model: ModelSpec | None = None
+    model: ModelChoice | None = None
     workload: WorkloadRequest | None = None
-    cluster: Cluster | Literal["local"] | None = None
+    cluster: Cluster | ClusterName | None = None
     objective: Objective | None = None
     budget: Budget | None = None
     baseline: TrialConfig | dict[str, JsonValue] | None = None

@@ -6,7 +6,7 @@ from enum import StrEnum
 from pydantic import Field, field_validator
 
 from shardtune.api_schemas.base import Schema
-from shardtune.api_schemas.events import EVENT_TYPES
+from shardtune.api_schemas.events import EVENT_TYPES, WHAT_MATTERS
 
 
 class WebhookSpec(Schema):
@@ -14,8 +14,8 @@ class WebhookSpec(Schema):
 
     url: str = Field(min_length=8, max_length=2000)
     """`https://…` or `http://…`; private, loopback and metadata addresses are refused unless the operator allows them."""
-    events: tuple[str, ...] = Field(default=(), max_length=len(EVENT_TYPES))
-    """Types of events, such as `study.complete`; empty: all."""
+    events: tuple[str, ...] = Field(default=WHAT_MATTERS, max_length=len(EVENT_TYPES))
+    """Types of events, such as `study.complete`; left out: ends of studies and what becomes of answers; empty: all."""
     study_id: str | None = Field(default=None, max_length=32)
     """Only events of this study."""
 

@@ -124,7 +124,9 @@ def _of_study(row: StudyRow) -> Iterator[_Happened]:
     if _changed(row, "phase"):
         yield _Happened(6, row.id, EventType.STUDY_PHASE_CHANGED, {"phase": row.phase.value})
     if _changed(row, "state"):
-        word = "resumed" if row.state is StudyState.RUNNING else row.state.value
+        is_first = StudyState.WAITING in _before(row, "state")
+        going_on = "started" if is_first else "resumed"
+        word = going_on if row.state is StudyState.RUNNING else row.state.value
         yield _Happened(7, row.id, EventType(f"study.{word}"), {"state": row.state.value, "reason": row.reason})
 
 

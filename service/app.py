@@ -26,6 +26,8 @@ from shardtune.service.recommendations import record
 from shardtune.service.routes import (
     best,
     canaries,
+    costs,
+    demand,
     fingerprints,
     health,
     keys,
@@ -40,12 +42,13 @@ from shardtune.service.routes import (
 from shardtune.service.routes import events as event_routes
 from shardtune.service.schedules import retuning_loop
 from shardtune.service.settings import Settings
-from shardtune.service.studies import event_stream
+from shardtune.service.studies import event_stream, waiting
 from shardtune.service.webhooks import deliveries
 
 _LOOPS = (
     clock.keep_reading,
     expiry.keep_sweeping,
+    waiting.keep_beginning,
     event_stream.keep_polling,
     long_poll.keep_looking,
     deliveries.keep_delivering,
@@ -60,11 +63,13 @@ _ROUTES = (
     best,
     schedules,
     retunes,
+    costs,
     fingerprints,
     canaries,
     event_routes,
     predictions,
     workers,
+    demand,
     leases,
     keys,
     webhooks,

@@ -1,4 +1,4 @@
-"""Forget old events, webhook messages, ticks, log tails, answers to named requests, and workers that never ran anything.
+"""Forget old events, webhook messages, ticks, log tails, answers to named requests, and workers that are gone.
 Never measurements, attempts or results.
 """
 
@@ -9,6 +9,7 @@ from datetime import timedelta
 from starlette.concurrency import run_in_threadpool
 
 from shardtune.db import retention
+from shardtune.db.queries import workers
 from shardtune.service.http import idempotent_requests
 from shardtune.service.process.background import run_every
 from shardtune.service.process.context import Context
@@ -37,6 +38,7 @@ def forget(context: Context) -> dict[str, int]:
                 "log_tails": retention.clear_log_tails(session, logs_before),
                 "idempotent_requests": retention.delete_idempotent(session, answers_before),
                 "workers": retention.delete_workers(session, workers_before),
+                "workers_gone": workers.forget_gone(session, workers_before, now),
                 "fingerprints": retention.delete_fingerprints(session, now - _UNNAMED),
             }
         forgotten.update(now_gone)

@@ -78,7 +78,7 @@ class Settings(BaseSettings):
     keep_logs_days: float = Field(default=90, gt=0)
     """Ends of ranks' output older than this are forgotten. Measurements, attempts and results never are."""
     keep_workers_days: float = Field(default=90, gt=0)
-    """Workers that were not heard of for this long, and never ran anything, are forgotten."""
+    """Workers that were not heard of for this long are forgotten: listed nowhere until they register again."""
     max_workers: int = Field(default=2000, ge=1)
     """Workers a project may have registered, and as many that serve every project."""
     registrations_per_minute: int = Field(default=600, ge=1)
@@ -87,6 +87,10 @@ class Settings(BaseSettings):
     """In every project a new best configuration is served only after a person has approved it, whatever the project says."""
     max_webhooks: int = Field(default=100, ge=1)
     """Webhooks a project may have, and as many that are told of every project."""
+    price_per_gpu_hour: float | None = Field(default=None, ge=0)
+    """Of one GPU (or CPU rank) for an hour, for reports of costs. None: costs are told in GPU-seconds alone."""
+    currency: str = Field(default="USD", min_length=1, max_length=8)
+    """Of that price."""
     retune_gpu_seconds_per_day: float = Field(default=86_400, ge=0)
     """Seconds × ranks that retunes and canaries of all projects may use between two midnights; `inf`: no limit."""
     retune_timezone: str = "UTC"

@@ -153,6 +153,13 @@ def newest_proposals(session: Session, cases: Collection[tuple[str, str]]) -> di
     return {(row.project_id, row.case_key): row for row in found}
 
 
+def standing_of(session: Session, study_id: str) -> Sequence[RecommendationRow]:
+    """A study's recommendations that are served or wait for approval."""
+    states = (RecommendationState.SERVING, RecommendationState.PROPOSED)
+    query = select(RecommendationRow).where(RecommendationRow.study_id == study_id, RecommendationRow.state.in_(states))
+    return session.scalars(query.order_by(RecommendationRow.created_at, RecommendationRow.id)).all()
+
+
 def earlier(session: Session, found: RecommendationRow) -> Sequence[RecommendationRow]:
     """The recommendations of the same key from before one, the newest first."""
     query = select(RecommendationRow).where(

@@ -94,6 +94,7 @@ def fleet(session: Session, seen_since: datetime) -> Sequence[FingerprintPeriodR
     """The present periods of workers heard of since then, with worker and fingerprint."""
     query = select(FingerprintPeriodRow).join(FingerprintPeriodRow.worker)
     query = query.where(FingerprintPeriodRow.until.is_(None), WorkerRow.seen_at >= seen_since)
+    query = query.where(WorkerRow.forgotten_at.is_(None))
     return session.scalars(query.options(*_WITH_WORKER)).all()
 
 
@@ -103,9 +104,9 @@ def state(session: Session, seen_since: datetime, live_since: datetime) -> tuple
         FingerprintPeriodRow.id, WorkerRow.registered_at, WorkerRow.is_draining, WorkerRow.seen_at >= live_since
     ).join(FingerprintPeriodRow.worker)
     periods = session.execute(
-        fleet_query.where(FingerprintPeriodRow.until.is_(None), WorkerRow.seen_at >= seen_since).order_by(
-            FingerprintPeriodRow.id
-        )
+        fleet_query.where(FingerprintPeriodRow.until.is_(None), WorkerRow.seen_at >= seen_since)
+        .where(WorkerRow.forgotten_at.is_(None))
+        .order_by(FingerprintPeriodRow.id)
     )
     served = session.execute(select(func.count(), func.sum(ServedCaseRow.version), func.max(ServedCaseRow.updated_at)))
     return tuple(map(tuple, periods)), tuple(served.one())

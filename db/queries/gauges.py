@@ -1,14 +1,17 @@
 """Figures of the present moment that operators watch."""
 
+from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
+from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.studies import StudyState
 from shardtune.api_schemas.trials import OPEN_TRIAL_STATES, TrialState
 from shardtune.api_schemas.webhooks import DeliveryState
+from shardtune.db.queries import studies
 from shardtune.db.tables.studies import DeliveryRow, RunRow, StudyRow, WorkerRow
 
 
@@ -26,6 +29,8 @@ class Gauges:
     waiting_deliveries: int
     studies: dict[StudyState, int]
     """Only states that occur."""
+    needed: Counter[tuple[Cluster, StudyState]]
+    """Studies that wait for a worker, or run, by what they run on."""
 
 
 def read(session: Session, live_since: datetime) -> Gauges:
@@ -40,6 +45,7 @@ def read(session: Session, live_since: datetime) -> Gauges:
         last_answer_at=session.scalars(select(func.max(StudyRow.finished_at)).where(complete)).one(),
         waiting_deliveries=_count(session, DeliveryRow.state == DeliveryState.WAITING),
         studies=dict(session.execute(by_state).all()),
+        needed=Counter((row.cluster, row.state) for row in studies.needing_workers(session, None)),
     )
 
 

@@ -94,8 +94,9 @@ def projects(session: Session, only: str | None, after: str | None, limit: int) 
 
 
 def running_studies(session: Session, project_id: str) -> int:
-    """Studies of a project that run now."""
-    query = select(func.count()).where(StudyRow.project_id == project_id, StudyRow.state == StudyState.RUNNING)
+    """Studies of a project that run now, or will as soon as there is a worker."""
+    states = (StudyState.WAITING, StudyState.RUNNING)
+    query = select(func.count()).where(StudyRow.project_id == project_id, StudyRow.state.in_(states))
     return int(session.scalars(query.select_from(StudyRow)).one())
 
 

@@ -169,8 +169,9 @@ def pulse(session: Session, study_id: str) -> tuple[str, bool] | None:
 
 
 def _of(project_id: str | None) -> list[ColumnElement[bool]]:
-    """Studies of one project; None: of all."""
-    return [] if project_id is None else [StudyRow.project_id == project_id]
+    """Studies of one project; None: of all. Without those that were deleted."""
+    kept: list[ColumnElement[bool]] = [StudyRow.deleted_at.is_(None)]
+    return kept if project_id is None else [*kept, StudyRow.project_id == project_id]
 
 
 def _matching(text: str, device: str | None) -> list[ColumnElement[bool]]:

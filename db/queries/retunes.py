@@ -66,7 +66,7 @@ def put(
             "project_id": project_id,
             "case_key": case_key,
             "cause": cause,
-            "changed_fields": (),
+            "changes": (),
             "state": RetuneState.QUEUED,
             "gpu_seconds": 0.0,
             "not_before": not_before,

@@ -38,6 +38,8 @@ class StudyFilter:
     states: tuple[StudyState, ...] = ()
     created_from: datetime | None = None
     created_before: datetime | None = None
+    deleted: bool = False
+    """Those that were deleted; else those that were not."""
 
 
 def page(
@@ -46,6 +48,7 @@ def page(
     """Studies by time of creation, behind `after`."""
     time, name = StudyRow.created_at, StudyRow.id
     query = select(StudyRow).order_by(*((time, name) if oldest_first else (time.desc(), name.desc()))).limit(limit)
+    query = query.where(StudyRow.deleted_at.is_not(None) if wanted.deleted else StudyRow.deleted_at.is_(None))
     if wanted.project_id is not None:
         query = query.where(StudyRow.project_id == wanted.project_id)
     if wanted.states:
@@ -109,6 +112,20 @@ _OPEN = (
     .options(joinedload(StudyRow.project))
 )
 """Made once, as the statement of every claim."""
+
+
+def waiting(session: Session) -> Sequence[StudyRow]:
+    """Studies that wait for a worker, oldest first."""
+    query = select(StudyRow).where(StudyRow.state == StudyState.WAITING)
+    return session.scalars(query.order_by(StudyRow.created_at, StudyRow.id)).all()
+
+
+def needing_workers(session: Session, project_id: str | None) -> Sequence[StudyRow]:
+    """Studies of a project (None: of any) that wait for a worker or run, oldest first."""
+    query = select(StudyRow).where(StudyRow.state.in_((StudyState.WAITING, StudyState.RUNNING)))
+    query = query if project_id is None else query.where(StudyRow.project_id == project_id)
+    few = (StudyRow.state, StudyRow.project_id, StudyRow.created_at, StudyRow.cluster, StudyRow.spec)
+    return session.scalars(query.options(load_only(*few)).order_by(StudyRow.created_at, StudyRow.id)).all()
 
 
 def running(session: Session) -> Sequence[StudyRow]:

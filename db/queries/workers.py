@@ -23,6 +23,8 @@ _SEEN = (
     .values(seen_at=bindparam("now"))
     .returning(WorkerRow.is_draining)
 )
+_MOST_FORGOTTEN = 1000
+"""In one transaction."""
 
 
 def named(session: Session, name: str, project_id: str | None) -> WorkerRow | None:
@@ -35,6 +37,7 @@ def named(session: Session, name: str, project_id: str | None) -> WorkerRow | No
 def count(session: Session, project_id: str | None) -> int:
     """How many a project has; None: how many serve every project."""
     query = select(func.count()).select_from(WorkerRow).where(WorkerRow.project_id.is_not_distinct_from(project_id))
+    query = query.where(WorkerRow.forgotten_at.is_(None))
     return session.scalars(query).one()
 
 
@@ -78,7 +81,7 @@ def begin(
     if row.session != worker_session:
         row.session, row.registered_at = worker_session, now
     row.inventory, row.fingerprint_key = inventory, inventory.fingerprint.content_key()
-    row.seen_at, row.holder_id = now, holder_id
+    row.seen_at, row.holder_id, row.forgotten_at = now, holder_id, None
     session.flush()
     fingerprints.note(session, row.id, row.fingerprint_key, now)
 
@@ -145,8 +148,24 @@ def machines(session: Session, project_id: str | None) -> Sequence[OfferedMachin
     ]
 
 
+def forget(row: WorkerRow, now: datetime) -> None:
+    """List it nowhere until it registers again, which who has a session of it must do. The caller holds the worker."""
+    row.forgotten_at, row.session, row.holder_id = now, f"gone-{secrets.token_urlsafe(24)}", None
+
+
+def forget_gone(session: Session, before: datetime, now: datetime) -> int:
+    """Forget those that were not heard of since a moment; returns how many."""
+    gone = select(WorkerRow).where(WorkerRow.seen_at < before, WorkerRow.forgotten_at.is_(None))
+    rows = session.scalars(gone.limit(_MOST_FORGOTTEN).with_for_update(skip_locked=True)).all()
+    for row in rows:
+        forget(row, now)
+    return len(rows)
+
+
 def _serving(project_id: str | None) -> list[ColumnElement[bool]]:
-    return [] if project_id is None else [or_(WorkerRow.project_id.is_(None), WorkerRow.project_id == project_id)]
+    known: list[ColumnElement[bool]] = [WorkerRow.forgotten_at.is_(None)]
+    whose = or_(WorkerRow.project_id.is_(None), WorkerRow.project_id == project_id)
+    return known if project_id is None else [*known, whose]
 
 
 def measured_hardware(session: Session, fingerprint_key: str, project_id: str) -> MeasuredHardware | None:

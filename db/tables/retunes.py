@@ -5,6 +5,7 @@ from datetime import datetime
 from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
+from shardtune.api_schemas.fingerprints import FieldChange
 from shardtune.api_schemas.retunes import OPEN_RETUNE_STATES, Gain, RetuneCause, RetuneOutcome, RetuneState
 from shardtune.api_schemas.schedules import ScheduleSpec, TickKind, TickState, Trigger
 from shardtune.db.tables.base import Row
@@ -70,7 +71,8 @@ class RetuneRow(Row):
     case_key: Mapped[str] = mapped_column(String(32))
     """The case: key of `best_configs`."""
     cause: Mapped[RetuneCause] = mapped_column(words(RetuneCause))
-    changed_fields: Mapped[tuple[str, ...]] = mapped_column(Stored(tuple[str, ...]), default=())
+    changes: Mapped[tuple[FieldChange, ...]] = mapped_column(Stored(tuple[FieldChange, ...]), default=())
+    """Of hardware and software, against what was measured on."""
     schedule_id: Mapped[str | None] = mapped_column(ForeignKey("schedules.id", ondelete="SET NULL"))
     state: Mapped[RetuneState] = mapped_column(words(RetuneState))
     outcome: Mapped[RetuneOutcome | None] = mapped_column(words(RetuneOutcome))
@@ -104,3 +106,8 @@ class RetuneRow(Row):
         Index("ix_retunes_project", "project_id", "created_at", "id"),
         Index("ix_retunes_schedule", "schedule_id", "created_at"),
     )
+
+    @property
+    def changed_fields(self) -> tuple[str, ...]:
+        """Names of what changed."""
+        return tuple(change.field for change in self.changes)

@@ -71,6 +71,8 @@ class WorkerRow(Row):
     """It gets no more work; survives a restart of the worker."""
     condition: Mapped[str | None] = mapped_column(Text)
     """What a canary found wrong with it; None: nothing."""
+    forgotten_at: Mapped[datetime | None]
+    """It is gone and listed nowhere, until it registers again; what it ran stays its own."""
 
     __table_args__ = (
         Index(
@@ -120,7 +122,11 @@ class StudyRow(Row):
     system_study: Mapped[SystemStudy | None] = mapped_column(Stored(SystemStudy))
     """What the service wants of it; None: a user asked for it."""
     created_at: Mapped[datetime]
+    started_at: Mapped[datetime | None]
+    """When it could run first: its budget of time counts from here. None: it waits for a worker."""
     finished_at: Mapped[datetime | None]
+    deleted_at: Mapped[datetime | None]
+    """No list shows it any more, and nothing of it is changed; what was measured stays."""
     last_event: Mapped[int] = mapped_column(default=0)
     """Number of its newest event."""
 

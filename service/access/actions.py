@@ -19,6 +19,8 @@ class Action(StrEnum):
     PAUSE_STUDY = "studies.pause"
     RESUME_STUDY = "studies.resume"
     CANCEL_STUDY = "studies.cancel"
+    DELETE_STUDY = "studies.delete"
+    UNDELETE_STUDY = "studies.undelete"
     READ_BEST = "best.read"
     RESOLVE_BEST = "best.resolve"
     PLAN_RUN = "best.plan"
@@ -37,6 +39,7 @@ class Action(StrEnum):
     DRAIN_WORKER = "workers.drain"
     RESUME_WORKER = "workers.resume"
     FREE_WORKER = "workers.free"
+    FORGET_WORKER = "workers.forget"
     READ_KEYS = "keys.read"
     """With projects and webhooks: the settings page."""
     CREATE_KEY = "keys.create"
@@ -62,6 +65,8 @@ _BY_SCOPE: Mapping[Scope, Sequence[Action]] = {
         Action.PAUSE_STUDY,
         Action.RESUME_STUDY,
         Action.CANCEL_STUDY,
+        Action.DELETE_STUDY,
+        Action.UNDELETE_STUDY,
         Action.RESOLVE_BEST,
         Action.PLAN_RUN,
         Action.CREATE_SCHEDULE,

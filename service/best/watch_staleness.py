@@ -194,7 +194,7 @@ def _announce(session: Session, row: ServedCaseRow, standing: CaseStanding, now:
         project_id=row.project_id,
         case_key=row.case_key,
         cause=RetuneCause.FINGERPRINT,
-        changed_fields=standing.stale_fields,
+        changes=standing.stale_changes,
         not_before=now,
         now=now,
     )

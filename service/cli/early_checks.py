@@ -40,6 +40,6 @@ def _cluster(spec: StudyRequest, ranks: int | None) -> Cluster | None:
     """What it will run on; None where only the worker can tell."""
     if isinstance(spec.cluster, Cluster):
         return spec.cluster
-    if _NVIDIA.exists():
+    if _NVIDIA.exists() or spec.cluster != "local":
         return None
     return Cluster(device="cpu", gpus_per_node=ranks or CPU_RANKS, memory_gib=_PLENTY_GIB, host_memory_gib=_PLENTY_GIB)

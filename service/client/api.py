@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
-from urllib.parse import quote
 
 import httpx
 from pydantic import TypeAdapter
@@ -14,14 +13,11 @@ from shardtune.api_schemas.best import BestConfig, Recommendation, Resolved, Use
 from shardtune.api_schemas.credentials import KeySource
 from shardtune.api_schemas.events import EventPage
 from shardtune.api_schemas.exports import Export
-from shardtune.api_schemas.fingerprints import FingerprintDetail, FingerprintRecord
 from shardtune.api_schemas.insights import Importance, ParetoFront
-from shardtune.api_schemas.leases import Worker
-from shardtune.api_schemas.retunes import Retune
-from shardtune.api_schemas.schedules import Schedule, ScheduleSpec
 from shardtune.api_schemas.studies import Study, StudyRequest, StudyResult, StudyState
 from shardtune.api_schemas.study_changes import CloneRequest, Extension
 from shardtune.api_schemas.trials import Rejection, Trial
+from shardtune.service.client.fleet import FleetClient
 from shardtune.service.client.transport import Calls, ServiceError, ServiceRefused, ServiceUnreachable
 
 __all__ = ["ServiceClient", "ServiceError", "ServiceRefused", "ServiceUnreachable"]
@@ -29,14 +25,11 @@ __all__ = ["ServiceClient", "ServiceError", "ServiceRefused", "ServiceUnreachabl
 _TRIALS = TypeAdapter(list[Trial])
 _REJECTIONS = TypeAdapter(list[Rejection])
 _STUDIES = TypeAdapter(list[Study])
-_WORKERS = TypeAdapter(list[Worker])
-_SCHEDULES = TypeAdapter(list[Schedule])
-_RETUNES = TypeAdapter(list[Retune])
 _EVENTS = 1000
 """Read at once."""
 
 
-class ServiceClient:
+class ServiceClient(FleetClient):
     """Calls of one service. Every method raises `ServiceError`."""
 
     def __init__(
@@ -54,7 +47,7 @@ class ServiceClient:
             ValueError: the key's file cannot be read.
         """
         keys = api_key if isinstance(api_key, KeySource) else KeySource(api_key) if api_key else KeySource.of()
-        self._calls = Calls(base_url, keys, transport, patience_s)
+        super().__init__(Calls(base_url, keys, transport, patience_s))
 
     def __enter__(self) -> Self:
         return self
@@ -70,33 +63,6 @@ class ServiceClient:
     def ready(self) -> bool:
         """True when the database is reachable and migrated."""
         return self._calls.ready()
-
-    def workers(self) -> list[Worker]:
-        """Workers ever registered, by name."""
-        return _WORKERS.validate_python(self._calls.pages("/v1/workers", "workers"))
-
-    def drain(self, worker_id: str, draining: bool = True) -> Worker:
-        """Give a worker no more work, or give it work again."""
-        action = "drain" if draining else "resume"
-        return Worker.model_validate(self._calls.send("POST", f"/v1/workers/{worker_id}:{action}"))
-
-    def free_worker(self, worker_id: str) -> Worker:
-        """Let another key of the project register under a worker's name."""
-        return Worker.model_validate(self._calls.send("POST", f"/v1/workers/{worker_id}:free"))
-
-    def fingerprints(self, worker: str | None = None, current_only: bool = False) -> list[FingerprintRecord]:
-        """Hardware and software that workers have reported, newest first."""
-        wanted = {"current": str(current_only).lower()} | ({"worker": worker} if worker else {})
-        return [
-            FingerprintRecord.model_validate(row)
-            for row in self._calls.pages("/v1/fingerprints", "fingerprints", wanted)
-        ]
-
-    def fingerprint(self, fingerprint_id: str) -> FingerprintDetail:
-        """One fingerprint with what depends on it."""
-        return FingerprintDetail.model_validate(
-            self._calls.send("GET", f"/v1/fingerprints/{quote(fingerprint_id, safe='')}")
-        )
 
     def create_study(self, spec: StudyRequest, study_id: str | None = None) -> Study:
         """Create a study; the service checks it against the registered workers first."""
@@ -185,6 +151,15 @@ class ServiceClient:
         """End a study; what was measured is kept."""
         return Study.model_validate(self._calls.send("POST", f"/v1/studies/{study_id}:cancel"))
 
+    def delete(self, study_id: str, withdraw: bool = False) -> Study:
+        """Leave a study out of all lists; `withdraw`: its answer is served no longer."""
+        params = {"withdraw": str(withdraw).lower()}
+        return Study.model_validate(self._calls.send("DELETE", f"/v1/studies/{study_id}", params=params))
+
+    def undelete(self, study_id: str) -> Study:
+        """Show a deleted study again."""
+        return Study.model_validate(self._calls.send("POST", f"/v1/studies/{study_id}:undelete"))
+
     def extend(self, study_id: str, more: Extension) -> Study:
         """Raise a study's budget, also when it has ended."""
         body = more.model_dump(mode="json", exclude_none=True)
@@ -220,33 +195,3 @@ class ServiceClient:
         """Files of a contender."""
         params = {"which": which, "format": form}
         return Export.model_validate(self._calls.send("GET", f"/v1/studies/{study_id}/export", params=params))
-
-    def schedules(self) -> list[Schedule]:
-        """Schedules, newest first."""
-        return _SCHEDULES.validate_python(self._calls.pages("/v1/schedules", "schedules"))
-
-    def schedule(self, schedule_id: str, action: str | None = None) -> Schedule:
-        """One schedule and its last ticks; after `pause`, `resume` or `run`, where given."""
-        return Schedule.model_validate(self._one("schedules", schedule_id, action))
-
-    def create_schedule(self, spec: ScheduleSpec, project: str | None = None) -> Schedule:
-        """Have recommendations measured again."""
-        params = {"project": project} if project else None
-        return Schedule.model_validate(self._calls.send("POST", "/v1/schedules", spec.model_dump(mode="json"), params))
-
-    def delete_schedule(self, schedule_id: str) -> None:
-        """Forget a schedule."""
-        self._calls.send("DELETE", f"/v1/schedules/{quote(schedule_id, safe='')}")
-
-    def retunes(self, **wanted: str | None) -> list[Retune]:
-        """Retunes, newest first; `case_key`, `schedule_id`, `state` choose."""
-        chosen = {name: value for name, value in wanted.items() if value is not None}
-        return _RETUNES.validate_python(self._calls.pages("/v1/retunes", "retunes", chosen))
-
-    def retune(self, retune_id: str, action: str | None = None) -> Retune:
-        """One retune; after `cancel`, where given."""
-        return Retune.model_validate(self._one("retunes", retune_id, action))
-
-    def _one(self, kind: str, name: str, action: str | None) -> object:
-        path = f"/v1/{kind}/{quote(name, safe='')}"
-        return self._calls.send("POST", f"{path}:{action}") if action else self._calls.send("GET", path)

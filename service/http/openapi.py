@@ -13,6 +13,7 @@ from fastapi import FastAPI, Response
 from fastapi.openapi.utils import get_openapi
 
 from shardtune.service.http.error_codes import problems
+from shardtune.service.http.field_texts import FieldTexts
 
 _METHODS = ("get", "post", "put", "patch", "delete")
 _ANYWHERE = ("invalid_request", "internal_error", "database_busy", "database_unreachable")
@@ -38,6 +39,7 @@ def install(app: FastAPI, scopes_of: Callable[[str], Sequence[str]]) -> None:
             # FastAPI's own error bodies, which no route answers with.
             for unused in ("HTTPValidationError", "ValidationError"):
                 schema["components"]["schemas"].pop(unused, None)
+            FieldTexts(schema).add()
             app.openapi_schema = schema
         return app.openapi_schema
 

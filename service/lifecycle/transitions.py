@@ -36,6 +36,13 @@ def run(row: RunRow, to: TrialState, now: datetime) -> None:
     row.finished_at = None if to.is_open else now
 
 
+def begin_study(study: StudyRow, now: datetime) -> None:
+    """The worker that it waited for is there."""
+    assert study.state is StudyState.WAITING, study.state.value
+    study.state, study.started_at = StudyState.RUNNING, now
+    study.version += 1
+
+
 def pause_study(study: StudyRow, paused: bool) -> None:
     """Stop giving out runs of a study, or go on. What runs already may finish, and counts."""
     assert study.state.is_open, study.state.value

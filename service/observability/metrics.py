@@ -6,7 +6,11 @@ from datetime import datetime
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
+from shardtune.api_schemas.costs import CostReport
 from shardtune.db.queries.gauges import Gauges
+
+_COST = ["project", "cause", "month"]
+_NEED = ["device", "gpu", "nodes", "gpus_per_node", "state"]
 
 
 class Metrics:
@@ -38,7 +42,7 @@ class Metrics:
         """So many leases ran out."""
         self._expired.inc(count)
 
-    def page(self, now: datetime, found: Gauges, waiting_requests: int, streams: int) -> bytes:
+    def page(self, now: datetime, found: Gauges, spent: CostReport, waiting_requests: int, streams: int) -> bytes:
         """Everything in Prometheus' text format."""
         present = CollectorRegistry()
         oldest_s, answer_s = _age_s(found.oldest_waiting_at, now), _age_s(found.last_answer_at, now)
@@ -54,7 +58,25 @@ class Metrics:
         studies = Gauge("shardtune_studies", "Studies by state", ["state"], registry=present)
         for study_state, count in found.studies.items():
             studies.labels(study_state.value).set(count)
+        needed = Gauge(
+            "shardtune_demand", "Studies by what they run on, waiting for a worker or running", _NEED, registry=present
+        )
+        for (cluster, wanted), count in found.needed.items():
+            needed.labels(cluster.device, cluster.gpu, cluster.nodes, cluster.gpus_per_node, wanted.value).inc(count)
+        _costs(present, spent)
         return generate_latest(self._registry) + generate_latest(present)
+
+
+def _costs(registry: CollectorRegistry, spent: CostReport) -> None:
+    """The present month's grow; those before it are final."""
+    seconds = Gauge(
+        "shardtune_project_gpu_seconds", "Wall seconds × ranks by project, cause and month", _COST, registry=registry
+    )
+    for cost in spent.costs:
+        seconds.labels(cost.project_id, cost.cause.value, cost.month).set(cost.gpu_seconds)
+    if spent.price_per_gpu_hour is not None:
+        price = Gauge("shardtune_price_per_gpu_hour", "As the operator set it", ["currency"], registry=registry)
+        price.labels(spent.currency).set(spent.price_per_gpu_hour)
 
 
 def _gauge(registry: CollectorRegistry, name: str, what: str, value: float) -> None:

@@ -120,7 +120,7 @@ def plan(seen: StudySnapshot, planner_cache: PlannerCache, now: datetime, may_as
         return _next_confirmation(seen, seen.promotion)
     if seen.phase is StudyPhase.CONFIRM:
         return _end_of_search(seen, None, ())
-    elapsed_s = (now - seen.created_at).total_seconds()
+    elapsed_s = (now - seen.started_at).total_seconds()
     reason = stopping.end_of_search(seen.history, seen.spec.budget, seen.gpu_seconds, elapsed_s)
     if reason is not None:
         return _end_of_search(seen, reason, ())

@@ -37,7 +37,8 @@ class StudySnapshot:
     profile: ModelProfile | None
     notes: tuple[str, ...]
     gpu_seconds: float
-    created_at: datetime
+    started_at: datetime
+    """From here its budget of time counts."""
     promotion: PromotionField | None
     history: tuple[Observation, ...]
     rejected: tuple[Rejection, ...]
@@ -104,7 +105,7 @@ def view(
         profile=study.profile,
         notes=tuple(study.notes),
         gpu_seconds=study.gpu_seconds,
-        created_at=study.created_at,
+        started_at=study.started_at or study.created_at,
         promotion=study.promotion,
         history=tuple(observation(row, study.promotion_round) for row in rows),
         rejected=rejected,

@@ -142,14 +142,14 @@ class _Step:
             return
         reason = "no worker has the fingerprint any longer that it was measured on"
         transitions.end_study(self.session, self.study, StudyState.CANCELLED, reason, self.now)
-        cause, fields = self.retune.cause, self.retune.changed_fields
+        cause, changes = self.retune.cause, self.retune.changes
         finish(self.context, self.session, self.retune, RetuneOutcome.INCONCLUSIVE, reason)
         queue.request(
             self.session,
             project_id=self.retune.project_id,
             case_key=self.retune.case_key,
             cause=cause,
-            changed_fields=fields,
+            changes=changes,
             schedule_id=self.retune.schedule_id,
             not_before=self.now,
             now=self.now,

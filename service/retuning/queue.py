@@ -11,6 +11,7 @@ from typing import assert_never
 
 from sqlalchemy.orm import Session
 
+from shardtune.api_schemas.fingerprints import FieldChange
 from shardtune.api_schemas.retunes import RetuneCause, RetuneOutcome, RetuneState
 from shardtune.api_schemas.schedules import Trigger
 from shardtune.db.limits import is_outage
@@ -46,14 +47,14 @@ def request(
     project_id: str,
     case_key: str,
     cause: RetuneCause,
-    changed_fields: Sequence[str] = (),
+    changes: Sequence[FieldChange] = (),
     schedule_id: str | None = None,
     not_before: datetime,
     now: datetime,
 ) -> RetuneRow:
     """Have a recommendation measured again, not before a moment; the retune that is unfinished already, where there is one.
 
-    That one takes in the changed fields. While it is queued, a change puts it off to the later moment (a rolling
+    That one takes in the changes. While it is queued, a change puts it off to the later moment (a rolling
     upgrade is one event), and a person who asks brings it forward and makes it theirs.
     """
     asked = _policy(session, project_id, case_key, cause, schedule_id)
@@ -64,7 +65,7 @@ def request(
         cause,
         not_before,
         now,
-        changed_fields=tuple(dict.fromkeys(changed_fields)),
+        changes=tuple(changes),
         schedule_id=asked.schedule_id,
         planned_gpu_seconds=asked.planned_gpu_seconds,
     )
@@ -73,7 +74,10 @@ def request(
         if asked.why_not is not None:
             retunes.end(session, row, RetuneOutcome.SKIPPED, asked.why_not, now)
         return row
-    row.changed_fields = tuple(dict.fromkeys([*row.changed_fields, *changed_fields]))
+    known = {change.field: change for change in row.changes}
+    # What was measured on stays what it was, however often it changes since.
+    newer = {one.field: one.model_copy(update={"was": known.get(one.field, one).was}) for one in changes}
+    row.changes = tuple((known | newer).values())
     if row.state is RetuneState.QUEUED and cause == RetuneCause.MANUAL:
         row.cause, row.not_before = cause, min(row.not_before, not_before)
     elif row.state is RetuneState.QUEUED:

@@ -1,14 +1,17 @@
 """Read retunes, and end them. Asking for one and starting it is service.retuning.queue."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import astuple
 
 from sqlalchemy.orm import Session
 
+from shardtune.api_schemas.costs import price_of
 from shardtune.api_schemas.retunes import Gain, PlannedRun, Retune, RetuneOutcome, RetunePage, RetuneState
 from shardtune.api_schemas.studies import StudyState
 from shardtune.db.queries import best, retunes, studies
 from shardtune.db.queries.retunes import RetuneFilter
+from shardtune.db.tables.best import ServedCaseRow
 from shardtune.db.tables.retunes import RetuneRow
 from shardtune.service.http import paging
 from shardtune.service.http.errors import Conflict, NotFound
@@ -30,7 +33,7 @@ def read(context: Context, retune_id: str) -> Retune:
         NotFound: there is none of this id in the sender's projects.
     """
     with context.db.read() as session:
-        return view(session, _seen(context, session, retune_id))
+        return _views(context, session, [_seen(context, session, retune_id)])[0]
 
 
 def cancel(context: Context, retune_id: str, once: Once = ALWAYS) -> Retune:
@@ -48,7 +51,7 @@ def cancel(context: Context, retune_id: str, once: Once = ALWAYS) -> Retune:
         if row.state is RetuneState.RUNNING and row.challenge_study_id is None:
             raise Conflict("retune_starting", f"retune {retune_id} is just being started; try again in some seconds")
         _stop(context, session, row, RetuneOutcome.SKIPPED, _CANCELLED)
-        return once.answer(session, view(session, row))
+        return once.answer(session, _views(context, session, [row])[0])
 
 
 def stop(context: Context, retune_id: str, outcome: RetuneOutcome, why: str) -> None:
@@ -92,7 +95,7 @@ def page(context: Context, wanted: RetuneFilter, token: str | None, limit: int) 
         after = paging.start(token, filters, paging.moment_and_id)
         rows = retunes.page(session, wanted, after, limit + 1)
         shown, following = paging.cut(rows, limit, filters, lambda row: [row.created_at.isoformat(), row.id])
-        return RetunePage(retunes=tuple(view(session, row) for row in shown), next_page_token=following)
+        return RetunePage(retunes=_views(context, session, shown), next_page_token=following)
 
 
 def plan(context: Context, case_key: str, planned: PlannedRun, project_id: str | None) -> PlannedRun:
@@ -124,21 +127,32 @@ def finish(
     log.info("retune ended: %s", reason, extra=extra)
 
 
-def view(session: Session, row: RetuneRow) -> Retune:
-    """A retune as users read it."""
+def _views(context: Context, session: Session, rows: Sequence[RetuneRow]) -> tuple[Retune, ...]:
+    """Retunes as users read them, with what is served of their cases."""
+    served = best.served_of(session, {(row.project_id, row.case_key) for row in rows})
+    price = context.settings.price_per_gpu_hour
+    return tuple(_view(session, row, served.get((row.project_id, row.case_key)), price) for row in rows)
+
+
+def _view(session: Session, row: RetuneRow, case: ServedCaseRow | None, price: float | None) -> Retune:
+    answer = case.serving.answer if case is not None and case.serving is not None else None
+    spent = row.gpu_seconds if row.state is RetuneState.ENDED else retunes.spent(session, row)
     return Retune(
         retune_id=row.id,
         project_id=row.project_id,
         case_key=row.case_key,
         cause=row.cause,
-        changed_fields=tuple(row.changed_fields),
+        model=answer.model.name if answer else None,
+        workload=answer.workload if answer else None,
+        changes=row.changes,
         schedule_id=row.schedule_id,
         state=row.state,
         outcome=row.outcome,
         reason=row.reason,
         challenge_study_id=row.challenge_study_id,
         search_study_id=row.search_study_id,
-        gpu_seconds=row.gpu_seconds if row.state is RetuneState.ENDED else retunes.spent(session, row),
+        gpu_seconds=spent,
+        price=price_of(spent, price),
         planned_gpu_seconds=row.planned_gpu_seconds,
         expected_saving_gpu_seconds=row.expected_saving_gpu_seconds,
         gain=row.gain,

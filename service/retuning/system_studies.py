@@ -54,6 +54,7 @@ def add(
         notes=tuple(notes),
         system_study=system_study,
         created_at=now,
+        started_at=now,
     )
     session.add(study)
     session.flush()

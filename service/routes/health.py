@@ -9,6 +9,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from shardtune.db.queries import gauges
 from shardtune.db.session import is_current
+from shardtune.service.access import costs
 from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
 from shardtune.service.http.error_codes import problems
@@ -18,6 +19,9 @@ from shardtune.service.process.context import InContext, InOpenContext
 from shardtune.service.workers.registry import live_since
 
 log = logging.getLogger(__name__)
+
+_MONTHS = 2
+"""Of costs: each is read at least once after its end."""
 
 router = APIRouter(tags=["health"])
 
@@ -49,5 +53,6 @@ def metrics(context: InContext) -> Response:
         raise Forbidden("scope_missing", "metrics are over all projects; use a key that is bound to none")
     with context.db.read() as session:
         found = gauges.read(session, live_since(context))
-    page = context.metrics.page(context.now(), found, context.work_signal.waiting, context.stream_limits.total)
+    spent = costs.report(context, months=_MONTHS)
+    page = context.metrics.page(context.now(), found, spent, context.work_signal.waiting, context.stream_limits.total)
     return Response(page, media_type=CONTENT_TYPE_PLAIN_0_0_4)

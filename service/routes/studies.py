@@ -20,7 +20,7 @@ from shardtune.service.http.idempotent_requests import InOnce
 from shardtune.service.http.paging import InLimit, InPageToken
 from shardtune.service.http.timestamps import Moment
 from shardtune.service.process.context import InContext
-from shardtune.service.studies import actions, create_and_read, extension, insights
+from shardtune.service.studies import actions, create_and_read, deletion, extension, insights
 
 router = APIRouter(prefix="/v1/studies", tags=["studies"])
 
@@ -60,7 +60,8 @@ def create_study(
     ] = None,
     project: InProject = None,
 ) -> Study:
-    """Create a study; it starts as soon as a worker asks for work."""
+    """Create a study; it starts as soon as a worker asks for work. With `wait_for_worker_s` one for which no worker is there
+    waits for it, and `GET /v1/demand` says what it needs."""
     study = create_and_read.create(context, spec, once, study_id, project)
     response.headers["Location"] = f"/v1/studies/{study.study_id}"
     response.headers["ETag"] = etags.of(study)
@@ -74,12 +75,13 @@ def list_studies(
     created_from: Annotated[Moment | None, Query(description="Created at this moment or later.")] = None,
     created_before: Annotated[Moment | None, Query(description="Created before this moment.")] = None,
     project: InProject = None,
+    deleted: Annotated[bool, Query(description="Those that were deleted, instead of the others.")] = False,
     order: Literal["newest", "oldest"] = "newest",
     limit: InLimit = 50,
     page_token: InPageToken = None,
 ) -> StudyPage:
     """Studies by time of creation."""
-    wanted = StudyFilter(project, tuple(sorted(set(state or ()))), created_from, created_before)
+    wanted = StudyFilter(project, tuple(sorted(set(state or ()))), created_from, created_before, deleted)
     return create_and_read.page(context, wanted, order == "oldest", page_token, limit)
 
 
@@ -90,13 +92,45 @@ def read_study(context: InContext, study_id: InStudyId, request: Request, respon
     return etags.respond(request, response, study) or study
 
 
+@router.delete(
+    "/{study_id}",
+    dependencies=[requires(Action.DELETE_STUDY)],
+    responses=problems("unknown_study", "made_by_service", "precondition_failed"),
+)
+def delete_study(
+    context: InContext,
+    study_id: InStudyId,
+    withdraw: Annotated[
+        bool,
+        Query(description="Its answer is served no longer, but what was served before. Else what is served stays."),
+    ] = False,
+    if_match: InIfMatch = None,
+) -> Study:
+    """Leave a study out of all lists; what runs of it is cancelled. It can be read by its id, and taken back by `:undelete`."""
+    return deletion.delete(context, study_id, withdraw, if_match)
+
+
+@router.post(
+    "/{study_id}:undelete",
+    dependencies=[requires(Action.UNDELETE_STUDY)],
+    responses=problems("unknown_study", "precondition_failed"),
+)
+def undelete_study(context: InContext, study_id: InStudyId, once: InOnce, if_match: InIfMatch = None) -> Study:
+    """Show a deleted study again. A withdrawn answer stays withdrawn until somebody approves it."""
+    return deletion.undelete(context, study_id, once, if_match)
+
+
 @router.post("/{study_id}:cancel", dependencies=[requires(Action.CANCEL_STUDY)], responses=_CHANGED)
 def cancel_study(context: InContext, study_id: InStudyId, once: InOnce, if_match: InIfMatch = None) -> Study:
     """End a study; its workers stop at their next heartbeat."""
     return actions.cancel(context, study_id, once, if_match)
 
 
-@router.post("/{study_id}:pause", dependencies=[requires(Action.PAUSE_STUDY)], responses=_CHANGED)
+@router.post(
+    "/{study_id}:pause",
+    dependencies=[requires(Action.PAUSE_STUDY)],
+    responses=_CHANGED | problems("unknown_study", "study_ended", "study_waiting"),
+)
 def pause_study(context: InContext, study_id: InStudyId, once: InOnce, if_match: InIfMatch = None) -> Study:
     """Give out no more runs of a study; those that run may finish."""
     return actions.pause(context, study_id, True, once, if_match)
@@ -120,6 +154,7 @@ def resume_study(context: InContext, study_id: InStudyId, once: InOnce, if_match
         "study_ended",
         "nothing_to_extend",
         "made_by_service",
+        "study_deleted",
         "precondition_failed",
         "no_worker",
         "quota_running_studies",

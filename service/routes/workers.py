@@ -45,6 +45,18 @@ def resume_worker(context: InContext, worker_id: str, once: InOnce) -> Worker:
     return registry.drain(context, worker_id, False, once)
 
 
+@router.delete(
+    "/{worker_id}",
+    status_code=204,
+    dependencies=[requires(Action.FORGET_WORKER)],
+    responses=problems("unknown_worker", "worker_live"),
+)
+def forget_worker(context: InContext, worker_id: str) -> None:
+    """Forget a worker that is gone: no list shows it, no answer counts on its coming back. It is known again when it
+    registers, as are those that nobody has heard of for SHARDTUNE_KEEP_WORKERS_DAYS."""
+    registry.forget(context, worker_id)
+
+
 @router.post("/{worker_id}:free", dependencies=[requires(Action.FREE_WORKER)], responses=problems("unknown_worker"))
 def free_worker(context: InContext, worker_id: str, once: InOnce) -> Worker:
     """Let another key of the project register under the worker's name, which belongs to the key that has done so."""

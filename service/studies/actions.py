@@ -55,6 +55,8 @@ def pause(context: Context, study_id: str, paused: bool, once: Once = ALWAYS, if
         etags.check(if_match, read_models(session, [row])[0])
         if not row.state.is_open:
             raise Conflict("study_ended", f"study {study_id} is {row.state.value}; create a new one")
+        if row.state is StudyState.WAITING:
+            raise Conflict("study_waiting", f"study {study_id} waits for a worker and runs nothing; cancel it")
         transitions.pause_study(row, paused)
         session.flush()
         log.info("study paused" if paused else "study resumed", extra={"study": study_id})

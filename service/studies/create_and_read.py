@@ -52,7 +52,8 @@ def create(
     with context.db.read() as session:
         live = registry.live(context, session, project_id)
         cluster, worker = compatibility.resolve_cluster(request, live)
-        compatibility.check_model(request.model, worker)
+        if worker is not None:
+            compatibility.check_model(request.model, worker)
         recipe, recipe_note = decide(request.workload.recipe, compatibility.dtypes_of(cluster, live))
         spec = request.with_recipe(recipe)
         baseline = validation.check(spec, cluster)
@@ -63,13 +64,14 @@ def create(
             id=_chosen_id(study_id, project_id) if study_id else f"{_MADE_UP}{secrets.token_hex(6)}",
             project_id=project_id,
             resolve_key=resolve_key,
-            state=StudyState.RUNNING,
+            state=StudyState.WAITING if worker is None else StudyState.RUNNING,
             phase=StudyPhase.PROFILE,
             spec=spec,
             cluster=cluster,
             baseline=baseline.config,
             notes=(*filter(None, [recipe_note]), *baseline.notes),
             created_at=now,
+            started_at=None if worker is None else now,
         )
         session.add(study)
         try:

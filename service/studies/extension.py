@@ -72,6 +72,8 @@ def _check_may_go_on(row: StudyRow, had_ended: bool) -> None:
             "made_by_service",
             f"study {row.id} belongs to {whose}, which decides what it runs; clone it, and the clone is yours to extend",
         )
+    if row.deleted_at is not None:
+        raise Conflict("study_deleted", f"study {row.id} was deleted; POST /v1/studies/{row.id}:undelete first")
     if row.state is StudyState.CANCELLED:
         raise Conflict("study_ended", f"study {row.id} was cancelled; clone it to begin anew")
     if had_ended != (row.state in _ENDED):
@@ -96,7 +98,7 @@ def _check_worker(context: Context, session: Session, row: StudyRow) -> None:
 def _grow(session: Session, row: StudyRow, more: Extension, now: datetime) -> None:
     """Set the larger budget, and the phase that uses it."""
     seen = study_snapshot.view(session, row)
-    spent = (seen.gpu_seconds, (now - row.created_at).total_seconds())
+    spent = (seen.gpu_seconds, (now - seen.started_at).total_seconds())
     is_searching = row.phase in (StudyPhase.PROFILE, StudyPhase.SEARCH)
     trials = len(seen.history)
     if is_searching and row.spec.budget.max_trials is None:

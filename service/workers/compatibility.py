@@ -9,7 +9,7 @@ from shardtune.api_schemas.models import ModelSpec
 from shardtune.api_schemas.native_dtypes import DeviceDtypes
 from shardtune.api_schemas.studies import StudyRequest
 from shardtune.db.tables.studies import StudyRow, WorkerRow
-from shardtune.service.http.errors import Invalid, close_matches, invalid
+from shardtune.service.http.errors import Invalid, close_matches, from_value_error, invalid
 from shardtune.tuner.freshness.fingerprints import changes, stale_fields
 from shardtune.tuner.prediction import catalogue
 
@@ -18,25 +18,56 @@ _MEMORY_TOLERANCE = 1.05
 _REFUSAL = "waiting for a worker: "
 
 
-def resolve_cluster(spec: StudyRequest, live: Sequence[WorkerRow]) -> tuple[Cluster, WorkerRow]:
-    """The cluster the study means, and a live worker that has it.
+def resolve_cluster(spec: StudyRequest, live: Sequence[WorkerRow]) -> tuple[Cluster, WorkerRow | None]:
+    """The cluster the study means, and a live worker that has it; None where the study is to wait for one.
 
     Raises:
-        Invalid: nobody has it, or `local` could mean several.
+        Invalid: nobody has it, nobody knows its name, or `local` could mean several.
     """
-    if not live:
-        raise _no_worker(spec.cluster, "no worker is registered; start one with `shardtune worker`")
-    if spec.cluster == "local":
-        local = local_worker(live)
-        worker = next((w for w in live if has_model(w.inventory, spec.model)), local)
-        return worker.inventory.cluster, worker
-    offering = [worker for worker in live if offers(worker.inventory, spec.cluster)]
+    cluster, may_wait = _named(spec), spec.wait_for_worker_s is not None
+    if cluster is None:
+        return _resolve_local(spec, live)
+    offering = [worker for worker in live if offers(worker.inventory, cluster)]
+    allowing = next((worker for worker in offering if has_model(worker.inventory, spec.model)), None)
+    if allowing is not None or may_wait:
+        return cluster, allowing
     if offering:
         # Where none allows the model's code, the first one's list is what the refusal shows.
-        return spec.cluster, next((w for w in offering if has_model(w.inventory, spec.model)), offering[0])
-    start = f"start a worker over as many hosts (--nodes {spec.cluster.nodes})" if _is_wider(spec.cluster, live) else ""
-    raise _no_worker(
-        spec.cluster, f"registered: {_listed(live)}; {start or 'start a worker there'}, or change the cluster"
+        return cluster, offering[0]
+    if not live:
+        raise _no_worker(cluster, "no worker is registered; start one with `shardtune worker`")
+    start = f"start a worker over as many hosts (--nodes {cluster.nodes})" if _is_wider(cluster, live) else ""
+    raise _no_worker(cluster, f"registered: {_listed(live)}; {start or 'start a worker there'}, or change the cluster")
+
+
+def _named(spec: StudyRequest) -> Cluster | None:
+    """The cluster that is spelt out or named; None: `local`."""
+    if isinstance(spec.cluster, Cluster):
+        return spec.cluster
+    if spec.cluster == "local":
+        return None
+    try:
+        return catalogue.parse_cluster(spec.cluster)
+    except ValueError as error:
+        raise from_value_error("cluster", error) from error
+
+
+def _resolve_local(spec: StudyRequest, live: Sequence[WorkerRow]) -> tuple[Cluster, WorkerRow]:
+    if not live and spec.wait_for_worker_s is not None:
+        reason = "a study that waits for a worker (wait_for_worker_s) needs its cluster spelt out, such as 8xh100"
+        raise _no_worker("local", reason)
+    local = local_worker(live)
+    worker = next((w for w in live if has_model(w.inventory, spec.model)), local)
+    return worker.inventory.cluster, worker
+
+
+def could_begin(worker: WorkerRow, study: StudyRow) -> bool:
+    """Whether a study that waits for a worker could begin on this one."""
+    return (
+        worker.project_id in (None, study.project_id)
+        and not worker.is_draining
+        and offers(worker.inventory, study.cluster)
+        and has_model(worker.inventory, study.spec.model)
     )
 
 

@@ -80,6 +80,25 @@ def free(context: Context, worker_id: str, once: Once = ALWAYS) -> Worker:
         return once.answer(session, _shown(context, session, row))
 
 
+def forget(context: Context, worker_id: str) -> None:
+    """List a worker that is gone nowhere any more, and count it nowhere; what it measured stays. It may register again.
+
+    Raises:
+        NotFound: no such worker, or not one of the sender's project alone.
+        Conflict: it is live.
+    """
+    now = context.now()
+    with context.db.write() as session:
+        row = _administered(context, session, worker_id)
+        if row.forgotten_at is not None:
+            return
+        if row.seen_at >= live_since(context):
+            seconds = context.settings.worker_live_s
+            raise Conflict("worker_live", f"worker {row.name} is live; stop it, and forget it {seconds:g} s later")
+        workers.forget(row, now)
+        log.info("worker forgotten", extra={"worker": row.name})
+
+
 def check_protocol(version: int) -> None:
     """Refuse a worker of a protocol version that is not served (any more, or yet)."""
     if version not in SERVED_VERSIONS:

@@ -25,8 +25,8 @@ def check(context: Context, session: Session, registration: Registration, known:
     if known is None and workers.count(session, project_id) >= settings.max_workers:
         raise Conflict(
             "too_many_workers",
-            f"{settings.max_workers} workers are registered already; those that never ran anything are forgotten "
-            f"{settings.keep_workers_days:g} days after they were last heard of (SHARDTUNE_MAX_WORKERS)",
+            f"{settings.max_workers} workers are registered already (SHARDTUNE_MAX_WORKERS); those that are gone are forgotten "
+            f"after {settings.keep_workers_days:g} days, or at once by `shardtune workers forget`",
         )
     whose = f"workers of {project_id or _EVERY_PROJECT}"
     wait_s = context.rates.count(whose, settings.registrations_per_minute, context.now())

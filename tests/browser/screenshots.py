@@ -4,6 +4,7 @@ Starts a service and workers of its own and runs small real studies, retunes one
 before, while and after; what happens is in scenes.py. Everything shown was measured on this machine minutes before.
 """
 
+import os
 import sys
 import tempfile
 import time
@@ -31,6 +32,7 @@ EMPTY: dict[str, Shown] = {
     "empty-studies": "/studies",
     "empty-schedules": "/schedules",
     "empty-workers": "/workers",
+    "empty-costs": "/costs",
     "empty-settings": "/settings",
     "empty-compare": "/compare",
 }
@@ -49,6 +51,8 @@ def main() -> None:
     """Let it happen, and take the pictures."""
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "screenshots")
     began = time.monotonic()
+    # Half a minute, of which no page shows anything.
+    os.environ.setdefault("SHARDTUNE_WORKER_MEASURE_RATES", "false")
     with tempfile.TemporaryDirectory(prefix="shardtune-screenshots-") as scratch, sync_playwright() as playwright:
         stack = Stack(Path(scratch))
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])

@@ -13,6 +13,7 @@ import pytest
 from shardtune.service.cli.parent_death import dies_with_parent
 from tests.support.real_parts import study, until
 from tests.support.replicas import Replicas, replicas_of
+from tests.support.scenarios import fields_of
 
 pytestmark = [
     pytest.mark.ranks,
@@ -88,7 +89,7 @@ def test_a_new_driver_makes_the_answer_stale_and_one_retune_renews_it(replicas: 
         ended = until(lambda: (r := replicas.get(path))["state"] == "ended" and r, 300, "the retune ends")
     finally:
         worker.stop()
-    assert (ended["cause"], ended["changed_fields"]) == ("fingerprint", ["driver"])
+    assert (ended["cause"], fields_of(ended)) == ("fingerprint", ["driver"])
     assert ended["challenge_study_id"] is not None and ended["outcome"] in ("kept", "replaced", "inconclusive"), ended
     assert len(replicas.get("/v1/retunes")["retunes"]) == 1
     if ended["outcome"] != "inconclusive":

@@ -10,7 +10,7 @@ from shardtune.api_schemas.failures import FailureKind
 from shardtune.db.queries import retunes as rows
 from shardtune.db.tables.studies import DeliveryRow, WebhookRow
 from shardtune.service.retuning import challenge_steps, queue
-from tests.support.scenarios import best
+from tests.support.scenarios import best, change
 from tests.support.simulated_worker import FINGERPRINT, SPEC, SimulatedWorker, failure, measurement, speed_of
 
 CHANGED = FINGERPRINT.model_copy(update={"kernel": "6.2"})
@@ -52,7 +52,7 @@ class Lab:
                 project_id="default",
                 case_key=best(self.client)["case_key"],
                 cause=cause,
-                changed_fields=("kernel",),
+                changes=[change("kernel")],
                 not_before=now,
                 now=now,
             )

@@ -3,6 +3,7 @@
 import json
 import threading
 
+from shardtune.api_schemas.fingerprints import Effect, FieldChange
 from tests.support.simulated_worker import (
     CLUSTER,
     FINGERPRINT,
@@ -91,3 +92,13 @@ def in_threads(work, arguments):
     for thread in threads:
         thread.join()
     assert errors == []
+
+
+def change(field, now="new"):
+    """Of hardware or software, as retunes are told of it."""
+    return FieldChange(field=field, was="old", now=now, effect=Effect.STALE)
+
+
+def fields_of(retune):
+    """Names of what a retune says has changed."""
+    return [change["field"] for change in retune["changes"]]

@@ -42,10 +42,9 @@ class Story:
     def search(self) -> None:
         """Three studies: one answered, one with little memory and a rank killed twice, and one that nothing fits."""
         agent = self._stack.start_worker(options=["--fingerprint-override", "transformers=5.0.0"])
-        self._study("answered", "tiny-llama", TINY, budget={"max_trials": 12, "max_pairs": 7})
-        self._study(
-            "tight", "wide-llama", WIDE, cluster=_cluster(0.03), budget={"max_trials": 8, "max_pairs": 7}, seed=1
-        )
+        # Work is given out to the oldest study first: what the ranks are killed in must not wait for the others.
+        self._study("tight", "wide-llama", WIDE, cluster=_cluster(0.03), budget=8, seed=1)
+        self._study("answered", "tiny-llama", TINY, budget=12)
         self._study("impossible", "wide-llama", WIDE, cluster=_cluster(0.001))
         self._lose_a_rank_twice(agent, self._studies["tight"])
         self._ended("answered", "tight", "impossible")
@@ -59,7 +58,7 @@ class Story:
         self._schedule("upgrades", trigger="fingerprint", cases={"model": "tiny-llama"}, planned_gpu_hours=2000)
         self._stack.start_worker()
         retune = until(lambda: self._list("/v1/retunes"), 60, "a retune is asked for")[0]["retune_id"]
-        self._study("proposed", "tiny-gpt2", GPT2, budget={"max_trials": 5, "max_pairs": 7})
+        self._study("proposed", "tiny-gpt2", GPT2, budget=5)
         self._ended("proposed")
         until(lambda: self._get(f"/v1/retunes/{retune}")["state"] == "ended", 200, "the retune ends")
         cheap = {"planned_gpu_hours": 0.001, "likely_gain": 0.01, "cases": {"model": "wide-llama"}}
@@ -73,7 +72,7 @@ class Story:
 
     def while_running(self) -> dict[str, Any]:
         """Pages that change by themselves, with a study that has some trials; the pages by name."""
-        self._study("running", "tiny-llama", TINY, budget={"max_trials": 40}, seed=3)
+        self._study("running", "tiny-llama", TINY, budget=40, seed=3)
         running = self._studies["running"]
         until(lambda: len(self._stack.trials(running)) > 6, 120, "it has trials")
         newest = max(trial["number"] for trial in self._stack.trials(running))
@@ -88,7 +87,7 @@ class Story:
     def quiet_down(self) -> None:
         """The running study is cancelled, and another paused."""
         self._post(f"/v1/studies/{self._studies['running']}:cancel")
-        self._study("paused", "tiny-gpt2", GPT2, budget={"max_trials": 30}, seed=4)
+        self._study("paused", "tiny-gpt2", GPT2, budget=30, seed=4)
         self._post(f"/v1/studies/{self._studies['paused']}:pause")
 
     def pages(self) -> dict[str, Any]:
@@ -112,6 +111,7 @@ class Story:
             "compare-trials": f"/compare?pick={answered}:0&pick={answered}:{best or 1}",
             "compare-studies": f"/compare?pick={answered}&pick={tight}&pick={self._studies['proposed']}",
             "schedules": "/schedules",
+            "costs": "/costs",
             "webhook": f"/settings/webhooks/{hook}",
             "webhook-disabled": f"/settings/webhooks/{deaf}",
         }
@@ -132,8 +132,11 @@ class Story:
 
         until(has_failed, 240, "a trial fails")
 
-    def _study(self, name: str, model: str, config: dict[str, Any], **changes: Any) -> None:
-        self._studies[name] = self._stack.create(study(model={"name": model, "config": config}, **QUICK, **changes))
+    def _study(self, name: str, model: str, config: dict[str, Any], budget: int = 3, **changes: Any) -> None:
+        """`budget`: trials. The machine is shared with the browser: nothing is repeated for that, which would take minutes."""
+        limits = {"max_trials": budget, "max_pairs": 7, "repeat_disturbed": 0}
+        spec = study(model={"name": model, "config": config}, budget=limits, **QUICK, **changes)
+        self._studies[name] = self._stack.create(spec)
 
     def _ended(self, *names: str) -> None:
         for name in names:

@@ -26,12 +26,17 @@ class CaseStanding:
 
     changes: tuple[FieldChange, ...]
     """On the machine that is nearest to the measurement: what lowers the confidence, too."""
-    stale_fields: tuple[str, ...] = ()
-    """On any machine that would run the case; empty: some machine still has what was measured on."""
+    stale_changes: tuple[FieldChange, ...] = ()
+    """One of each field on any machine that would run the case; empty: some machine still has what was measured on."""
     values: tuple[str, ...] = ()
     """`field=value` of the same."""
     changed_at: datetime | None = None
     """When the newest of these values first appeared; None: it is fresh."""
+
+    @property
+    def stale_fields(self) -> tuple[str, ...]:
+        """Their names."""
+        return tuple(change.field for change in self.stale_changes)
 
 
 @dataclass(frozen=True)
@@ -59,15 +64,15 @@ def assess(measured_on: Fingerprint, nodes: int, machines: Sequence[Machine]) ->
     if not _stale(nearest):
         return CaseStanding(nearest)
     first_seen: dict[str, datetime] = {}
-    fields = set()
+    by_field: dict[str, FieldChange] = {}
     for found, machine in compared:
         for change in _stale(found) if machine.is_ready else ():
-            fields.add(change.field)
+            by_field.setdefault(change.field, change)
             value = f"{change.field}={change.now}"
             first_seen[value] = min(machine.since, first_seen.get(value, machine.since))
     return CaseStanding(
         changes=nearest,
-        stale_fields=tuple(sorted(fields, key=place)),
+        stale_changes=tuple(sorted(by_field.values(), key=lambda change: place(change.field))),
         values=tuple(sorted(first_seen)),
         changed_at=max(first_seen.values()),
     )

@@ -60,6 +60,7 @@ PLACES = {
     "studies": CommandPlace("studies", "Studies of a running service: list, create, follow and change them."),
     "workers": CommandPlace("workers", "Workers of a running service. `shardtune worker` runs one."),
     "schedules": CommandPlace("schedules", "When recommendations are measured again, and what that may cost."),
+    "costs": CommandPlace("costs", "Print GPU-seconds by project, month and cause, and what they cost."),
     "retunes": CommandPlace("schedules", "What was, is and will be measured again.", "retunes_app"),
 }
 

@@ -14,8 +14,7 @@ from pydantic import ValidationError
 
 from shardtune.api_schemas.studies import Study, StudyState
 from shardtune.api_schemas.study_changes import CloneRequest, Extension
-from shardtune.api_schemas.trials import TrialState
-from shardtune.service.cli import study_file, summary
+from shardtune.service.cli import study_file, study_lines, summary
 from shardtune.service.cli.connection import running, study_named
 from shardtune.service.cli.errors import InputError, Interrupted, PlatformFailure
 from shardtune.service.cli.lazy_module import LazyModule
@@ -50,7 +49,7 @@ def list_studies(
     if as_json:
         print(json.dumps({"studies": [study.model_dump(mode="json") for study in found]}))
     else:
-        print("\n".join(map(_line, found)) or "no studies")
+        print("\n".join(map(study_lines.line, found)) or "no studies")
 
 
 @app.command()
@@ -163,6 +162,31 @@ def clone(
 
 
 @app.command()
+def delete(
+    study: Annotated[str, typer.Argument(help="Its id.")],
+    withdraw: Annotated[
+        bool, typer.Option("--withdraw", help="Its answer is served no longer, but what was served before.")
+    ] = False,
+    service: RunningService = DEFAULT_SERVICE,
+    key_file: KeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Leave a study out of all lists; what runs of it is cancelled. `undelete` takes it back."""
+    _change(study, service, key_file, as_json, lambda client, found: client.delete(found.study_id, withdraw))
+
+
+@app.command()
+def undelete(
+    study: Annotated[str, typer.Argument(help="Its id.")],
+    service: RunningService = DEFAULT_SERVICE,
+    key_file: KeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a deleted study again."""
+    _change(study, service, key_file, as_json, lambda client, found: client.undelete(found.study_id))
+
+
+@app.command()
 def pareto(
     study: StudyId = "last",
     service: RunningService = DEFAULT_SERVICE,
@@ -219,7 +243,9 @@ def _follow(client: ServiceClient, study_id: str, timeout_s: float | None, as_js
     with LineView(tune.say) as view:
 
         def seen(study: Study) -> None:
-            elapsed_s = ((study.finished_at or datetime.now(UTC)) - study.created_at).total_seconds()
+            elapsed_s = (
+                (study.finished_at or datetime.now(UTC)) - (study.started_at or study.created_at)
+            ).total_seconds()
             view.show(study, client.trials(study_id), client.rejections(study_id), elapsed_s)
 
         try:
@@ -235,22 +261,4 @@ def _follow(client: ServiceClient, study_id: str, timeout_s: float | None, as_js
 
 
 def _print(study: Study, as_json: bool) -> None:
-    print(study.model_dump_json() if as_json else _text(study))
-
-
-def _line(study: Study) -> str:
-    done = sum(count for state, count in study.trials.items() if not TrialState(state).is_open)
-    state = f"{study.state.value} ({study.phase.value})" if study.state is StudyState.RUNNING else study.state.value
-    return f"{study.study_id}  {state:<17}  {study.spec.model.name}  {done} trials  {study.created_at:%Y-%m-%d %H:%M}"
-
-
-def _text(study: Study) -> str:
-    lines = [_line(study)]
-    best = study.best_so_far
-    if study.result is not None:
-        lines.append(summary.as_text(study, study.result))
-    elif best is not None:
-        lines.append(f"best so far: {best.description}: {study_words.rate(best.tokens_per_s_per_gpu)} tokens/s/GPU")
-    if study.result is None and study.reason is not None:
-        lines.append(study.reason)
-    return "\n".join(lines)
+    print(study.model_dump_json() if as_json else study_lines.text(study))

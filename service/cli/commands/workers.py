@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shardtune.api_schemas.demand import Need
+from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.leases import Worker
 from shardtune.service.cli.connection import running
 from shardtune.service.cli.errors import InputError
@@ -30,6 +32,17 @@ def list_workers(service: RunningService = DEFAULT_SERVICE, key_file: KeyFile = 
         print(json.dumps({"workers": [worker.model_dump(mode="json") for worker in found]}))
     else:
         print("\n".join(map(_line, found)) or "no workers; start one with `shardtune worker`")
+
+
+@app.command("demand")
+def show_demand(service: RunningService = DEFAULT_SERVICE, key_file: KeyFile = None, as_json: AsJson = False) -> None:
+    """Print what open studies need of workers: what an autoscaler should start, and may stop."""
+    with running(service, key_file) as client:
+        found = client.demand()
+    if as_json:
+        print(found.model_dump_json())
+    else:
+        print("\n".join(map(_need, found.needs)) or "no study needs a worker")
 
 
 @app.command()
@@ -58,6 +71,14 @@ def free(
     print(worker.model_dump_json() if as_json else _line(worker))
 
 
+@app.command()
+def forget(name: Name, service: RunningService = DEFAULT_SERVICE, key_file: KeyFile = None) -> None:
+    """Forget a worker that is gone; it is known again when it registers."""
+    with running(service, key_file) as client:
+        client.forget_worker(_named(client, name).worker_id)
+    print(f"{name} is forgotten")
+
+
 def _set(name: str, service: str, key_file: KeyFile, as_json: bool, draining: bool) -> None:
     with running(service, key_file) as client:
         worker = client.drain(_named(client, name).worker_id, draining)
@@ -73,11 +94,23 @@ def _named(client: ServiceClient, name: str) -> Worker:
     return found
 
 
-def _line(worker: Worker) -> str:
-    cluster = worker.inventory.cluster
+def _shape(cluster: Cluster) -> str:
     unit = "CPU ranks" if cluster.device == "cpu" else f"× {cluster.gpu}"
+    return f"{cluster.nodes} × {cluster.gpus_per_node} {unit}"
+
+
+def _need(need: Need) -> str:
+    code = need.entry_point or need.script
+    until = f" until {need.until:%Y-%m-%d %H:%M}" if need.until else ""
+    return (
+        f"{_shape(need.cluster)}{f' allowing {code}' if code else ''}: {len(need.waiting)} waiting{until}, "
+        f"{need.running} running, {need.live_workers} workers live"
+    )
+
+
+def _line(worker: Worker) -> str:
     state = "live" if worker.is_live else f"last seen {worker.seen_at:%Y-%m-%d %H:%M}"
     doing = f", runs {worker.run_id}" if worker.run_id else ", draining" if worker.is_draining else ""
     named = host_words.hosts(worker.inventory)
     where = f" on {named}" if named else ""
-    return f"{worker.worker_id}  {worker.name}  {cluster.nodes} × {cluster.gpus_per_node} {unit}{where}  {state}{doing}"
+    return f"{worker.worker_id}  {worker.name}  {_shape(worker.inventory.cluster)}{where}  {state}{doing}"

@@ -145,7 +145,7 @@ def finished(study: Study) -> int:
 
 
 def _doing(study: Study, made: RunsMade, now: datetime) -> str:
-    left = time_left.left(study, made, (now - study.created_at).total_seconds())
+    left = time_left.left(study, made, (now - (study.started_at or study.created_at)).total_seconds())
     return words.phase(study, made.fresh) + (f" · {left} left" if left else "")
 
 

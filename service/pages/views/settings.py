@@ -6,7 +6,7 @@ from typing import Any
 from fastapi import Request
 from starlette.responses import Response
 
-from shardtune.api_schemas.events import EVENT_TYPES
+from shardtune.api_schemas.events import EVENT_TYPES, WHAT_MATTERS
 from shardtune.api_schemas.keys import Scope
 from shardtune.service.access import manage_keys
 from shardtune.service.http.error_codes import FieldError
@@ -38,5 +38,5 @@ def show(  # nosec B107 # empty where no secret is shown
         errors=errors,
         secret=secret,
         made=made,
-        typed=typed or {},
+        typed=typed or {"events": WHAT_MATTERS},
     )

@@ -176,7 +176,7 @@ def _progress(session: Session, row: StudyRow, study: Study, now: datetime) -> S
     made = best.runs_made(session, [study])[study.study_id]
     confirmed = made.fresh
     end = study.finished_at or now
-    elapsed = (end - study.created_at).total_seconds()
+    elapsed = (end - (study.started_at or study.created_at)).total_seconds()
     running = study.state is StudyState.RUNNING
     return StudyProgress(
         done=done,

@@ -12,6 +12,7 @@ from shardtune.service.pages.figures import percent
 from shardtune.service.wording import study_words
 
 STATE_TONES = {
+    StudyState.WAITING: "warn",
     StudyState.RUNNING: "busy",
     StudyState.PAUSED: "quiet",
     StudyState.COMPLETE: "good",
@@ -176,6 +177,11 @@ def _unfinished(study: Study) -> tuple[str, str]:
             return "bad", f"No answer: {reason or 'the study failed'}."
         case StudyState.CANCELLED:
             return "quiet", f"Cancelled before it had an answer{': ' + study.reason if study.reason else ''}."
+        case StudyState.WAITING:
+            return (
+                "warn",
+                f"Waiting for a worker with {cluster(study.cluster)}; /v1/demand says so to whoever starts machines.",
+            )
         case StudyState.PAUSED:
             return "quiet", "Paused: no further run is given out until it is resumed."
         case StudyState.RUNNING | StudyState.COMPLETE:

@@ -11,7 +11,7 @@ from shardtune.api_schemas.leases import Worker
 from shardtune.api_schemas.measurements import Memory, NodeFigures, RankFigures
 from shardtune.service.best import watch_staleness
 from shardtune.service.cli.commands.workers import _line
-from tests.support.scenarios import WORKLOAD, best
+from tests.support.scenarios import WORKLOAD, best, fields_of
 from tests.support.simulated_worker import CLUSTER, FINGERPRINT, PROFILE, SPEC, SimulatedWorker, failure, measurement
 
 OVER_TWO = CLUSTER.model_copy(update={"nodes": 2})
@@ -127,4 +127,4 @@ def test_another_network_between_the_hosts_makes_stale_by_its_bandwidth_and_a_re
         again.lease()
         watch_staleness.watch(client.app.state.context)
     (retune,) = client.get("/v1/retunes").json()["retunes"]
-    assert (retune["cause"], retune["changed_fields"]) == ("fingerprint", ["inter_node_gb_per_s"])
+    assert (retune["cause"], fields_of(retune)) == ("fingerprint", ["inter_node_gb_per_s"])

@@ -51,7 +51,7 @@ def deliver(context):
 
 
 def hook(client, receiver, **spec):
-    answer = client.post("/v1/webhooks", json={"url": receiver.url} | spec)
+    answer = client.post("/v1/webhooks", json={"url": receiver.url, "events": []} | spec)
     assert answer.status_code == 201, answer.text
     return answer.json()
 

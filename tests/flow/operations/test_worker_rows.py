@@ -93,7 +93,23 @@ def test_changes_of_a_fingerprint_are_bounded(client, clock):
     assert count(context, FingerprintRow) == MOST_PERIODS + 1
 
 
-def test_a_worker_that_never_ran_anything_is_forgotten_when_it_is_old(client, clock):
+def test_a_worker_that_is_gone_is_forgotten_and_known_again_when_it_registers(client, clock):
+    context = client.app.state.context
+    worker = SimulatedWorker(client).register()
+    create(client)
+    worker.work()
+    (row,) = client.get("/v1/workers").json()["workers"]
+    address = f"/v1/workers/{row['worker_id']}"
+    assert client.delete(address).json()["code"] == "worker_live"
+    clock.turn(context.settings.worker_live_s + 1)
+    assert (client.delete(address).status_code, client.delete(address).status_code) == (204, 204)
+    assert client.get("/v1/workers").json()["workers"] == [] and "sim" not in page(client, "/workers")
+    assert worker.post("/v1/leases", {}).json()["code"] == "unknown_session"
+    assert SimulatedWorker(client).register().work() == 0
+    assert client.get("/v1/workers").json()["workers"][0]["worker_id"] == row["worker_id"]
+
+
+def test_workers_that_nobody_has_heard_of_are_forgotten_when_they_are_old(client, clock):
     context = client.app.state.context
     busy = SimulatedWorker(client, name="busy").register()
     create(client)
@@ -101,8 +117,8 @@ def test_a_worker_that_never_ran_anything_is_forgotten_when_it_is_old(client, cl
     SimulatedWorker(client, name="idle", fingerprint=changed(99)).register()
     clock.turn((context.settings.keep_workers_days + 1) * 86_400)
     forgotten = retention.forget(context)
-    assert (forgotten["workers"], forgotten["fingerprints"]) == (1, 1)
-    assert [worker["name"] for worker in client.get("/v1/workers").json()["workers"]] == ["busy"]
+    assert (forgotten["workers"], forgotten["workers_gone"], forgotten["fingerprints"]) == (1, 1, 1)
+    assert client.get("/v1/workers").json()["workers"] == []
     with context.db.read() as session:
         assert session.scalars(select(WorkerRow.name)).all() == ["busy"]
 

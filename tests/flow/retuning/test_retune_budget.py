@@ -22,7 +22,7 @@ from shardtune.service.retuning import challenge_steps, driver, queue
 from shardtune.service.settings import Settings
 from tests.support.local_client import local_client
 from tests.support.retuning_lab import CHANGED, ask
-from tests.support.scenarios import best, in_threads
+from tests.support.scenarios import best, fields_of, in_threads
 from tests.support.simulated_worker import SPEC, SimulatedWorker
 from tests.support.waitless_lease import grant
 
@@ -123,7 +123,7 @@ def test_a_change_of_fifty_recommendations_keeps_to_the_budget_of_each_day_most_
     watch_staleness.watch(context)
     asked = client.get("/v1/retunes", params={"limit": 100}).json()["retunes"]
     assert sorted(row["case_key"] for row in asked) == sorted(by_use)
-    assert {tuple(row["changed_fields"]) for row in asked} == {("kernel",)}
+    assert {tuple(fields_of(row)) for row in asked} == {("kernel",)}
     for _ in range(DAYS):
         run_a_day(context, worker)
         clock.turn(86_400)

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from tests.support.replicas import Replicas, replicas_of
+from tests.support.scenarios import fields_of
 from tests.support.simulated_worker import FINGERPRINT, SPEC, SimulatedWorker
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(240)]
@@ -93,7 +94,7 @@ def test_a_rolling_change_is_one_event_and_one_retune_that_challenges_the_incumb
         until(is_stale, DEBOUNCE_S, "stale within the debounce", replicas)
         assert replicas.get("/v1/best", case_key=key)["changed_fields"] == ["driver"]
         (retune,) = until(lambda: replicas.get("/v1/retunes")["retunes"], DEBOUNCE_S + 10, "asked for", replicas)
-        assert (retune["case_key"], retune["cause"], retune["changed_fields"]) == (key, "fingerprint", ["driver"])
+        assert (retune["case_key"], retune["cause"], fields_of(retune)) == (key, "fingerprint", ["driver"])
         path = f"/v1/retunes/{retune['retune_id']}"
         ended = until(lambda: (r := replicas.get(path))["state"] == "ended" and r, 90, "it ends", replicas)
         time.sleep(2 * DEBOUNCE_S)

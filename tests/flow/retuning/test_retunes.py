@@ -10,7 +10,7 @@ from shardtune.service.http.errors import Invalid
 from shardtune.service.retuning import challenge_steps, driver, queue, records
 from tests.support.page_reader import token
 from tests.support.retuning_lab import ask
-from tests.support.scenarios import best, in_threads, tune
+from tests.support.scenarios import best, change, in_threads, tune
 from tests.support.simulated_worker import SimulatedWorker
 
 
@@ -24,11 +24,14 @@ def case(client):
 @pytest.mark.answered
 def test_many_causes_make_one_retune_of_a_case(client, case):
     context, key, _ = case
-    first = ask(context, key, wait_s=60, changed_fields=("driver",))
-    in_threads(lambda _: ask(context, key, wait_s=120, changed_fields=("driver", "nccl")), range(4))
+    first = ask(context, key, wait_s=60, changes=[change("driver")])
+    in_threads(lambda _: ask(context, key, wait_s=120, changes=[change("driver", "later"), change("nccl")]), range(4))
     (found,) = client.get("/v1/retunes", params={"case_key": key}).json()["retunes"]
     assert (found["retune_id"], found["state"], found["cause"]) == (first, "queued", "fingerprint")
-    assert found["changed_fields"] == ["driver", "nccl"]
+    assert found["changes"] == [
+        {"field": "driver", "was": "old", "now": "later", "effect": "stale"},
+        {"field": "nccl", "was": "old", "now": "new", "effect": "stale"},
+    ]
     assert found["not_before"] == (context.now() + timedelta(seconds=120)).isoformat().replace("+00:00", "Z")
 
 

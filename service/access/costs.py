@@ -1,0 +1,66 @@
+"""What projects spent, month by month, and on what; in money where the operator named a price."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+from shardtune.api_schemas.costs import Cost, CostCause, CostReport, price_of
+from shardtune.api_schemas.studies import StudyPurpose
+from shardtune.api_schemas.system_studies import SystemStudyKind
+from shardtune.api_schemas.trials import RunPurpose
+from shardtune.db.queries import costs
+from shardtune.db.queries.costs import Spent
+from shardtune.service.http.errors import NotFound
+from shardtune.service.process.context import Context
+
+MONTHS = 12
+"""Shown unless others are asked for."""
+
+
+def report(context: Context, project_id: str | None = None, months: int = MONTHS) -> CostReport:
+    """Of the sender's projects, or of one of them, in the present month and those before it.
+
+    Raises:
+        NotFound: the project is not the sender's.
+    """
+    if not context.principal.sees(project_id):
+        raise NotFound("unknown_project", f"project ({project_id}) is not the key's; leave it out")
+    now = context.now()
+    with context.db.read() as session:
+        found = costs.spent(session, project_id or context.principal.project_id, months_ago(now, months - 1))
+    price = context.settings.price_per_gpu_hour
+    return CostReport(price_per_gpu_hour=price, currency=context.settings.currency, costs=tuple(_summed(found, price)))
+
+
+def months_ago(moment: datetime, months: int) -> datetime:
+    """The beginning of a month in UTC; 0: of the one the moment is in."""
+    here = moment.astimezone(UTC)
+    years, month = divmod(here.year * 12 + here.month - 1 - months, 12)
+    return datetime(years, month + 1, 1, tzinfo=UTC)
+
+
+def _summed(found: Sequence[Spent], price: float | None) -> Iterator[Cost]:
+    alike: defaultdict[tuple[str, str, CostCause], list[Spent]] = defaultdict(list)
+    for row in found:
+        alike[row.month, row.project_id, _cause(row)].append(row)
+    # Sorting is stable: by project and cause within a month.
+    for place in sorted(sorted(alike, key=lambda place: place[1:]), key=lambda place: place[0], reverse=True):
+        month, project_id, cause = place
+        gpu_seconds = sum(row.gpu_seconds for row in alike[place])
+        yield Cost(
+            project_id=project_id,
+            month=month,
+            cause=cause,
+            attempts=sum(row.attempts for row in alike[place]),
+            gpu_seconds=gpu_seconds,
+            price=price_of(gpu_seconds, price),
+        )
+
+
+def _cause(row: Spent) -> CostCause:
+    if row.study_purpose is StudyPurpose.CANARY:
+        return CostCause.CANARY
+    if row.system_kind == SystemStudyKind.CHALLENGE:
+        return CostCause.CHALLENGE
+    is_fresh = row.run_purpose in (RunPurpose.CONFIRM, RunPurpose.RESTART)
+    return CostCause.PROMOTION if is_fresh else CostCause.SEARCH

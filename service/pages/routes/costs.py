@@ -1,0 +1,19 @@
+"""`/costs`: what GPUs were used for, month by month."""
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from shardtune.api_schemas.costs import CostCause
+from shardtune.service.access import costs
+from shardtune.service.pages.rendering import render
+from shardtune.service.pages.views.costs import rows
+from shardtune.service.process.context import InContext
+
+router = APIRouter(prefix="/costs")
+
+
+@router.get("")
+def show_costs(request: Request, context: InContext) -> Response:
+    """GPU-hours of the last twelve months, by project and cause."""
+    report = costs.report(context)
+    return render(request, "costs.html", report=report, rows=rows(report), causes=list(CostCause))

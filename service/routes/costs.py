@@ -1,0 +1,25 @@
+"""What GPUs were used for, over HTTP."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from shardtune.api_schemas.costs import CostReport
+from shardtune.service.access import costs
+from shardtune.service.access.actions import Action
+from shardtune.service.access.auth import requires
+from shardtune.service.http.error_codes import problems
+from shardtune.service.process.context import InContext
+from shardtune.service.routes.studies import InProject
+
+router = APIRouter(prefix="/v1/costs", tags=["costs"], dependencies=[requires(Action.READ_STUDIES)])
+
+
+@router.get("", responses=problems("unknown_project"))
+def read_costs(
+    context: InContext,
+    project: InProject = None,
+    months: Annotated[int, Query(ge=1, le=120, description="The present one and those before it.")] = costs.MONTHS,
+) -> CostReport:
+    """GPU-seconds by project, month and cause (search, promotion, challenge, canary), and their price where one is set."""
+    return costs.report(context, project, months)

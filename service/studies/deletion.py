@@ -1,0 +1,68 @@
+"""Delete studies, and take that back. A deleted study is in no list and is not changed; what it measured stays, and counts."""
+
+import logging
+
+from sqlalchemy.orm import Session
+
+from shardtune.api_schemas.studies import Study, StudyState
+from shardtune.db.queries import best, studies
+from shardtune.db.tables.studies import StudyRow
+from shardtune.service.http import etags
+from shardtune.service.http.errors import Conflict
+from shardtune.service.http.idempotent_requests import ALWAYS, Once
+from shardtune.service.lifecycle import transitions
+from shardtune.service.process.context import Context
+from shardtune.service.recommendations import withdrawal
+from shardtune.service.studies.create_and_read import must_exist, read_models
+
+log = logging.getLogger(__name__)
+
+
+def delete(context: Context, study_id: str, withdraw: bool = False, if_match: str | None = None) -> Study:
+    """Delete a study; one that is open is cancelled first, and its workers hear of it with their next heartbeat.
+
+    `withdraw`: its answer is served no longer, but what was served before, if anything was. Else what is served stays.
+
+    Raises:
+        Conflict: the service made it for a retune or a canary.
+        PreconditionFailed: it is not what the sender saw.
+    """
+    now = context.now()
+    with context.db.write() as session:
+        must_exist(context, session, study_id)
+        row = studies.lock(session, study_id)
+        etags.check(if_match, read_models(session, [row])[0])
+        if row.system_study is not None:
+            raise Conflict("made_by_service", f"study {row.id} was made by the service, whose history it is; it stays")
+        if row.state.is_open:
+            transitions.end_study(session, row, StudyState.CANCELLED, "deleted by its user", now)
+        if row.deleted_at is None:
+            row.deleted_at = now
+            row.version += 1
+        if withdraw:
+            _withdraw(context, session, row)
+        log.info("study deleted", extra={"study": study_id})
+        session.flush()
+        return read_models(session, [row])[0]
+
+
+def undelete(context: Context, study_id: str, once: Once = ALWAYS, if_match: str | None = None) -> Study:
+    """Show a deleted study again; an answer that was withdrawn stays so, and can be approved.
+
+    Raises:
+        PreconditionFailed: it is not what the sender saw.
+    """
+    with once.write(context) as session:
+        must_exist(context, session, study_id)
+        row = studies.lock(session, study_id)
+        etags.check(if_match, read_models(session, [row])[0])
+        if row.deleted_at is not None:
+            row.deleted_at = None
+            row.version += 1
+        session.flush()
+        return once.answer(session, read_models(session, [row])[0])
+
+
+def _withdraw(context: Context, session: Session, row: StudyRow) -> None:
+    for found in best.standing_of(session, row.id):
+        withdrawal.withdraw(session, found, context.principal.name, "its study was deleted", context.now())

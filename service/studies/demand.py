@@ -1,0 +1,49 @@
+"""What open studies need of workers: the question of whoever starts and stops machines."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from sqlalchemy.orm import Session
+
+from shardtune.api_schemas.demand import Demand, Need
+from shardtune.api_schemas.studies import StudyState
+from shardtune.db.queries import studies
+from shardtune.db.tables.studies import StudyRow
+from shardtune.service.process.context import Context
+from shardtune.service.studies import waiting
+from shardtune.service.workers import compatibility, registry
+
+
+def read(context: Context) -> Demand:
+    """Of the sender's projects: studies that wait or run, by what they need."""
+    alike: defaultdict[tuple[str, ...], list[StudyRow]] = defaultdict(list)
+    with context.db.read() as session:
+        for row in studies.needing_workers(session, context.principal.project_id):
+            alike[_kind(row)].append(row)
+        needs = [_need(context, session, rows) for rows in alike.values()]
+    return Demand(needs=tuple(sorted(needs, key=lambda need: -len(need.waiting))))
+
+
+def _kind(row: StudyRow) -> tuple[str, ...]:
+    model = row.spec.model
+    return row.cluster.content_key(), model.entry_point or "", model.script or ""
+
+
+def _need(context: Context, session: Session, rows: Sequence[StudyRow]) -> Need:
+    first, queue = rows[0], [row for row in rows if row.state is StudyState.WAITING]
+    able = {
+        worker.id
+        for project_id in {row.project_id for row in rows}
+        for worker in registry.live(context, session, project_id)
+        if compatibility.could_begin(worker, first)
+    }
+    return Need(
+        cluster=first.cluster,
+        entry_point=first.spec.model.entry_point,
+        script=first.spec.model.script,
+        waiting=tuple(row.id for row in queue),
+        running=len(rows) - len(queue),
+        live_workers=len(able),
+        waiting_since=min((row.created_at for row in queue), default=None),
+        until=min(map(waiting.deadline, queue), default=None),
+    )

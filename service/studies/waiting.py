@@ -1,0 +1,65 @@
+"""Studies that wait for a worker: they begin when one is there that could run them, and fail when they have waited too long."""
+
+import logging
+from datetime import datetime, timedelta
+from functools import partial
+
+from starlette.concurrency import run_in_threadpool
+
+from shardtune.api_schemas.studies import StudyState
+from shardtune.db.queries import studies
+from shardtune.db.tables.studies import StudyRow
+from shardtune.service.http.errors import Invalid
+from shardtune.service.lifecycle import transitions
+from shardtune.service.process.background import count_done, run_every
+from shardtune.service.process.context import Context
+from shardtune.service.workers import compatibility, registry
+
+log = logging.getLogger(__name__)
+
+
+async def keep_beginning(context: Context) -> None:
+    """Look until cancelled, as often as for expired leases."""
+
+    async def step() -> None:
+        await run_in_threadpool(look, context)
+
+    await run_every(context.settings.sweep_s, looking_for_workers_of_waiting_studies=step)
+
+
+def look(context: Context) -> int:
+    """Begin what can begin, and end what has waited too long; returns how many that were."""
+    with context.db.read() as session:
+        waiting = studies.waiting(session)
+    return count_done(waiting, partial(_look_at, context), lambda row: row.id)
+
+
+def deadline(row: StudyRow) -> datetime:
+    """When a waiting study gives up."""
+    return row.created_at + timedelta(seconds=row.spec.wait_for_worker_s or 0.0)
+
+
+def _look_at(context: Context, seen: StudyRow) -> bool:
+    now = context.now()
+    with context.db.write() as session:
+        # Held: of replicas that look at the same moment, one begins it.
+        row = studies.lock(session, seen.id)
+        if row.state is not StudyState.WAITING:
+            return False
+        live = registry.live(context, session, row.project_id)
+        able = [worker for worker in live if compatibility.could_begin(worker, row)]
+        if able:
+            try:
+                compatibility.check_model(row.spec.model, able[0])
+            except Invalid as error:
+                transitions.end_study(session, row, StudyState.FAILED, str(error), now)
+                return True
+            transitions.begin_study(row, now)
+            log.info("study begins: worker %s is there", able[0].name, extra={"study": row.id})
+            return True
+        if now < deadline(row):
+            return False
+        reason = f"no worker with its cluster came within {row.spec.wait_for_worker_s:g} s (wait_for_worker_s)"
+        transitions.end_study(session, row, StudyState.FAILED, reason, now)
+        log.warning(reason, extra={"study": row.id})
+        return True

@@ -1,0 +1,83 @@
+"""Deleted studies are in no list, run nothing, and can be taken back; what they measured stays."""
+
+import pytest
+
+from tests.support import history
+from tests.support.page_reader import page
+from tests.support.scenarios import ASK, THREE_BACKENDS, create, decide, tune
+from tests.support.simulated_worker import SPEC, SimulatedWorker, measurement
+
+
+def delete(client, study_id, **params):
+    return client.delete(f"/v1/studies/{study_id}", params=params)
+
+
+def listed(client, **params):
+    return [study["study_id"] for study in client.get("/v1/studies", params=params).json()["studies"]]
+
+
+def test_a_deleted_study_is_in_no_list_and_comes_back(client):
+    study_id = tune(client)
+    deleted = delete(client, study_id).json()
+    assert (deleted["state"], deleted["deleted_at"]) == ("complete", "2026-01-01T00:00:00Z")
+    assert (listed(client), listed(client, deleted=True)) == ([], [study_id])
+    assert study_id not in page(client, "/studies")
+    served = client.get("/v1/best", params=ASK)
+    assert served.json()["study_id"] == study_id, "what is served stays served"
+    assert client.get("/v1/best", params=ASK | {"format": "launch.sh"}).status_code == 200
+    assert client.post(f"/v1/studies/{study_id}:extend", json={"add_trials": 1}).json()["code"] == "study_deleted"
+    assert delete(client, study_id).json() == deleted, "a repeated request changes nothing"
+    assert client.post(f"/v1/studies/{study_id}:undelete").json()["deleted_at"] is None
+    assert listed(client) == [study_id]
+
+
+def test_a_deleted_study_s_runs_stop_and_nothing_of_them_counts(client):
+    worker = SimulatedWorker(client).register()
+    study_id, other = create(client), create(client, seed=1)
+    worker.do(worker.lease())
+    lease = worker.lease()
+    assert delete(client, study_id).json()["state"] == "cancelled"
+    assert worker.heartbeat(lease)["action"] == "stop"
+    assert worker.report(lease, measurement(1000)).json()["code"] == "lease_lost"
+    assert worker.lease().study_id == other
+    found = client.get(f"/v1/studies/{study_id}").json()
+    assert found["trials"] == {"cancelled": 1} and found["result"] is None
+    assert history.faults(client.app.state.context.db, only=[study_id]) == []
+
+
+def test_with_its_answer_withdrawn_what_was_served_before_is_served(quick_client):
+    first = tune(quick_client)
+    second = tune(quick_client, speed=1.2, seed=1)
+    assert quick_client.get("/v1/best", params=ASK).json()["study_id"] == second
+    delete(quick_client, second, withdraw=True).raise_for_status()
+    found = quick_client.get("/v1/best", params=ASK).json()
+    assert found["study_id"] == first
+    decisions = quick_client.get("/v1/best:history", params={"case_key": found["case_key"]}).json()["decisions"]
+    assert [one["action"] for one in decisions[:2]] == ["rolled_back", "withdrawn"]
+    refused = decide(quick_client, found["case_key"], "rollback")
+    assert refused.json()["code"] == "nothing_to_decide", "a withdrawn answer is not gone back to"
+
+
+def test_with_the_only_answer_withdrawn_nothing_is_known_and_the_case_is_resolved_anew(quick_client):
+    study_id = tune(quick_client)
+    key = quick_client.get("/v1/best", params=ASK).json()["case_key"]
+    delete(quick_client, study_id, withdraw=True).raise_for_status()
+    assert quick_client.get("/v1/best", params=ASK).json()["code"] == "unknown_best"
+    anew = quick_client.post("/v1/best:resolve", json={"study": SPEC})
+    assert anew.status_code == 202 and anew.json()["study"]["study_id"] != study_id
+    quick_client.post(f"/v1/studies/{study_id}:undelete").raise_for_status()
+    again = quick_client.get("/v1/recommendations", params={"case_key": key}).json()["recommendations"][0]
+    approved = decide(quick_client, key, "approve", recommendation_id=again["recommendation_id"])
+    assert approved.json()["state"] == "serving"
+
+
+@pytest.mark.parametrize("what", ["failed", "complete"])
+def test_a_resolving_study_that_was_deleted_does_not_answer_any_more(quick_client, what):
+    worker = SimulatedWorker(quick_client).register()
+    asked = SPEC | THREE_BACKENDS if what == "complete" else SPEC | {"space": {"knobs": {"micro_batch": 1}}}
+    study_id = quick_client.post("/v1/best:resolve", json={"study": asked}).json()["study"]["study_id"]
+    if what == "complete":
+        worker.work()
+    delete(quick_client, study_id, withdraw=True).raise_for_status()
+    anew = quick_client.post("/v1/best:resolve", json={"study": asked}).json()["study"]
+    assert anew["study_id"] != study_id and anew["state"] == "running"

@@ -1,0 +1,122 @@
+"""Studies that wait for a worker: what they need can be read, they begin when it comes, and give up at their deadline."""
+
+import time
+
+import httpx
+
+from shardtune.service.studies import waiting
+from tests.support import history
+from tests.support.local_client import local_client
+from tests.support.page_reader import page
+from tests.support.replica import Replica
+from tests.support.scenarios import bearer, create, make_key
+from tests.support.simulated_worker import CLUSTER, SPEC, SimulatedWorker
+
+LATER = {"cluster": CLUSTER.model_dump(mode="json"), "wait_for_worker_s": 3600.0}
+
+
+def read(client, study_id):
+    return client.get(f"/v1/studies/{study_id}").json()
+
+
+def needs(client):
+    return client.get("/v1/demand").json()["needs"]
+
+
+def test_a_study_waits_says_what_it_needs_and_begins_with_its_worker(client, clock):
+    context = client.app.state.context
+    study_id = create(client, **LATER)
+    assert (read(client, study_id)["state"], read(client, study_id)["started_at"]) == ("waiting", None)
+    (need,) = needs(client)
+    assert (need["cluster"], need["waiting"], need["running"], need["live_workers"]) == (
+        LATER["cluster"],
+        [study_id],
+        0,
+        0,
+    )
+    assert (need["waiting_since"], need["until"]) == ("2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z")
+    metrics = client.get("/metrics").text
+    assert 'shardtune_demand{device="cpu",gpu="cpu",gpus_per_node="2",nodes="1",state="waiting"} 1.0' in metrics
+    assert "Waiting for a worker with 2 CPU ranks" in page(client, f"/studies/{study_id}")
+    clock.turn(600)
+    assert waiting.look(context) == 0
+    worker = SimulatedWorker(client).register()
+    assert worker.lease() is None, "whoever looks for workers begins it"
+    assert (waiting.look(context), waiting.look(context)) == (1, 0)
+    assert read(client, study_id)["started_at"] == "2026-01-01T00:10:00Z"
+    assert (needs(client)[0]["waiting"], needs(client)[0]["running"], needs(client)[0]["live_workers"]) == ([], 1, 1)
+    worker.work()
+    assert read(client, study_id)["state"] == "complete" and needs(client) == []
+    told = [event["type"] for event in client.get(f"/v1/studies/{study_id}/events").json()["events"]]
+    assert told[:2] == ["study.created", "study.started"]
+    assert history.faults(context.db) == []
+
+
+def test_its_deadline_ends_it_and_the_time_it_waited_is_not_of_its_budget(quick_client, context, clock):
+    late = create(quick_client, **LATER | {"wait_for_worker_s": 60.0})
+    patient = create(quick_client, **LATER, budget={"max_wall_seconds": 300, "max_trials": 8})
+    clock.turn(61)
+    assert waiting.look(context) == 1
+    found = read(quick_client, late)
+    assert found["state"] == "failed" and "within 60 s (wait_for_worker_s)" in found["reason"]
+    clock.turn(900)
+    worker = SimulatedWorker(quick_client).register()
+    assert waiting.look(context) == 1
+    worker.work()
+    assert sum(read(quick_client, patient)["trials"].values()) == 8
+
+
+def test_without_the_wish_to_wait_a_worker_must_be_there_and_local_cannot_wait(quick_client):
+    refused = quick_client.post("/v1/studies", json=SPEC | LATER | {"wait_for_worker_s": None})
+    assert (refused.status_code, refused.json()["code"]) == (422, "no_worker")
+    unclear = quick_client.post("/v1/studies", json=SPEC | {"wait_for_worker_s": 60})
+    assert unclear.json()["code"] == "no_worker" and "spelt out, such as 8xh100" in unclear.json()["detail"]
+
+
+def test_what_waits_can_be_cancelled_but_not_paused_and_counts_as_running(quick_client):
+    quick_client.put("/v1/projects/default", json={"quotas": {"running_studies": 1}}).raise_for_status()
+    study_id = create(quick_client, **LATER)
+    assert quick_client.post("/v1/studies", json=SPEC | LATER).json()["code"] == "quota_running_studies"
+    assert quick_client.post(f"/v1/studies/{study_id}:pause").json()["code"] == "study_waiting"
+    assert quick_client.post(f"/v1/studies/{study_id}:cancel").json()["state"] == "cancelled"
+    assert needs(quick_client) == []
+
+
+def test_who_asks_to_resolve_gets_the_one_study_that_waits(quick_client):
+    body = {"study": SPEC | LATER}
+    first, second = (quick_client.post("/v1/best:resolve", json=body) for _ in range(2))
+    assert (first.status_code, second.status_code) == (202, 202)
+    assert first.json()["study"]["state"] == "waiting"
+    assert first.json()["study"]["study_id"] == second.json()["study"]["study_id"]
+
+
+def test_a_worker_that_drains_or_is_another_s_is_not_waited_for(quick_client, context):
+    operator = local_client(quick_client.app, headers=bearer(make_key(quick_client, "admin")))
+    ours, theirs = (
+        local_client(quick_client.app, headers=bearer(make_key(operator, "admin", project=name))) for name in "ab"
+    )
+    study_id = ours.post("/v1/studies", json=SPEC | LATER).json()["study_id"]
+    SimulatedWorker(theirs, name="theirs").register()
+    drained = SimulatedWorker(ours, name="drained").register()
+    (row,) = [row for row in ours.get("/v1/workers").json()["workers"] if row["name"] == drained.name]
+    ours.post(f"/v1/workers/{row['worker_id']}:drain").raise_for_status()
+    assert waiting.look(context) == 0
+    assert needs(theirs) == [] and needs(ours)[0]["waiting"] == [study_id], "of its own project each sees the needs"
+    assert needs(ours)[0]["live_workers"] == 0 and needs(operator)[0]["live_workers"] == 0
+
+
+def test_a_killed_service_goes_on_waiting_and_begins_it(sqlite_url, tmp_path):
+    with Replica(sqlite_url, tmp_path / "log", sweep_s=0.1) as replica:
+        replica.wait_until_ready()
+        with httpx.Client(base_url=replica.url, timeout=30, trust_env=False) as http:
+            study_id = create(http, **LATER)
+            replica.kill()
+            replica.start()
+            replica.wait_until_ready()
+            assert needs(http)[0]["waiting"] == [study_id]
+            worker = SimulatedWorker(http).register()
+            until_s = time.monotonic() + 30
+            while read(http, study_id)["state"] == "waiting":
+                assert time.monotonic() < until_s
+                time.sleep(0.05)
+            assert worker.lease().study_id == study_id

@@ -222,7 +222,7 @@ def last_resolving(session: Session, project_id: str, resolve_key: str) -> Study
     """The newest study that was started because nothing was known of this case."""
     return session.scalars(
         select(StudyRow)
-        .where(StudyRow.project_id == project_id, StudyRow.resolve_key == resolve_key)
+        .where(StudyRow.project_id == project_id, StudyRow.resolve_key == resolve_key, StudyRow.deleted_at.is_(None))
         .order_by(StudyRow.created_at.desc())
         .limit(1)
     ).one_or_none()

@@ -109,7 +109,7 @@ def resolve(
     Raises:
         Invalid: no worker offers the cluster.
         NotFound: there is an answer, and it waits for approval.
-        Conflict: the last study of this case failed, and another would, too.
+        Conflict: the last study of this case failed, and another would, too; or its answer was rejected.
     """
     project_id = project_of(context, project_id)
     with context.db.read() as session:
@@ -162,6 +162,12 @@ def _running(context: Context, project_id: str, case: Case) -> Resolved | None:
             raise Conflict(
                 "study_failed",
                 f"study {last.id} of this case failed: {last.reason}; remove the cause and create a study yourself",
+            )
+        if last.state is StudyState.COMPLETE and not best.standing_of(session, last.id):
+            raise Conflict(
+                "answer_rejected",
+                f"the answer of study {last.id} of this case was rejected; approve it (GET /v1/recommendations has its id), "
+                "or delete the study, and another one is started",
             )
         if last.state.is_open or last.state is StudyState.COMPLETE:
             return Resolved(study=create_and_read.read_models(session, [last])[0])

@@ -83,6 +83,7 @@ CODES: dict[str, Meaning] = {
     "worker_live": Meaning(409, "the worker is live, and would come back at once"),
     "key_revoked": Meaning(409, "the key was revoked or has expired"),
     "study_failed": Meaning(409, "the last study of this case failed"),
+    "answer_rejected": Meaning(409, "the last study of this case has an answer, and it was rejected"),
     "nothing_to_decide": Meaning(409, "the decision does not apply to the present state"),
     "precondition_failed": Meaning(412, "If-Match names another version than the present one"),
     "content_too_large": Meaning(413, "the body has more bytes or values than its address takes"),

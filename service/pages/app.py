@@ -22,6 +22,7 @@ from shardtune.service.pages.routes import (
     best,
     compare,
     costs,
+    exports,
     live,
     login,
     new,
@@ -43,7 +44,7 @@ Handler = Callable[[Request, Exception], Response | Awaitable[Response]]
 
 def install(app: FastAPI) -> None:
     """Add the pages to the application, after its own error handlers."""
-    for routes in (best, studies, trials, compare, new, schedules, costs, workers, settings, live, api_docs):
+    for routes in (best, studies, exports, trials, compare, new, schedules, costs, workers, settings, live, api_docs):
         app.include_router(routes.router, include_in_schema=False, dependencies=[ENTERS])
     app.include_router(login.router, include_in_schema=False)
     app.mount("/static", Static(directory=folder()), name="static")

@@ -122,6 +122,7 @@ def read_best_config(
         "unknown_model_type",
         "model_not_allowed",
         "study_failed",
+        "answer_rejected",
         "quota_running_studies",
         "quota_gpu_seconds",
     ),

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Form, Query, Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 
 from shardtune.api_schemas.best import DecisionRequest, UserDecision
 from shardtune.api_schemas.studies import MOST_TRIALS, StudyState
@@ -20,7 +20,7 @@ from shardtune.service.pages.views import best, recommended, words
 from shardtune.service.pages.views import study as views
 from shardtune.service.process.context import InContext
 from shardtune.service.recommendations import decisions
-from shardtune.service.studies import actions, extension
+from shardtune.service.studies import actions, deletion, extension
 from shardtune.service.studies import create_and_read as rules
 
 router = APIRouter(prefix="/studies")
@@ -89,24 +89,6 @@ def show_study(
     )
 
 
-@router.get("/{study_id}/export")
-def show_export(request: Request, context: InContext, study_id: str, which: str = "best") -> Response:
-    """Ready-to-use files, to read, copy and download."""
-    files = rules.export_files(context, study_id, which)
-    study = rules.read(context, study_id)
-    return render(request, "export.html", study=study, which=which, files=files)
-
-
-@router.get("/{study_id}/export/{name}")
-def download(context: InContext, study_id: str, name: str, which: str = "best") -> Response:
-    """One of the files."""
-    files = rules.export_files(context, study_id, which)
-    if name not in files:
-        raise NotFound("unknown_file", f"There is no file {name} in this export; it has {', '.join(files)}.")
-    headers = {"Content-Disposition": f'attachment; filename="{name}"', "X-Content-Type-Options": "nosniff"}
-    return PlainTextResponse(files[name], headers=headers)
-
-
 @router.post("/{study_id}/rerun", dependencies=[Checked, may(Action.CLONE_STUDY)])
 def rerun(context: InContext, study_id: str) -> Response:
     """The same study once more, on the machines as they are now."""
@@ -154,4 +136,18 @@ def resume(context: InContext, study_id: str) -> Response:
 def cancel(context: InContext, study_id: str) -> Response:
     """End it."""
     actions.cancel(context, study_id)
+    return see_other(f"/studies/{study_id}")
+
+
+@router.post("/{study_id}/delete", dependencies=[Checked, may(Action.DELETE_STUDY)])
+def delete(context: InContext, study_id: str, withdraw: Annotated[bool, Form()] = False) -> Response:
+    """Leave it out of all lists."""
+    deletion.delete(context, study_id, withdraw)
+    return see_other(f"/studies/{study_id}")
+
+
+@router.post("/{study_id}/undelete", dependencies=[Checked, may(Action.UNDELETE_STUDY)])
+def undelete(context: InContext, study_id: str) -> Response:
+    """Show it again."""
+    deletion.undelete(context, study_id)
     return see_other(f"/studies/{study_id}")

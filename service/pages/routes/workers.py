@@ -38,3 +38,10 @@ def resume(context: InContext, worker_id: str) -> Response:
     """Give it work again."""
     rules.drain(context, worker_id, False)
     return see_other("/workers")
+
+
+@router.post("/workers/{worker_id}/forget", dependencies=[Checked, may(Action.FORGET_WORKER)])
+def forget(context: InContext, worker_id: str) -> Response:
+    """List one that is gone no more."""
+    rules.forget(context, worker_id)
+    return see_other("/workers")

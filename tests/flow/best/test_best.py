@@ -118,6 +118,19 @@ def test_project_that_demands_approval_serves_nothing_unapproved(quick_client):
     assert decide(quick_client, "0" * 32, "pin").json()["code"] == "unknown_best"
 
 
+def test_who_asks_to_resolve_what_was_rejected_is_told_so(quick_client):
+    quick_client.put("/v1/projects/default", json={"requires_approval": True})
+    worker = SimulatedWorker(quick_client).register()
+    study_id = quick_client.post("/v1/best:resolve", json={"study": SPEC}).json()["study"]["study_id"]
+    worker.work()
+    (proposal,) = quick_client.get("/v1/recommendations?state=proposed").json()["recommendations"]
+    decide(quick_client, proposal["case_key"], "reject").raise_for_status()
+    refused = quick_client.post("/v1/best:resolve", json={"study": SPEC})
+    assert (refused.status_code, refused.json()["code"]) == (409, "answer_rejected") and study_id in refused.text
+    quick_client.delete(f"/v1/studies/{study_id}").raise_for_status()
+    assert quick_client.post("/v1/best:resolve", json={"study": SPEC}).json()["study"]["study_id"] != study_id
+
+
 def test_operator_demands_approval_in_every_project(open_service, sqlite_url, monkeypatch):
     monkeypatch.setenv("SHARDTUNE_REQUIRES_APPROVAL", "true")
     client = open_service(sqlite_url)

@@ -1,6 +1,8 @@
 """The pages over the real service in process: they answer, refuse, and say what to do."""
 
+import io
 import re
+import zipfile
 
 import pytest
 from fastapi.testclient import TestClient
@@ -105,6 +107,12 @@ def test_trials_can_be_read_and_compared_and_exported(quick_client, study_id):
     compared = page(quick_client, f"/compare?pick={study_id}&pick={study_id}:0&pick=nobody")
     assert compared.count('class="differs"') > 1 and "nobody" in compared
     assert "accelerate.yaml" in page(quick_client, f"/studies/{study_id}/export")
+    for form in ("training-arguments", "torchtitan", "lightning"):
+        shown = page(quick_client, f"/studies/{study_id}/export?form={form}")
+        assert "Written for" in shown or "has no" in shown or "cannot" in shown
+    archive = quick_client.get(f"/studies/{study_id}/export/all.zip")
+    with zipfile.ZipFile(io.BytesIO(archive.content)) as files:
+        assert {"standard/launch.sh", "standard/config.json"} <= set(files.namelist()) and files.testzip() is None
     launch = quick_client.get(f"/studies/{study_id}/export/launch.sh")
     assert launch.text.startswith("#!") and "attachment" in launch.headers["content-disposition"]
     page(quick_client, f"/studies/{study_id}/export?which=none", 404)

@@ -1,0 +1,77 @@
+"""A configuration as files: to read and copy, one form of export at a time, or all of them as a zip."""
+
+import io
+import zipfile
+from collections.abc import Mapping
+from typing import get_args
+
+from fastapi import APIRouter, Request
+from starlette.responses import PlainTextResponse, Response
+
+from shardtune.api_schemas.exports import Export, ExportFormat
+from shardtune.service.http.errors import Invalid, NotFound
+from shardtune.service.pages.rendering import render
+from shardtune.service.process.context import Context, InContext
+from shardtune.service.studies import create_and_read as rules
+
+router = APIRouter(prefix="/studies/{study_id}/export")
+
+FORMS: tuple[ExportFormat, ...] = get_args(ExportFormat)
+
+
+@router.get("")
+def show_export(
+    request: Request, context: InContext, study_id: str, which: str = "best", form: str = "standard"
+) -> Response:
+    """Ready-to-use files of one form, and what that form cannot say."""
+    study = rules.read(context, study_id)
+    chosen = _form(form)
+    try:
+        export, refused = rules.export_as(context, study_id, which, chosen), ""
+    except Invalid as error:
+        export, refused = Export(format=chosen, files={}), error.errors[0].message
+    return render(request, "export.html", study=study, which=which, export=export, refused=refused, forms=FORMS)
+
+
+@router.get("/{name}")
+def download(context: InContext, study_id: str, name: str, which: str = "best", form: str = "standard") -> Response:
+    """One of the files; `all.zip` has every form that there is of the configuration, in a folder each."""
+    if name == "all.zip":
+        return _attached(_zipped(_every_form(context, study_id, which)), f"{study_id}-{which}.zip", "application/zip")
+    files = rules.export_as(context, study_id, which, _form(form)).files
+    if name not in files:
+        raise NotFound("unknown_file", f"There is no file {name} in this export; it has {', '.join(files)}.")
+    return _attached(files[name].encode(), name, PlainTextResponse.media_type)
+
+
+def _form(name: str) -> ExportFormat:
+    """By its name."""
+    found = next((form for form in FORMS if form == name), None)
+    if found is None:
+        raise NotFound("unknown_file", f"There is no form {name} of an export; there are {', '.join(FORMS)}.")
+    return found
+
+
+def _every_form(context: Context, study_id: str, which: str) -> dict[str, str]:
+    """Files by folder and name; forms whose consumer has no such backend are left out."""
+    found = {}
+    for form in FORMS:
+        try:
+            files = rules.export_as(context, study_id, which, form).files
+        except Invalid:
+            continue
+        found |= {f"{form}/{name}": text for name, text in files.items()}
+    return found
+
+
+def _zipped(files: Mapping[str, str]) -> bytes:
+    written = io.BytesIO()
+    with zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+    return written.getvalue()
+
+
+def _attached(content: bytes, name: str, media_type: str | None) -> Response:
+    headers = {"Content-Disposition": f'attachment; filename="{name}"', "X-Content-Type-Options": "nosniff"}
+    return Response(content, media_type=media_type, headers=headers)

@@ -7,6 +7,7 @@ from typing import Any
 
 import psutil
 
+from shardtune.api_schemas.measurements import MeasurePlan
 from tests.support.real_parts import TINY, Crew, Stack, study, until
 
 # DeepSpeed builds an operator for offloading at its first use on a machine, which takes minutes.
@@ -25,6 +26,8 @@ SETTINGS = {
     "fingerprint_check_s": 1,
     "fingerprint_debounce_s": 3,
     "retune_every_s": 1,
+    # Pictures need no precise figures, and a hundred runs are waited for.
+    "measure": MeasurePlan(max_measure_s=1, min_measure_s=0.2, max_windows=4).model_dump_json(),
 }
 
 
@@ -140,7 +143,7 @@ class Story:
 
     def _ended(self, *names: str) -> None:
         for name in names:
-            until(lambda one=self._studies[name]: self._stack.study(one)["state"] != "running", 240, f"{name} ends")
+            until(lambda one=self._studies[name]: self._stack.study(one)["state"] != "running", 400, f"{name} ends")
 
     def _schedule(self, name: str, **spec: Any) -> str:
         return str(self._post("/v1/schedules", {"name": name, **spec})["schedule_id"])

@@ -54,7 +54,7 @@ def _form(name: str) -> ExportFormat:
 
 def _every_form(context: Context, study_id: str, which: str) -> dict[str, str]:
     """Files by folder and name; forms whose consumer has no such backend are left out."""
-    found = {}
+    found: dict[str, str] = {}
     for form in FORMS:
         try:
             files = rules.export_as(context, study_id, which, form).files

@@ -33,9 +33,10 @@ def test_a_deleted_study_is_in_no_list_and_comes_back(client):
 
 def test_a_deleted_study_s_runs_stop_and_nothing_of_them_counts(client):
     worker = SimulatedWorker(client).register()
-    study_id, other = create(client), create(client, seed=1)
+    study_id = create(client)
     worker.do(worker.lease())
     lease = worker.lease()
+    other = create(client, seed=1)
     assert delete(client, study_id).json()["state"] == "cancelled"
     assert worker.heartbeat(lease)["action"] == "stop"
     assert worker.report(lease, measurement(1000)).json()["code"] == "lease_lost"

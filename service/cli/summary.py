@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shardtune.api_schemas.studies import Contender, Promotion, Study, StudyResult, Verdict
+from shardtune.api_schemas.studies import Contender, Promotion, Study, StudyResult, StudyState, Verdict
 from shardtune.api_schemas.trials import Rejection, Trial, TrialState
 from shardtune.service.wording import study_words
 from shardtune.service.wording.trust import Trust, trust
@@ -130,3 +130,24 @@ def _counts(study: Study) -> str:
         counts += f", and {study.rejected} configurations refused before they ran"
     counts += f"; search ended: {study.reason}" if study.reason else ""
     return counts
+
+
+def study_line(study: Study) -> str:
+    """For a list."""
+    done = sum(count for state, count in study.trials.items() if not TrialState(state).is_open)
+    state = f"{study.state.value} ({study.phase.value})" if study.state is StudyState.RUNNING else study.state.value
+    state += ", deleted" if study.deleted_at is not None else ""
+    return f"{study.study_id}  {state:<17}  {study.spec.model.name}  {done} trials  {study.created_at:%Y-%m-%d %H:%M}"
+
+
+def study_text(study: Study) -> str:
+    """One study as it stands."""
+    lines = [study_line(study)]
+    best = study.best_so_far
+    if study.result is not None:
+        lines.append(as_text(study, study.result))
+    elif best is not None:
+        lines.append(f"best so far: {best.description}: {study_words.rate(best.tokens_per_s_per_gpu)} tokens/s/GPU")
+    if study.result is None and study.reason is not None:
+        lines.append(study.reason)
+    return "\n".join(lines)

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from shardtune.api_schemas.studies import Study, StudyState
 from shardtune.api_schemas.study_changes import CloneRequest, Extension
-from shardtune.service.cli import study_file, study_lines, summary
+from shardtune.service.cli import study_file, summary
 from shardtune.service.cli.connection import running, study_named
 from shardtune.service.cli.errors import InputError, Interrupted, PlatformFailure
 from shardtune.service.cli.lazy_module import LazyModule
@@ -49,7 +49,7 @@ def list_studies(
     if as_json:
         print(json.dumps({"studies": [study.model_dump(mode="json") for study in found]}))
     else:
-        print("\n".join(map(study_lines.line, found)) or "no studies")
+        print("\n".join(map(summary.study_line, found)) or "no studies")
 
 
 @app.command()
@@ -261,4 +261,4 @@ def _follow(client: ServiceClient, study_id: str, timeout_s: float | None, as_js
 
 
 def _print(study: Study, as_json: bool) -> None:
-    print(study.model_dump_json() if as_json else study_lines.text(study))
+    print(study.model_dump_json() if as_json else summary.study_text(study))

@@ -29,15 +29,20 @@ class Spent:
 def spent(session: Session, project_id: str | None, since: datetime) -> list[Spent]:
     """What attempts used that ended at a moment or later, of a project or of all."""
     kind = type_coerce(StudyRow.system_study, JSON)["kind"].as_string()
-    by = (StudyRow.project_id, _month(session), StudyRow.purpose, kind, RunRow.purpose)
-    query = (
-        select(*by, func.count(), func.coalesce(func.sum(AttemptRow.gpu_seconds), 0.0))
+    columns = (StudyRow.project_id, _month(session), StudyRow.purpose, kind, RunRow.purpose, AttemptRow.gpu_seconds)
+    names = ("project_id", "month", "study_purpose", "system_kind", "run_purpose", "gpu_seconds")
+    ended = (
+        select(*(column.label(name) for column, name in zip(columns, names, strict=True)))
         .join(RunRow, RunRow.id == AttemptRow.run_id)
         .join(StudyRow, StudyRow.id == RunRow.study_id)
         .where(AttemptRow.finished_at >= since)
     )
-    query = query if project_id is None else query.where(StudyRow.project_id == project_id)
-    return [Spent(*row) for row in session.execute(query.group_by(*by))]
+    ended = ended if project_id is None else ended.where(StudyRow.project_id == project_id)
+    # Grouped outside: an expression with parameters is another one each time Postgres sees it.
+    each = ended.subquery().c
+    by = tuple(each[name] for name in names[:-1])
+    query = select(*by, func.count(), func.coalesce(func.sum(each.gpu_seconds), 0.0)).group_by(*by)
+    return [Spent(*row) for row in session.execute(query)]
 
 
 def _month(session: Session) -> SQLColumnExpression[str]:

@@ -1,14 +1,107 @@
-"""GPU-seconds of attempts by project, month and what they were for."""
+"""GPU-seconds (wall seconds × ranks): of all projects by month, and what retuning has used, is using and is likely to use."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import JSON, SQLColumnExpression, func, select, type_coerce
-from sqlalchemy.orm import Session
+from sqlalchemy import JSON, SQLColumnExpression, func, or_, select, type_coerce
+from sqlalchemy.orm import Session, load_only
 
+from shardtune.api_schemas.retunes import RetuneOutcome, RetuneState
 from shardtune.api_schemas.studies import StudyPurpose
-from shardtune.api_schemas.trials import RunPurpose
+from shardtune.api_schemas.trials import RunPurpose, TrialState
+from shardtune.db.queries import best
+from shardtune.db.tables.retunes import RetuneRow
 from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow
+
+_MEASURED = (RetuneOutcome.KEPT, RetuneOutcome.REPLACED, RetuneOutcome.INCONCLUSIVE)
+
+
+@dataclass(frozen=True)
+class InFlight:
+    """A run of the service's own that a worker executes now."""
+
+    study_id: str
+    project_id: str
+    seconds: float
+    """Since its attempt began."""
+    ranks: int
+
+
+def spent_since(session: Session, project_id: str | None, moment: datetime) -> float:
+    """Of attempts of the service's own studies (of a project; None: of all) that ended since a moment."""
+    query = (
+        select(func.coalesce(func.sum(AttemptRow.gpu_seconds), 0.0))
+        .join(RunRow, RunRow.id == AttemptRow.run_id)
+        .join(StudyRow, StudyRow.id == RunRow.study_id)
+        .where(AttemptRow.finished_at >= moment, StudyRow.purpose != StudyPurpose.USER)
+    )
+    query = query if project_id is None else query.where(StudyRow.project_id == project_id)
+    return session.scalars(query).one() or 0.0
+
+
+def in_flight(session: Session, now: datetime) -> list[InFlight]:
+    """Runs of the service's own studies that workers execute now."""
+    query = (
+        select(RunRow, StudyRow)
+        .join(StudyRow, StudyRow.id == RunRow.study_id)
+        .where(RunRow.state == TrialState.RUNNING, StudyRow.purpose != StudyPurpose.USER)
+        .options(load_only(RunRow.study_id, RunRow.purpose, RunRow.started_at))
+        .options(load_only(StudyRow.project_id, StudyRow.cluster))
+    )
+    return [
+        InFlight(
+            study.id,
+            study.project_id,
+            (now - run.started_at).total_seconds() if run.started_at else 0.0,
+            1 if run.purpose == RunPurpose.PROFILE else study.cluster.world_size,
+        )
+        for run, study in session.execute(query)
+    ]
+
+
+def dearest_attempt(session: Session, study_ids: Iterable[str]) -> float | None:
+    """GPU-seconds of the dearest ended attempt of some studies."""
+    query = select(func.max(AttemptRow.gpu_seconds)).join(RunRow, RunRow.id == AttemptRow.run_id)
+    return session.scalars(query.where(RunRow.study_id.in_(list(study_ids)))).one()
+
+
+def origin_of(session: Session, study_id: str) -> str | None:
+    """The study whose answer a retune's study puts to the test."""
+    query = select(RetuneRow).where(
+        or_(RetuneRow.challenge_study_id == study_id, RetuneRow.search_study_id == study_id)
+    )
+    row = session.scalars(query.limit(1)).first()
+    return None if row is None else incumbent_study(session, row.project_id, row.case_key)
+
+
+def incumbent_study(session: Session, project_id: str, case_key: str) -> str | None:
+    """The study that found what is served for a case."""
+    row = best.served(session, project_id, case_key)
+    return None if row is None or row.serving is None else row.serving.study_id
+
+
+def last_cost(session: Session, project_id: str, case_key: str) -> float | None:
+    """What the last retune of a case that measured anything used."""
+    query = (
+        select(RetuneRow.gpu_seconds)
+        .where(
+            RetuneRow.project_id == project_id,
+            RetuneRow.case_key == case_key,
+            RetuneRow.state == RetuneState.ENDED,
+            RetuneRow.outcome.in_(_MEASURED),
+            RetuneRow.gpu_seconds > 0,
+        )
+        .order_by(RetuneRow.ended_at.desc())
+        .limit(1)
+    )
+    return session.scalars(query).one_or_none()
+
+
+def study_cost(session: Session, study_id: str) -> tuple[float, bool]:
+    """GPU-seconds of a study, and whether it was a search that somebody asked for."""
+    found = session.execute(select(StudyRow.gpu_seconds, StudyRow.purpose).where(StudyRow.id == study_id)).one()
+    return found.gpu_seconds, found.purpose == StudyPurpose.USER
 
 
 @dataclass(frozen=True)
@@ -41,8 +134,8 @@ def spent(session: Session, project_id: str | None, since: datetime) -> list[Spe
     # Grouped outside: an expression with parameters is another one each time Postgres sees it.
     each = ended.subquery().c
     by = tuple(each[name] for name in names[:-1])
-    query = select(*by, func.count(), func.coalesce(func.sum(each.gpu_seconds), 0.0)).group_by(*by)
-    return [Spent(*row) for row in session.execute(query)]
+    summed = (func.count().label("attempts"), func.coalesce(func.sum(each.gpu_seconds), 0.0).label("gpu_seconds"))
+    return [Spent(**row._mapping) for row in session.execute(select(*by, *summed).group_by(*by))]
 
 
 def _month(session: Session) -> SQLColumnExpression[str]:

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from shardtune.api_schemas import times
 from shardtune.api_schemas.keys import DEFAULT_PROJECT
 from shardtune.api_schemas.retunes import RetunePolicy
-from shardtune.db.queries import keys, retune_costs
+from shardtune.db.queries import costs, keys
 from shardtune.db.tables.retunes import RetuneRow
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.process.context import Context
@@ -72,11 +72,11 @@ def accounts(context: Context, session: Session, project_id: str) -> list[Accoun
         limits.append(BudgetLimit(f"project {project_id}", policy.gpu_seconds_per_day, policy.timezone, project_id))
     flying = [
         (run.project_id, max(run.seconds * run.ranks, likely_run(session, run.study_id, run.ranks)))
-        for run in (retune_costs.in_flight(session, now) if limits else ())
+        for run in (costs.in_flight(session, now) if limits else ())
     ]
     found = []
     for limit in limits:
-        spent = retune_costs.spent_since(session, limit.project_id, times.midnight(limit.timezone, now))
+        spent = costs.spent_since(session, limit.project_id, times.midnight(limit.timezone, now))
         spent += sum(cost for project, cost in flying if limit.project_id in (None, project))
         found.append(Account(limit, limit.gpu_seconds - spent))
     return sorted(found, key=lambda account: account.left)
@@ -90,25 +90,25 @@ def admits_run(context: Context, session: Session, study: StudyRow) -> bool:
 
 def likely_run(session: Session, study_id: str, ranks: int) -> float:
     """GPU-seconds one more run may take: the dearest one of this study so far, else of the study it puts to the test."""
-    own = retune_costs.dearest_attempt(session, [study_id])
-    origin = retune_costs.origin_of(session, study_id)
-    earlier = retune_costs.dearest_attempt(session, [origin]) if origin is not None else None
+    own = costs.dearest_attempt(session, [study_id])
+    origin = costs.origin_of(session, study_id)
+    earlier = costs.dearest_attempt(session, [origin]) if origin is not None else None
     return max(own or 0.0, earlier or 0.0) or _RUN_S * ranks
 
 
 def likely_cost(session: Session, row: RetuneRow) -> float:
     """GPU-seconds a retune may take: what the last one of its case did, else a third of the search that found its answer."""
-    last = retune_costs.last_cost(session, row.project_id, row.case_key)
+    last = costs.last_cost(session, row.project_id, row.case_key)
     if last is not None:
         return last
-    origin = retune_costs.incumbent_study(session, row.project_id, row.case_key)
+    origin = costs.incumbent_study(session, row.project_id, row.case_key)
     if origin is None:
         return 0.0
-    cost, is_search = retune_costs.study_cost(session, origin)
+    cost, is_search = costs.study_cost(session, origin)
     return cost * _CHALLENGE_SHARE if is_search else cost
 
 
 def dearest_run(session: Session, row: RetuneRow) -> float:
     """GPU-seconds of the dearest run of the study that found what is served; 0 where nothing is known."""
-    origin = retune_costs.incumbent_study(session, row.project_id, row.case_key)
-    return (retune_costs.dearest_attempt(session, [origin]) or 0.0) if origin is not None else 0.0
+    origin = costs.incumbent_study(session, row.project_id, row.case_key)
+    return (costs.dearest_attempt(session, [origin]) or 0.0) if origin is not None else 0.0

@@ -119,6 +119,8 @@ class StudyState(StrEnum):
 
 
 OPEN_STUDY_STATES = (StudyState.WAITING, StudyState.RUNNING, StudyState.PAUSED)
+ACTIVE_STUDY_STATES = (StudyState.WAITING, StudyState.RUNNING)
+"""Those that need a worker: what counts against quotas, and as demand."""
 
 
 class StudyPhase(StrEnum):

@@ -7,7 +7,7 @@ from sqlalchemy import bindparam, func, or_, select, update
 from sqlalchemy.orm import Session, joinedload
 
 from shardtune.api_schemas.keys import Quotas
-from shardtune.api_schemas.studies import StudyState
+from shardtune.api_schemas.studies import ACTIVE_STUDY_STATES
 from shardtune.db.tables.access import ApiKeyRow, ProjectRow
 from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow
 
@@ -95,8 +95,7 @@ def projects(session: Session, only: str | None, after: str | None, limit: int) 
 
 def running_studies(session: Session, project_id: str) -> int:
     """Studies of a project that run now, or will as soon as there is a worker."""
-    states = (StudyState.WAITING, StudyState.RUNNING)
-    query = select(func.count()).where(StudyRow.project_id == project_id, StudyRow.state.in_(states))
+    query = select(func.count()).where(StudyRow.project_id == project_id, StudyRow.state.in_(ACTIVE_STUDY_STATES))
     return int(session.scalars(query.select_from(StudyRow)).one())
 
 

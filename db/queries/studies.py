@@ -7,7 +7,7 @@ from datetime import datetime
 from sqlalchemy import Select, bindparam, func, select, tuple_
 from sqlalchemy.orm import Session, joinedload, load_only
 
-from shardtune.api_schemas.studies import StudyPurpose, StudyState
+from shardtune.api_schemas.studies import ACTIVE_STUDY_STATES, StudyPurpose, StudyState
 from shardtune.api_schemas.trials import OPEN_TRIAL_STATES, TrialState
 from shardtune.db.tables.studies import RejectionRow, RunRow, StudyRow, TrialRow
 
@@ -122,7 +122,7 @@ def waiting(session: Session) -> Sequence[StudyRow]:
 
 def needing_workers(session: Session, project_id: str | None) -> Sequence[StudyRow]:
     """Studies of a project (None: of any) that wait for a worker or run, oldest first."""
-    query = select(StudyRow).where(StudyRow.state.in_((StudyState.WAITING, StudyState.RUNNING)))
+    query = select(StudyRow).where(StudyRow.state.in_(ACTIVE_STUDY_STATES))
     query = query if project_id is None else query.where(StudyRow.project_id == project_id)
     few = (StudyRow.state, StudyRow.project_id, StudyRow.created_at, StudyRow.cluster, StudyRow.spec)
     return session.scalars(query.options(load_only(*few)).order_by(StudyRow.created_at, StudyRow.id)).all()

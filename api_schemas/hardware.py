@@ -2,9 +2,10 @@
 
 import json
 import math
+import re
 from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue, field_validator
+from pydantic import BeforeValidator, Field, JsonValue, field_validator
 
 from shardtune.api_schemas.base import Dtype, Schema
 from shardtune.api_schemas.names import ONE_LINE, DeviceName, OwnName, printable
@@ -40,8 +41,24 @@ class Cluster(Schema):
         return self.nodes * self.gpus_per_node
 
 
-ClusterName = Annotated[str, Field(max_length=100, pattern=r"^(local|([0-9]+x)?[0-9]+x[A-Za-z0-9][A-Za-z0-9._-]*)$")]
+_SHORT_FORM = r"^(local|([0-9]+x)?[0-9]+x[A-Za-z0-9][A-Za-z0-9._-]*)$"
+
+
+def _known_form(value: object) -> object:
+    """Refuse a word that is no cluster here, so that the error is about the field and not about one of its forms."""
+    if isinstance(value, str) and not re.fullmatch(_SHORT_FORM, value):
+        raise ValueError(
+            f"cluster ({value[:100]!r}) must be 'local', a short form such as 8xh100 or 4x8xa100-80gb, or spelt out"
+        )
+    return value
+
+
+ClusterName = Annotated[str, Field(max_length=100, pattern=_SHORT_FORM)]
 """`local`, or hosts (1 where left out), GPUs of each and a name of the catalogue: `8xh100`, `4x8xa100-80gb`."""
+ClusterChoice = Annotated[
+    Cluster | ClusterName, BeforeValidator(_known_form, json_schema_input_type=Cluster | ClusterName)
+]
+"""A cluster as a request may name it."""
 
 
 class Fingerprint(Schema):

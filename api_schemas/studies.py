@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import ConfigDict, Field, JsonValue
 
 from shardtune.api_schemas.base import Schema
-from shardtune.api_schemas.hardware import Cluster, ClusterName, Fingerprint
+from shardtune.api_schemas.hardware import Cluster, ClusterChoice, Fingerprint
 from shardtune.api_schemas.keys import DEFAULT_PROJECT
 from shardtune.api_schemas.models import EXAMPLE, ModelChoice, ModelProfile
 from shardtune.api_schemas.restart import RestartCheck
@@ -73,7 +73,7 @@ class StudyRequest(Schema):
     model: ModelChoice
     """A preset's name, a `config.json`, or code of your own that the worker's owner allows."""
     workload: WorkloadRequest
-    cluster: Cluster | ClusterName = "local"
+    cluster: ClusterChoice = "local"
     """A cluster, its short form (`8xh100`, `4x8xa100-80gb`), or `local`: whatever the only registered worker has."""
     objective: Objective = Objective()
     budget: Budget = Budget()

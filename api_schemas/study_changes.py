@@ -3,7 +3,7 @@
 from pydantic import Field, JsonValue, model_validator
 
 from shardtune.api_schemas.base import Schema
-from shardtune.api_schemas.hardware import Cluster, ClusterName
+from shardtune.api_schemas.hardware import ClusterChoice
 from shardtune.api_schemas.models import ModelChoice
 from shardtune.api_schemas.search_space import SpaceLimits
 from shardtune.api_schemas.strategies import TrialConfig
@@ -45,7 +45,7 @@ class CloneRequest(Schema):
 
     model: ModelChoice | None = None
     workload: WorkloadRequest | None = None
-    cluster: Cluster | ClusterName | None = None
+    cluster: ClusterChoice | None = None
     objective: Objective | None = None
     budget: Budget | None = None
     baseline: TrialConfig | dict[str, JsonValue] | None = None

@@ -16,7 +16,7 @@ from shardtune.service.cli import baseline_file, read
 from shardtune.service.cli.errors import InputError
 
 _LENGTH_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_sequence_length", "seq_length")
-_UNION_TAGS = {"Cluster", "literal['local']", "TrialConfig", "dict[str,any]", "Limit"}
+_UNION_TAGS = {"Cluster", "constrained-str", "TrialConfig", "dict[str,any]", "Limit"}
 
 
 def read_json_object(path: Path) -> dict[str, JsonValue]:
@@ -124,7 +124,7 @@ def error_lines(error: ValidationError) -> list[str]:
     lines = []
     for entry in error.errors(include_url=False):
         parts = [str(part) for part in entry["loc"]]
-        if "literal['local']" in parts and isinstance(entry["input"], dict):
+        if "constrained-str" in parts and isinstance(entry["input"], dict):
             continue
         if "Cluster" in parts and entry["type"] == "model_type":
             continue

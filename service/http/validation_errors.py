@@ -11,6 +11,8 @@ from shardtune.service.http.error_codes import FieldError
 
 FIELD_FIRST = re.compile(r"^(?P<field>[a-z][a-z0-9_.]*) \((?P<value>[^)]*)\)")
 """How messages of our own rules begin."""
+_WORD = "constrained-str"
+"""Pydantic's name in a path for text with a pattern."""
 _LONGEST_VALUE = 200
 _LONGEST_TEXT = 2000
 
@@ -48,9 +50,13 @@ def _inside(field: str, value: Any, message: str) -> tuple[str, Any]:
 
 def of_the_likeliest_branch(items: Sequence[Any]) -> list[Any]:
     """Where a field takes a word or an object and got an object, the errors about the word are noise."""
-    kept = [item for item in items if not (item["type"] == "literal_error" and isinstance(item.get("input"), dict))]
+    kept = [item for item in items if not (_is_about_a_word(item) and isinstance(item.get("input"), dict))]
     kept = [item for item in kept if not _was_meant_as_a_word(item, items)]
     return kept or list(items)
+
+
+def _is_about_a_word(item: Any) -> bool:
+    return item["type"] == "literal_error" or item["loc"][-1] == _WORD
 
 
 def _was_meant_as_a_word(item: Any, items: Sequence[Any]) -> bool:
@@ -66,8 +72,8 @@ def _was_meant_as_a_word(item: Any, items: Sequence[Any]) -> bool:
 
 
 def _is_branch(part: object) -> bool:
-    """Pydantic puts the tried member of a union into the path: a class name, `literal[…]`, `dict[…]`."""
-    return isinstance(part, str) and (part[:1].isupper() or "[" in part)
+    """Pydantic puts the tried member of a union into the path: a class name, `literal[…]`, `dict[…]`, or that of a word."""
+    return isinstance(part, str) and (part[:1].isupper() or "[" in part or part == _WORD)
 
 
 def sentence(item: FieldError) -> str:

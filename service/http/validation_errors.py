@@ -56,7 +56,7 @@ def of_the_likeliest_branch(items: Sequence[Any]) -> list[Any]:
 
 
 def _is_about_a_word(item: Any) -> bool:
-    return item["type"] == "literal_error" or item["loc"][-1] == _WORD
+    return bool(item["type"] == "literal_error" or item["loc"][-1] == _WORD)
 
 
 def _was_meant_as_a_word(item: Any, items: Sequence[Any]) -> bool:

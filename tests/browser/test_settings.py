@@ -71,7 +71,7 @@ def test_webhooks_work_without_scripts(locked, hook):
     page.get_by_label("API key").fill(secret)
     page.get_by_role("button", name="Log in").click()
     page.get_by_label("Address").fill(hook)
-    page.get_by_text("Only some events").click()
+    page.get_by_text("Events: ends of studies").click()
     page.get_by_label("study.complete").check()
     page.get_by_role("button", name="Make webhook").click()
     expect(page.get_by_role("status")).to_contain_text("whsec_")

@@ -3,6 +3,7 @@
 import json
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -64,6 +65,6 @@ def _told() -> set[str]:
     counted.granted(RunPurpose.SEARCH)
     counted.ended(RunPurpose.SEARCH, AttemptEnd.COMPLETE, 1.0)
     now = datetime.now(UTC)
-    found = Gauges(1, dict.fromkeys(OPEN_TRIAL_STATES, 0), None, None, 0, {StudyState.RUNNING: 1})
+    found = Gauges(1, dict.fromkeys(OPEN_TRIAL_STATES, 0), None, None, 0, {StudyState.RUNNING: 1}, Counter())
     page = counted.page(now, found, waiting_requests=0, streams=0).decode()
     return {sample.name for family in text_string_to_metric_families(page) for sample in family.samples}

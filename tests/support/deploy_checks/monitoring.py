@@ -11,6 +11,7 @@ from pathlib import Path
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from shardtune.api_schemas.costs import CostReport
 from shardtune.api_schemas.studies import StudyState
 from shardtune.api_schemas.trials import OPEN_TRIAL_STATES, AttemptEnd, RunPurpose
 from shardtune.db.queries.gauges import Gauges
@@ -66,5 +67,6 @@ def _told() -> set[str]:
     counted.ended(RunPurpose.SEARCH, AttemptEnd.COMPLETE, 1.0)
     now = datetime.now(UTC)
     found = Gauges(1, dict.fromkeys(OPEN_TRIAL_STATES, 0), None, None, 0, {StudyState.RUNNING: 1}, Counter())
-    page = counted.page(now, found, waiting_requests=0, streams=0).decode()
+    spent = CostReport(currency="USD", costs=())
+    page = counted.page(now, found, spent, waiting_requests=0, streams=0).decode()
     return {sample.name for family in text_string_to_metric_families(page) for sample in family.samples}

@@ -23,6 +23,15 @@ def test_the_pauses_between_tries_are_those_documented():
     assert f"5 s, 5 min, 30 min, {', '.join(hours[:-1])} and {hours[-1]} hours" in (DOCS / "webhooks.md").read_text()
 
 
+def test_whatever_is_left_out_of_the_daily_run_is_in_the_long_one():
+    """`make test-long` names the modules in which SHARDTUNE_TEST_LONG changes something."""
+    long_run = (TESTS.parent / "Makefile").read_text().partition("test-long: soak")[2].partition("\n\n")[0]
+    mine = Path(__file__)
+    reading = {path for path in TESTS.rglob("test_*.py") if "SHARDTUNE_TEST_LONG" in path.read_text() and path != mine}
+    named = {TESTS.parent / name for name in re.findall(r"tests/[\w/]+\.py", long_run)}
+    assert named == reading
+
+
 def test_the_files_that_extending_names_are_there():
     named = re.findall(
         r"`((?:api_schemas|docs|service|tests|tuner|workers)/[\w./*]+)`", (DOCS / "extending.md").read_text()

@@ -41,7 +41,7 @@ KNOB_WORDS = "service/wording/knob_words.py"
 PAGE = "docs/search-space.md"
 _COMMON = set(TrialConfig.model_fields) - {"strategy"}
 _COMMON_PLACES = {
-    RANK: "workers/rank/training/wrap.py",
+    RANK: "workers/blocks/prepare.py",
     SPACE: "tuner/search/space/knobs.py or define_by_run.py",
     PREDICTION: "tuner/prediction/configs.py",
     EXPORT: "tuner/export",
@@ -50,7 +50,7 @@ _COMMON_PLACES = {
 _RANK = "".join(
     (ROOT / name).read_text()
     for name in (
-        "workers/rank/training/wrap.py",
+        "workers/blocks/prepare.py",
         "workers/rank/strategies/base.py",
         "workers/rank/process/environment.py",
         "api_schemas/rank_environment.py",

@@ -46,7 +46,8 @@ def test_a_link_that_was_made_slower_makes_stale_by_its_bandwidth_and_a_retune_f
         service.await_true(lambda: service.get(ask)["freshness"] == "stale", 60, "the answer is stale")
         assert service.get(ask)["changed_fields"] == ["inter_node_gb_per_s"]
         (retune,) = service.await_true(lambda: service.get("/v1/retunes")["retunes"], 60, "a retune is asked for")
-        assert (retune["cause"], retune["changed_fields"]) == ("fingerprint", ["inter_node_gb_per_s"])
+        changed = [change["field"] for change in retune["changes"]]
+        assert (retune["cause"], changed) == ("fingerprint", ["inter_node_gb_per_s"])
         service.await_true(lambda: service.get("/v1/retunes")["retunes"][0]["state"] != "queued", 120, "it begins")
         worker.end()
 

@@ -162,7 +162,7 @@ def _ask(seen: StudySnapshot, profile: ModelProfile, planner_cache: PlannerCache
             suggestion.rejections,
             prediction,
             suggestion.reason,
-            run_length.of_search(seen.history),
+            run_length.of_search(seen.history, judge(seen.history, spec).infeasible),
         )
     return _end_of_search(seen, stopping.EXHAUSTED, suggestion.rejections)
 

@@ -6,17 +6,26 @@ after the fewest windows.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from statistics import median
 
 from shardtune.api_schemas.measurements import StepTimeRange
+from shardtune.api_schemas.trials import TrialState
 from shardtune.tuner.history import Observation
 from shardtune.tuner.verdict.promotion import NEAR, FreshRun, NextRun
 
 
-def of_search(history: Iterable[Observation]) -> StepTimeRange | None:
-    """A trial that will not be promoted is known to be slower, no more; None while nothing is measured."""
-    measured = [obs.measurement.step_time_s for obs in history if obs.measurement is not None]
+def of_search(history: Iterable[Observation], infeasible: Container[int] = ()) -> StepTimeRange | None:
+    """A trial that will not be promoted is known to be slower, no more; None while nothing is measured.
+
+    What is over the limit, cannot be true or trains something else (`infeasible`, by number) sets no pace: it is not promoted
+    itself.
+    """
+    measured = [
+        obs.measurement.step_time_s
+        for obs in history
+        if obs.state is TrialState.COMPLETE and obs.measurement is not None and obs.number not in infeasible
+    ]
     return (0.0, min(measured) / NEAR) if measured else None
 
 

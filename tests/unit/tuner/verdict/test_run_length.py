@@ -1,11 +1,13 @@
 """A run is timed as precisely as its decision needs, and all arms of a block alike."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from shardtune.api_schemas.measurements import MeasurePlan
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
+from shardtune.api_schemas.trials import TrialState
 from shardtune.tuner.verdict import run_length
 from shardtune.tuner.verdict.promotion import FreshRun, NextRun
 from tests.support.tuner_cases import complete, infeasible
@@ -22,6 +24,14 @@ def test_a_trial_that_will_not_be_promoted_need_not_say_how_slow_it_is():
     assert first.measurement is not None
     fastest, longest = run_length.of_search([complete(1, DDP, 50), first, infeasible(2, DDP)]) or (None, None)
     assert fastest == 0 and longest == pytest.approx(first.measurement.step_time_s / 0.9)
+
+
+def test_what_cannot_win_sets_no_pace():
+    """A trial whose numbers cannot be true, or which trains something else, would have all others timed too briefly."""
+    honest, untrue = complete(0, DDP, 100), replace(complete(1, DDP, 5000), state=TrialState.INFEASIBLE)
+    alone = run_length.of_search([honest])
+    assert run_length.of_search([honest, untrue]) == alone
+    assert run_length.of_search([honest, complete(2, DDP, 5000)], infeasible={2: "other losses"}) == alone
 
 
 def test_arms_that_are_far_apart_are_told_apart_by_their_middle():

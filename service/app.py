@@ -26,6 +26,7 @@ from shardtune.service.recommendations import record
 from shardtune.service.routes import (
     best,
     canaries,
+    comparisons,
     costs,
     demand,
     fingerprints,
@@ -64,6 +65,7 @@ _ROUTES = (
     schedules,
     retunes,
     costs,
+    comparisons,
     fingerprints,
     canaries,
     event_routes,

@@ -10,6 +10,7 @@ import httpx
 from pydantic import TypeAdapter
 
 from shardtune.api_schemas.best import BestConfig, Recommendation, Resolved, UserDecision
+from shardtune.api_schemas.comparisons import Comparison
 from shardtune.api_schemas.credentials import KeySource
 from shardtune.api_schemas.events import EventPage
 from shardtune.api_schemas.exports import Export
@@ -190,6 +191,10 @@ class ServiceClient(FleetClient):
     def importance(self, study_id: str) -> Importance:
         """Which knobs mattered for speed."""
         return Importance.model_validate(self._calls.send("GET", f"/v1/studies/{study_id}/importance"))
+
+    def compare(self, picks: Sequence[str]) -> Comparison:
+        """Configurations side by side: studies, `study:number`, retunes or case keys."""
+        return Comparison.model_validate(self._calls.send("GET", "/v1/comparisons", params={"pick": list(picks)}))
 
     def export(self, study_id: str, which: str = "best", form: str = "standard") -> Export:
         """Files of a contender."""

@@ -37,6 +37,9 @@ PLACES = {
         "Run a worker; the options are those of `python -m shardtune.workers` (see `shardtune worker --help`).",
     ),
     "best": CommandPlace("answers", "Print the answer of a finished study."),
+    "compare": CommandPlace(
+        "compare", "Print configurations side by side: what differs, and the speed, memory and cost that were measured."
+    ),
     "export": CommandPlace("answers", "Write the files of a configuration."),
     "run-trial": CommandPlace(
         "this_machine", "Run one trial on this machine, or over hosts, without a service, and print its measurement."

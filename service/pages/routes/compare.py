@@ -8,6 +8,7 @@ from starlette.responses import Response
 from shardtune.service.pages.rendering import render
 from shardtune.service.pages.views.compare import comparison
 from shardtune.service.process.context import InContext
+from shardtune.service.studies.comparison import compare
 
 router = APIRouter()
 
@@ -17,6 +18,4 @@ def show_comparison(
     request: Request, context: InContext, pick: Annotated[list[str] | None, Query(max_length=50)] = None
 ) -> Response:
     """Up to four answers or trials, knob by knob."""
-    with context.db.read() as session:
-        shown = comparison(session, context.principal.project_id, pick or [])
-    return render(request, "compare.html", c=shown)
+    return render(request, "compare.html", c=comparison(compare(context, pick or ())))

@@ -18,7 +18,7 @@ from shardtune.service.pages.views.freshness import StudyFreshness
 from shardtune.service.pages.views.purpose import Purpose
 from shardtune.service.pages.views.recommended import Recommended, of_studies
 from shardtune.service.studies import views as shown
-from shardtune.service.wording import time_left
+from shardtune.service.wording import cluster_words, time_left
 from shardtune.service.wording.time_left import RunsMade
 from shardtune.tuner.objective import available_gib
 
@@ -125,7 +125,7 @@ def _running_row(study: Study, why: Purpose, made: RunsMade | None, now: datetim
     tone, sentence = words.verdict(study, why.outcome)
     return RunningRow(
         study=study,
-        cluster=words.told_apart(study.cluster),
+        cluster=cluster_words.told_apart(study.cluster),
         workload=words.workload(study.spec.workload),
         state_tone=words.STATE_TONES[study.state],
         purpose=why,
@@ -166,7 +166,7 @@ def _best_row(study: Study, everyone: Sequence[OfferedMachine], served: Recommen
     best = study.result.best
     return StudyLine(
         study=study,
-        cluster=words.told_apart(study.cluster),
+        cluster=cluster_words.told_apart(study.cluster),
         workload=words.workload(study.spec.workload),
         best=best,
         peak_gib=contender_peak(best),

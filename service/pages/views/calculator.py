@@ -13,8 +13,8 @@ from shardtune.service.http.error_codes import FieldError
 from shardtune.service.http.errors import ApiError, from_value_error
 from shardtune.service.pages.charts.stacked import KINDS, Stack, by_kind, stack
 from shardtune.service.pages.views import form as forms
-from shardtune.service.pages.views import words
 from shardtune.service.pages.views.form import FormErrors, Hardware, StudyForm
+from shardtune.service.wording import cluster_words
 from shardtune.service.workers import compatibility
 from shardtune.tuner.objective import available_gib
 from shardtune.tuner.prediction import catalogue
@@ -93,7 +93,7 @@ def new_page(form: StudyForm, live: Sequence[WorkerRow], errors: Sequence[FieldE
         catalogue=known,
         errors=tuple(errors) or found,
         table=table,
-        cluster=words.cluster(table.cluster) if table else "",
+        cluster=cluster_words.cluster(table.cluster) if table else "",
         usable_gib=usable,
         fastest=lines[:first],
         lines=lines[first:],

@@ -20,6 +20,7 @@ from shardtune.service.http.error_codes import FieldError
 from shardtune.service.http.input_guard import check
 from shardtune.service.http.validation_errors import field_error
 from shardtune.service.pages.views import words
+from shardtune.service.wording import cluster_words
 from shardtune.tuner.prediction import catalogue, neighbours
 
 Asked = TypeVar("Asked", bound=Schema)
@@ -73,7 +74,7 @@ class Hardware:
 def hardware_of(live: Sequence[WorkerRow]) -> tuple[tuple[Hardware, ...], tuple[Hardware, ...]]:
     """What live workers have, and what the catalogue knows."""
     own = tuple(
-        Hardware(f"worker:{worker.name}", f"{worker.name}: {words.cluster(worker.inventory.cluster)}, "
+        Hardware(f"worker:{worker.name}", f"{worker.name}: {cluster_words.cluster(worker.inventory.cluster)}, "
                  f"{words.cluster_memory(worker.inventory.cluster)}")
         for worker in live
     )  # fmt: skip

@@ -16,7 +16,7 @@ from shardtune.db.tables.best import ServedCaseRow
 from shardtune.service.http.error_codes import FieldError
 from shardtune.service.http.validation_errors import field_error
 from shardtune.service.pages.views import words
-from shardtune.service.wording import retune_words
+from shardtune.service.wording import cluster_words, retune_words
 
 _TONES = {
     RetuneOutcome.KEPT: "good",
@@ -180,7 +180,7 @@ def _case(row: ServedCaseRow | None) -> ShownCase | None:
     if row is None or row.serving is None:
         return None
     answer = row.serving.answer
-    return ShownCase(answer.model.name, words.told_apart(answer.cluster), words.workload(answer.workload))
+    return ShownCase(answer.model.name, cluster_words.told_apart(answer.cluster), words.workload(answer.workload))
 
 
 def _ticks(schedule: Schedule, newest: Sequence[Retune]) -> tuple[Ticked, ...]:

@@ -25,7 +25,7 @@ from shardtune.service.pages.views.predicted import Predicted, predicted
 from shardtune.service.pages.views.purpose import Purpose
 from shardtune.service.pages.views.recommended import Recommended, of_study
 from shardtune.service.studies import insights
-from shardtune.service.wording import study_words, time_left, told_apart
+from shardtune.service.wording import cluster_words, study_words, time_left, told_apart
 from shardtune.service.wording.trust import Trust, trust
 from shardtune.tuner.objective import available_gib
 from shardtune.tuner.search.space.flat import flatten
@@ -140,7 +140,7 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
     return StudyContext(
         study=study,
         purpose=why,
-        cluster=words.cluster(study.cluster),
+        cluster=cluster_words.cluster(study.cluster),
         memory=words.cluster_memory(study.cluster),
         workload=words.workload(study.spec.workload),
         state_tone=words.STATE_TONES[study.state],

@@ -9,7 +9,7 @@ from shardtune.api_schemas.system_studies import SystemStudyKind
 from shardtune.api_schemas.trials import TrialState
 from shardtune.api_schemas.workload import Workload
 from shardtune.service.pages.figures import percent
-from shardtune.service.wording import study_words
+from shardtune.service.wording import cluster_words, study_words
 
 STATE_TONES = {
     StudyState.WAITING: "warn",
@@ -70,21 +70,6 @@ ORIGINS = {
     "sampler": "chosen by the search",
 }
 ENDS = FAILURES | {"complete": "complete", "released": "handed back by its worker", "cancelled": "cancelled"}
-
-
-def cluster(value: Cluster) -> str:
-    """`4 × 8 NVIDIA H100 80GB HBM3`, `2 CPU ranks`."""
-    nodes = f"{value.nodes} × " if value.nodes > 1 else ""
-    return (
-        f"{nodes}{value.gpus_per_node} CPU ranks"
-        if value.device == "cpu"
-        else f"{nodes}{value.gpus_per_node} × {value.gpu}"
-    )
-
-
-def told_apart(value: Cluster) -> str:
-    """The cluster where many are listed: a CPU rank has what its worker was given, `2 CPU ranks of 2.00 GiB`."""
-    return cluster(value) + (f" of {memory(value.memory_gib)}" if value.device == "cpu" else "")
 
 
 def cluster_memory(value: Cluster) -> str:
@@ -180,7 +165,7 @@ def _unfinished(study: Study) -> tuple[str, str]:
         case StudyState.WAITING:
             return (
                 "warn",
-                f"Waiting for a worker with {cluster(study.cluster)}; /v1/demand says so to whoever starts machines.",
+                f"Waiting for a worker with {cluster_words.cluster(study.cluster)}; /v1/demand says so to whoever starts machines.",
             )
         case StudyState.PAUSED:
             return "quiet", "Paused: no further run is given out until it is resumed."

@@ -15,7 +15,7 @@ from shardtune.db.tables.fingerprints import FingerprintPeriodRow
 from shardtune.db.tables.studies import AttemptRow, RunRow, WorkerRow
 from shardtune.service.pages.views import words
 from shardtune.service.pages.views.conditions import conditions_of, troubles
-from shardtune.service.wording import host_words, study_words
+from shardtune.service.wording import cluster_words, host_words, study_words
 from shardtune.service.workers.fingerprint_history import changes_of
 
 OTHERS: Literal["others"] = "others"
@@ -108,7 +108,7 @@ def _card(
         is_live=is_live,
         seen_at=row.seen_at,
         registered_at=row.registered_at,
-        cluster=words.cluster(cluster),
+        cluster=cluster_words.cluster(cluster),
         hosts=host_words.hosts(row.inventory),
         memory=words.cluster_memory(cluster),
         activity=_activity(doing, is_live),

@@ -33,6 +33,12 @@ def test_a_study_from_its_file_to_its_clone(http, study_file, run):
     assert run("studies", "extend", "nightly", "--add-trials", "8")[1]["spec"]["budget"]["max_trials"] == 16
     worker.work()
     assert run("studies", "show", "nightly")[1]["state"] == "complete"
+    assert [side["trial_number"] for side in run("compare", "nightly:0", "nightly:3")[1]["configs"]] == [0, 3]
+    table = run("compare", "nightly", "nightly:0", as_json=False)[1]
+    assert (
+        "speed-up over its study's baseline, in pairs" in table and "GPU-seconds" in table and "strategy" not in table
+    )
+    assert "nobody" in run("compare", "nightly", "nobody")[1] and "two to 4" in run("compare", "nightly")[1]
     assert run("studies", "pareto", "nightly")[1]["trials"] == run("studies", "importance")[1]["trials"] == 16
     changes = Path(study_file).with_name("changes.json")
     changes.write_text('{"seed": 5}')

@@ -1,0 +1,31 @@
+"""Configurations side by side, over HTTP."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from shardtune.api_schemas.comparisons import MOST_COMPARED, Comparison
+from shardtune.service.access.actions import Action
+from shardtune.service.access.auth import requires
+from shardtune.service.process.context import InContext
+from shardtune.service.studies.comparison import compare
+
+router = APIRouter(prefix="/v1/comparisons", tags=["studies"], dependencies=[requires(Action.READ_STUDIES)])
+
+
+@router.get("")
+def read_comparison(
+    context: InContext,
+    pick: Annotated[
+        list[str],
+        Query(
+            min_length=1,
+            max_length=MOST_COMPARED,
+            description="A study's id (its answer), `study-id:number` (a trial), a retune's id (its study's answer) or a "
+            "`case_key` (what is served); up to four.",
+            examples=[["study-0123456789ab", "study-0123456789ab:0"]],
+        ),
+    ],
+) -> Comparison:
+    """Configurations of one study or of several side by side: their knobs, and what was measured of each."""
+    return compare(context, pick)

@@ -1,0 +1,105 @@
+"""Configurations side by side as lines of a table: the page's and the command line's."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from shardtune.api_schemas.comparisons import ComparedConfig, Comparison, MeasuredSpeed
+from shardtune.service.wording import study_words
+from shardtune.service.wording.cluster_words import told_apart
+from shardtune.service.wording.knob_words import knob_name
+from shardtune.service.wording.told_apart import knob_value
+from shardtune.tuner.search.space.flat import flatten
+
+_NONE = "–"
+
+
+@dataclass(frozen=True)
+class ComparedLine:
+    """One property of all of them."""
+
+    name: str
+    values: tuple[str, ...]
+    differs: bool
+
+
+def figures(compared: Comparison) -> tuple[ComparedLine, ...]:
+    """What was measured, with how far it may be off, and what that cost."""
+    sides, currency = compared.configs, compared.currency
+    return tuple(
+        _line(name, values)
+        for name, values in (
+            ("tokens/s/GPU, search run (95 % interval)", [_speed(side.search) for side in sides]),
+            *((("against the first (search runs)", _relative(sides)),) if compared.is_one_subject else ()),
+            ("tokens/s/GPU, fresh runs (slowest to fastest)", [_speed(side.fresh) for side in sides]),
+            ("speed-up over its study's baseline, in pairs", [_speedup(side) for side in sides]),
+            ("peak memory", [study_words.memory(side.peak_gib) or _NONE for side in sides]),
+            ("step time (search run)", [_NONE if s.step_time_s is None else _seconds(s.step_time_s) for s in sides]),
+            ("MFU", [_NONE if side.mfu is None else f"{side.mfu:.1%}" for side in sides]),
+            ("cost of its runs", [_cost(side.gpu_seconds, side.price, currency) for side in sides]),
+            ("cost of its study", [_cost(side.study_gpu_seconds, side.study_price, currency) for side in sides]),
+        )
+    )
+
+
+def subjects(sides: Sequence[ComparedConfig]) -> tuple[ComparedLine, ...]:
+    """What was trained, and on what."""
+    return (
+        _line("model", [side.model for side in sides]),
+        _line("cluster", [told_apart(side.cluster) for side in sides]),
+        _line("sequence length", [f"{side.workload.sequence_length:,}" for side in sides]),
+        _line("global batch", [f"{side.workload.global_batch:,}" for side in sides]),
+        _line("precision", [side.workload.recipe.name for side in sides]),
+        _line("study", [side.study_id for side in sides]),
+    )
+
+
+def knobs(compared: Comparison) -> tuple[ComparedLine, ...]:
+    """All knobs, those that differ first."""
+    tables = [flatten(side.config) for side in compared.configs]
+    differing = {difference.knob for difference in compared.differences}
+    names = dict.fromkeys(name for table in tables for name in table)
+    lines = [
+        ComparedLine(
+            knob_name(name),
+            tuple(knob_value(name, table[name]) if name in table else "n/a" for table in tables),
+            name in differing,
+        )
+        for name in names
+    ]
+    return tuple(sorted(lines, key=lambda line: not line.differs))
+
+
+def _speed(measured: MeasuredSpeed | None) -> str:
+    if measured is None:
+        return _NONE
+    shown = study_words.rate(measured.tokens_per_s_per_gpu)
+    between = f"{study_words.rate(measured.low)} to {study_words.rate(measured.high)}"
+    return f"{shown} ({between}{f', {measured.runs} runs' if measured.runs > 1 else ''})"
+
+
+def _relative(sides: Sequence[ComparedConfig]) -> list[str]:
+    first = sides[0].search if sides else None
+    return [
+        f"{side.search.tokens_per_s_per_gpu / first.tokens_per_s_per_gpu:.2f}×" if side.search and first else _NONE
+        for side in sides
+    ]
+
+
+def _speedup(side: ComparedConfig) -> str:
+    if side.speedup is None:
+        return "is the baseline" if side.is_baseline else _NONE
+    low, high = side.speedup.ci95
+    return f"{side.speedup.value:.2f}× ({low:.2f} to {high:.2f}, {side.speedup.pairs} pairs)"
+
+
+def _seconds(value: float) -> str:
+    return f"{value * 1000:.3g} ms" if value < 1 else f"{value:.2f} s"
+
+
+def _cost(gpu_seconds: float, price: float | None, currency: str) -> str:
+    return f"{gpu_seconds:,.0f} GPU-seconds" + (f", {price:,.2f} {currency}" if price is not None else "")
+
+
+def _line(name: str, values: Iterable[str]) -> ComparedLine:
+    shown = tuple(values)
+    return ComparedLine(name, shown, len(set(shown)) > 1)

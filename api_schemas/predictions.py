@@ -10,8 +10,8 @@ from shardtune.api_schemas.models import EXAMPLE, ModelChoice, ModelProfile, Mod
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.workload import MOST_SAMPLES, ChosenRecipe
 
-Verdict = Literal["fits", "tight", "does not fit"]
-"""`tight`: tensors, context and communication library fit, but not with the allocator's fragmentation on top."""
+Verdict = Literal["fits", "may fit", "does not fit"]
+"""By the 90 % interval: all of it is within what a rank may use, some of it, or nothing. Only a run can tell of `may fit`."""
 
 Bound = Literal["compute", "memory bandwidth", "intra-node link", "network", "host link", "host launches"]
 
@@ -42,6 +42,7 @@ class MemoryPrediction(Schema):
     high_gib: float
     """90 % interval of the total."""
     capacity_gib: float
+    """What a rank may use: its memory less what a study keeps free by default."""
     verdict: Verdict
     margin_gib: float
     """Capacity less total; negative: by how much it does not fit."""
@@ -106,7 +107,7 @@ class Prediction(Schema):
     largest_micro_batch: int
     """Samples that fit at the workload's sequence; 0: none."""
     cheapest_change: Change | None
-    """For a configuration that does not fit: the fewest changes that make it fit, the fastest of these."""
+    """For a configuration that should not fit (`margin_gib` below 0, or too little host memory): the fewest changes that make it fit, the fastest of these."""
 
 
 class PredictionRequest(Schema):

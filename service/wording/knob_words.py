@@ -1,5 +1,6 @@
 """What each knob is called and means, with the name it has in PyTorch and DeepSpeed."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 
@@ -10,6 +11,8 @@ class KnobWords(NamedTuple):
     """In a sentence."""
     name: str = ""
     """Empty: its own name, spelt out."""
+    values: Mapping[str, str] = {}
+    """Values that say nothing by themselves, in words that follow the name."""
 
 
 _PINNED = "Offloaded state lies in page-locked host memory, which is copied faster"
@@ -24,13 +27,23 @@ KNOBS: dict[str, KnobWords] = {
         "Every so many-th of the repeated blocks is checkpointed; 1: all of them.", "checkpointing, every"
     ),
     "compile": KnobWords("Each repeated block is compiled (`torch.compile`)."),
-    "malloc": KnobWords("Host memory that was freed: glibc's own rules, or kept by the process.", "freed host memory"),
-    "threads": KnobWords("Threads of a rank (`OMP_NUM_THREADS`); 0: its share of the node's cores.", "threads"),
+    "malloc": KnobWords(
+        "Host memory that was freed: glibc's own rules, or kept by the process.",
+        "freed host memory",
+        {"keep": "kept", "default": "left to glibc"},
+    ),
+    "threads": KnobWords(
+        "Threads of a rank (`OMP_NUM_THREADS`); 0: its share of the node's cores.",
+        "threads",
+        {"0": "its share of cores"},
+    ),
     "expandable_segments": KnobWords(
         "The CUDA allocator grows its segments (`PYTORCH_ALLOC_CONF=expandable_segments:True`)."
     ),
     "max_connections": KnobWords(
-        "Hardware queues of a GPU (`CUDA_DEVICE_MAX_CONNECTIONS`); 0: the driver's own number.", "device connections"
+        "Hardware queues of a GPU (`CUDA_DEVICE_MAX_CONNECTIONS`); 0: the driver's own number.",
+        "device connections",
+        {"0": "the driver's number"},
     ),
     "numa_binding": KnobWords(
         "Cores of a rank: any, those near its GPU (node), or a share of these of its own (`torchrun --numa-binding`).",

@@ -10,6 +10,7 @@ from shardtune.api_schemas.trials import Rejection, Run, RunPurpose, Trial, Tria
 from shardtune.api_schemas.verdicts import AgainstDefault, OpenVerdict
 from shardtune.service.wording.backend_words import BACKENDS, short_name
 from shardtune.service.wording.knob_words import KNOBS, knob_name
+from shardtune.service.wording.told_apart import knob_value
 from shardtune.tuner.verdict import promotion
 
 _MOST_REASONS = 5
@@ -82,17 +83,24 @@ def tested(trial: Trial) -> str:
 
 
 def tests(stored: str) -> str:
-    """The knobs in which a trial differs from the fastest, by the names that people know them by."""
-    parts = (part.partition(" ") for part in stored.split("; "))
-    return "; ".join(_in_words(name, f"{gap}{rest}") for name, gap, rest in parts)
+    """The knobs in which a trial differs from the fastest, as a person would say it: `freed host memory kept instead of left to glibc`."""
+    return "; ".join(_in_words(*part.partition(" ")) for part in stored.split("; "))
 
 
-def _in_words(name: str, rest: str) -> str:
-    """`fsdp2 instead of zero` is about backends, the others about a knob."""
-    if name not in BACKENDS:
-        return f"{knob_name(name) if name in KNOBS else name}{rest}"
-    middle, _, other = rest.rpartition(" ")
-    return f"{short_name(name)}{middle} {short_name(other)}"
+def _in_words(name: str, gap: str, rest: str) -> str:
+    """`fsdp2 instead of zero` is about backends, `micro_batch 4 instead of 1` about a knob; the rest is told as it stands."""
+    value, found, other = rest.partition(" instead of ")
+    if name in BACKENDS:
+        return f"{short_name(name)}{gap}instead of {short_name(rest.rpartition(' ')[2])}"
+    if name not in KNOBS or not found:
+        return f"{name}{gap}{rest}"
+    if value in ("True", "False"):
+        return f"{'with' if value == 'True' else 'without'} {knob_name(name)}"
+    return f"{knob_name(name)} {_value(name, value)} instead of {_value(name, other)}"
+
+
+def _value(name: str, stored: str) -> str:
+    return knob_value(name, int(stored) if stored.isdecimal() else stored)
 
 
 def restarted(check: RestartCheck) -> str:

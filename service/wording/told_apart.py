@@ -8,7 +8,7 @@ from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies import StudyResult
 from shardtune.api_schemas.trials import Trial
 from shardtune.service.wording.backend_words import backend_name
-from shardtune.service.wording.knob_words import knob_name
+from shardtune.service.wording.knob_words import KNOBS, knob_name
 from shardtune.tuner.search.space.flat import flatten
 
 _MOST = 3
@@ -21,6 +21,8 @@ def knob_value(name: str, value: Any) -> str:
         return "yes" if value else "no"
     if name == "backend":
         return backend_name(str(value))
+    if name in KNOBS and str(value) in KNOBS[name].values:
+        return KNOBS[name].values[str(value)]
     if isinstance(value, int) and value >= 10_000:
         return f"{value / 1e6:g} M" if value >= 1e6 else f"{value:,}"
     return str(value)

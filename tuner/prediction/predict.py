@@ -73,7 +73,7 @@ def predict(
     memory_of = _memory(result, cluster, 0)
     longest, largest = headroom.largest(shape, result) if limits else (0, 0)
     change = None
-    if limits and memory_of.verdict == "does not fit":
+    if limits and (memory_of.margin_gib < 0 or memory_of.verdict == "does not fit"):
         change = _cheapest(shape, workload, cluster, config, calibrations)
     return Prediction(
         config=config,
@@ -95,13 +95,10 @@ def _memory(result: Evaluation, cluster: Cluster, index: int) -> MemoryPredictio
         "communication library": _at(table.communication, index),
     }
     total = float(_at(result.total_gib, index))
-    tight = (_at(table.allocated, index) + sizes["device context"] + sizes["communication library"]) / GIB * factor
     low, high = replace(result.memory_calibration, factor=1.0).bounds(total)
-    verdict: Verdict = "does not fit"
-    if tight <= cluster.memory_gib:
-        verdict = "fits" if total <= cluster.memory_gib else "tight"
     host = _at(table.host, index) * cluster.gpus_per_node / GIB
-    if host > cluster.host_memory_gib:
+    verdict: Verdict = "fits" if high <= cluster.memory_gib else "may fit"
+    if low > cluster.memory_gib or host > cluster.host_memory_gib:
         verdict = "does not fit"
     return MemoryPrediction(
         terms=tuple(MemoryTerm(name=n, gib=float(s) / GIB * factor, source=SOURCES[n]) for n, s in sizes.items()),

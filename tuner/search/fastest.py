@@ -5,7 +5,7 @@ defaults, and from the fastest of these downhill, one knob at a time.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -42,26 +42,25 @@ def table(
     request: PredictionRequest,
     known: Calibrations = NOTHING_LEARNT,
     device: DeviceDtypes | None = None,
-    usable_gib: float | None = None,
 ) -> PredictionTable:
-    """Answer a request, the fastest of the space first: `shardtune predict` and `POST /v1/predictions`.
+    """Answer a request, the fastest of the space first: `shardtune predict`, `POST /v1/predictions` and the calculator.
 
-    `usable_gib`: what a rank may use; None: its memory less what a study keeps free by default.
+    All of it is asked of what a rank may use: its memory less what a study keeps free by default.
 
     Raises:
         ValueError: as `asked.resolve`, or a global batch that the ranks do not divide.
     """
-    about = asked.resolve(request, device)
-    made = predict.table(about, known)
+    given = asked.resolve(request, device)
+    usable = given.cluster.model_copy(update={"memory_gib": available_gib(given.cluster, Objective())})
+    about = replace(given, cluster=usable)
+    made = predict.table(about, known).model_copy(update={"cluster": given.cluster})
     count = request.top if request.top is not None else 0 if request.configs else _TOP
     if not count:
         return made
-    usable = available_gib(about.cluster, Objective()) if usable_gib is None else usable_gib
-    ranked = fastest(about, known, count, usable)
-    return made.model_copy(update={"global_batch": about.global_batch, "fastest": ranked})
+    return made.model_copy(update={"global_batch": about.global_batch, "fastest": fastest(about, known, count)})
 
 
-def fastest(about: AskedPrediction, known: Calibrations, count: int, usable_gib: float) -> tuple[Prediction, ...]:
+def fastest(about: AskedPrediction, known: Calibrations, count: int) -> tuple[Prediction, ...]:
     """At most `count`, fastest first; none where nothing fits, or where the hardware's rates are unknown.
 
     Raises:
@@ -74,7 +73,7 @@ def fastest(about: AskedPrediction, known: Calibrations, count: int, usable_gib:
         predict.predict(
             basis.shape, basis.workload, basis.cluster, config, memory, known.speed, measured=basis.hardware
         )
-        for config in _ranked(basis, factors, usable_gib / memory.factor, count)
+        for config in _ranked(basis, factors, about.cluster.memory_gib / memory.factor, count)
     )
 
 

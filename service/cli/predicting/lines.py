@@ -22,7 +22,9 @@ def show(table: PredictionTable) -> None:
     )
     if table.recipe_note is not None:
         console.print(table.recipe_note)
-    console.print("Predicted, not measured. Memory of the fullest rank; intervals of 90 %; speed as if it fitted.")
+    console.print(
+        "Predicted, not measured. Memory of the fullest rank, of what a rank may use; intervals of 90 %; speed as if it fitted."
+    )
     console.print("longest: tokens per sample that still fit; micro: largest micro batch that still fits.")
     if table.fastest:
         console.print(
@@ -61,7 +63,7 @@ def _overview(predictions: Sequence[Prediction]) -> Table:
         shown.add_column(heading, justify="left" if heading in ("configuration", "fits", "bound by") else "right")
     for one in predictions:
         peak, speed = one.memory, one.speed
-        fits = peak.verdict if peak.margin_gib >= 0 else f"{peak.verdict} by {memory(-peak.margin_gib)}"
+        fits = f"{peak.verdict} by {memory(-peak.margin_gib)}" if peak.verdict == "does not fit" else peak.verdict
         row = [one.description, fits, memory(peak.total_gib), memory(peak.capacity_gib)]
         if speed is None:
             row += ["unknown GPU rates", "", "", ""]
@@ -85,4 +87,4 @@ def _explain(console: Console, one: Prediction) -> None:
         console.print(f"  host memory per node: {memory(peak.host_gib_per_node)}")
     if one.cheapest_change is not None:
         change = one.cheapest_change
-        console.print(f"  fits with: {change.description} ({memory(change.total_gib)})")
+        console.print(f"  should fit with: {change.description} ({memory(change.total_gib)})")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from shardtune.api_schemas.base import DTYPE_BYTES
 from shardtune.api_schemas.models import preset_names
-from shardtune.api_schemas.predictions import Prediction, PredictionTable
+from shardtune.api_schemas.predictions import Prediction, PredictionTable, Verdict
 from shardtune.api_schemas.studies import Objective
 from shardtune.api_schemas.workload import AUTO, RECIPES, Recipe
 from shardtune.db.tables.studies import WorkerRow
@@ -20,8 +20,7 @@ from shardtune.tuner.objective import available_gib
 from shardtune.tuner.prediction import catalogue
 from shardtune.tuner.search import fastest
 
-MAY_FIT = "may fit"
-"""What a rank may use lies within the prediction's 90 % range: only a run can tell."""
+_TONES: dict[Verdict, str] = {"fits": "good", "may fit": "warn", "does not fit": "bad"}
 
 
 @dataclass(frozen=True)
@@ -30,10 +29,7 @@ class StrategyLine:
 
     prediction: Prediction
     kinds: dict[str, float]
-    fits: str
     tone: str
-    margin_gib: float
-    """Of what a rank may use."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +79,7 @@ def new_page(form: StudyForm, live: Sequence[WorkerRow], errors: Sequence[FieldE
     table, found = _table(form, live)
     usable = available_gib(table.cluster, Objective()) if table else 0.0
     shown = (*table.fastest, *table.predictions) if table else ()
-    lines = tuple(_line(one, usable, table.cluster.host_memory_gib) for one in shown) if table else ()
+    lines = tuple(StrategyLine(one, by_kind(one.memory.terms), _TONES[one.memory.verdict]) for one in shown)
     first = len(table.fastest) if table else 0
     return NewPage(
         form=form,
@@ -117,12 +113,7 @@ def _starting(form: StudyForm, own: Sequence[Hardware], live: Sequence[WorkerRow
 def _table(form: StudyForm, live: Sequence[WorkerRow]) -> tuple[PredictionTable | None, tuple[FieldError, ...]]:
     try:
         request, cluster = forms.prediction_request(form, live), forms.cluster_of(form, live)
-        # What is the longest, the largest and the cheapest that fits is asked of what a rank may use.
-        may_use = cluster.model_copy(update={"memory_gib": available_gib(cluster, Objective())})
-        device = next(iter(compatibility.dtypes_of(cluster, live)))
-        asked = request.model_copy(update={"cluster": may_use})
-        table = fastest.table(asked, device=device, usable_gib=may_use.memory_gib)
-        return table.model_copy(update={"cluster": cluster}), ()
+        return fastest.table(request, device=next(iter(compatibility.dtypes_of(cluster, live)))), ()
     except FormErrors as error:
         return None, error.errors
     except ApiError as error:
@@ -130,17 +121,6 @@ def _table(form: StudyForm, live: Sequence[WorkerRow]) -> tuple[PredictionTable 
     except ValueError as error:
         found = from_value_error("", error).errors
         return None, tuple(one if one.field else one.model_copy(update={"field": "model"}) for one in found)
-
-
-def _line(one: Prediction, usable_gib: float, host_gib: float) -> StrategyLine:
-    """As a study would take it: by the 90 % range of the prediction and what a rank may use."""
-    memory = one.memory
-    fits, tone = MAY_FIT, "warn"
-    if memory.low_gib > usable_gib or memory.host_gib_per_node > host_gib:
-        fits, tone = "does not fit", "bad"
-    elif memory.high_gib <= usable_gib:
-        fits, tone = "fits", "good"
-    return StrategyLine(one, by_kind(memory.terms), fits, tone, usable_gib - memory.total_gib)
 
 
 def _recipe(recipe: Recipe, parameters: int | None) -> RecipeLine:

@@ -149,6 +149,12 @@ def test_a_form_makes_a_study_or_says_what_is_wrong(quick_client):
 def test_the_calculator_predicts_for_hardware_nobody_has(quick_client):
     text = page(quick_client, "/new?model=llama-2-70b&hardware=H100-SXM-80GB&size=6&sequence_length=4096")
     assert "does not fit" in text and "within the line" in text and "69 billion" in text
+    asked = {"model": "llama-2-70b", "cluster": "64xh100", "sequence_length": 4096, "global_batch": 64, "top": 5}
+    told = quick_client.post("/v1/predictions", json=asked).json()["fastest"]
+    badges = re.findall(r"badge[^>]*>\s*(?:<[^>]*>)*\s*((?:may fit|fits|does not fit))", text)
+    assert badges[:5] == [one["memory"]["verdict"] for one in told], (
+        "one rule for the page, the API and the command line"
+    )
     assert "whole number above 0" in page(quick_client, "/new?sequence_length=many")
     answer = quick_client.post(
         "/new/calculate", data={"csrf": token(quick_client), "model": "gpt2", "sequence_length": "1024"}

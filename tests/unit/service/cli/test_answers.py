@@ -137,7 +137,10 @@ def test_an_undecided_verdict_says_what_would_settle_it_and_why_the_answer_can_b
 
 def test_what_a_trial_tests_has_the_names_that_people_know_knobs_by() -> None:
     said = study_words.tests("checkpoint_every 3 instead of 1; malloc keep instead of default; and 2 more")
-    assert said == "checkpointing, every 3 instead of 1; freed host memory keep instead of default; and 2 more"
+    assert said == "checkpointing, every 3 instead of 1; freed host memory kept instead of left to glibc; and 2 more"
+    said = study_words.tests("static_graph True instead of False; reduce_bucket_size 25000000 instead of 500000000")
+    assert said == "with static graph; reduce bucket size 25 M instead of 500 M"
+    assert study_words.tests("threads 1 instead of 0") == "threads 1 instead of its share of cores"
     assert study_words.tests("the fastest by prediction") == "the fastest by prediction"
     assert study_words.tests("fsdp2 instead of zero") == "FSDP2 instead of ZeRO"
 

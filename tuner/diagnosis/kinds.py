@@ -29,7 +29,7 @@ _SMALL = 64
 
 _COMMUNICATES = re.compile(r"^(c10d::|_?c10d_functional::|record_param_comms|gloo:|nccl:|mpi:|ucc:)", re.IGNORECASE)
 _CONTAINS_OTHERS = re.compile(
-    r"^(autograd::|FSDP|DistributedDataParallel|Optimizer|ProfilerStep|shardtune::|profiler::)"
+    r"^((torch::)?autograd::|FSDP|DistributedDataParallel|Optimizer|ProfilerStep|shardtune::|profiler::)"
 )
 _OPTIMIZER = re.compile(r"^(Optimizer\.step#|shardtune::optimizer$|#* ?optimizer ?#*$)")
 _DATA = re.compile(r"^(enumerate\(DataLoader\)#|shardtune::data$|#* ?(load_batch|data_load|dataloader) ?#*$)")

@@ -12,11 +12,20 @@ from shardtune.api_schemas.diagnosis import PART_NAMES, CollectiveFigures, Diagn
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.options import AllowModel, AsJson, StateDir, worker_options
-from shardtune.service.wording.diagnosis_words import bytes_in_words, cost, sentences, share, use_in_words
+from shardtune.service.wording.diagnosis_words import (
+    bytes_in_words,
+    cost,
+    findings_in_words,
+    sentences,
+    share,
+    use_in_words,
+)
 
 if TYPE_CHECKING:
+    from shardtune.service.cli.commands import follow_up
     from shardtune.service.cli.explaining import trace_files, trace_run
 else:
+    follow_up = LazyModule("shardtune.service.cli.commands.follow_up")
     trace_files = LazyModule("shardtune.service.cli.explaining.trace_files")
     trace_run = LazyModule("shardtune.service.cli.explaining.trace_run")
 
@@ -39,6 +48,10 @@ def explain(
             help="Instead: a folder with one Kineto trace of each rank (.json, .json.gz), of any training job."
         ),
     ] = None,
+    try_remedy: Annotated[
+        bool,
+        typer.Option("--try", help="Measure the first remedy in a study of its own: fresh pairs with and without it."),
+    ] = False,
     state_dir: StateDir = Path(".shardtune"),
     as_json: AsJson = False,
     allow_model: AllowModel = None,
@@ -46,12 +59,16 @@ def explain(
     """Say where the steps of a training job went: computing, communication, waiting for other ranks, the host."""
     if trace is not None and (study is not None or trial is not None):
         raise InputError(f"--trace ({trace}) says what to explain; leave out the study and --trial")
-    traced = None
+    if trace is not None and try_remedy:
+        raise InputError(f"--try measures a trial of a study, and --trace ({trace}) is none; leave out one of them")
     if trace is None:
         which = "best" if trial is None else str(trial)
-        traced = trace_run.record(study or "last", which, state_dir, worker_options(allow_model, None))
-        trace = Path(traced.folder)
-    found = trace_files.diagnosis_of(trace).model_copy(update={"recorded": traced})
+        recorded = trace_run.record(study or "last", which, state_dir, worker_options(allow_model, None))
+        found = trace_files.explained_trial(recorded)
+        if try_remedy:
+            found = follow_up.tried(recorded, found, state_dir, worker_options(allow_model, None))
+    else:
+        found = trace_files.explained(trace)
     if as_json:
         print(found.model_dump_json())
     else:
@@ -59,7 +76,7 @@ def explain(
 
 
 def show(found: Diagnosis) -> None:
-    """Print the parts of each rank, the collectives, three sentences, and what could not be told."""
+    """Print the parts of each rank, the collectives, three sentences, the findings, and what could not be told."""
     console = Console(width=None if Console().is_terminal else _WIDTH, highlight=False)
     console.print(_parts(found))
     if found.collectives:
@@ -67,6 +84,9 @@ def show(found: Diagnosis) -> None:
     console.print()
     for sentence in sentences(found):
         console.print(sentence)
+    console.print()
+    for line in findings_in_words(found):
+        console.print(line)
     if found.recorded is not None:
         console.print(cost(found.recorded))
     for note in found.notes:

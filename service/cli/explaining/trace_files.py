@@ -7,12 +7,37 @@ from typing import BinaryIO, cast
 
 from shardtune.api_schemas.diagnosis import Diagnosis
 from shardtune.service.cli.errors import InputError
+from shardtune.service.cli.explaining.trace_run import Recorded
 from shardtune.tuner.diagnosis import kineto
 from shardtune.tuner.diagnosis.diagnose import diagnosis
+from shardtune.tuner.diagnosis.findings import traced_trial
+from shardtune.tuner.diagnosis.findings.find import findings
 from shardtune.tuner.diagnosis.json_pieces import UnreadableTrace, too_large
 from shardtune.tuner.diagnosis.rank_trace import RankTrace
 
 MOST_RANKS = 64
+
+
+def explained(folder: Path) -> Diagnosis:
+    """Of a job of which nothing else is known.
+
+    Raises:
+        InputError: see `diagnosis_of`.
+    """
+    found = diagnosis_of(folder)
+    return found.model_copy(update={"findings": findings(found)})
+
+
+def explained_trial(recorded: Recorded) -> Diagnosis:
+    """Of a trial of a study, with remedies that its space and the memory gate admit.
+
+    Raises:
+        InputError: see `diagnosis_of`.
+    """
+    found = diagnosis_of(Path(recorded.traced.folder))
+    trial = traced_trial.of_study(recorded.study, recorded.task.config)
+    seen = findings(found, trial, recorded.link_bytes_per_s)
+    return found.model_copy(update={"recorded": recorded.traced, "findings": seen})
 
 
 def diagnosis_of(folder: Path) -> Diagnosis:

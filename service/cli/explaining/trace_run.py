@@ -5,20 +5,34 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import ValidationError
 
 from shardtune.api_schemas.diagnosis import Traced
+from shardtune.api_schemas.hardware import MeasuredHardware
 from shardtune.api_schemas.leases import TrialTask
+from shardtune.api_schemas.studies import Study
 from shardtune.service.cli.connection import connected, study_named
 from shardtune.service.cli.errors import InputError, PlatformFailure
 from shardtune.service.cli.processes import MODULE
+from shardtune.service.client import ServiceClient
 
 _TRIAL_FAILED = 3
 _SHOWN_LINES = 8
 
 
-def record(study: str, which: str, state_dir: Path, worker_options: Sequence[str]) -> Traced:
+class Recorded(NamedTuple):
+    """The traces, and what is known of the trial that left them."""
+
+    traced: Traced
+    study: Study
+    task: TrialTask
+    link_bytes_per_s: float | None
+    """Bus bandwidth of the largest messages that a worker of the study's cluster measured; None where none did."""
+
+
+def record(study: str, which: str, state_dir: Path, worker_options: Sequence[str]) -> Recorded:
     """Record some steps of `best` or of a trial by its number; the study stays as it is.
 
     Raises:
@@ -28,6 +42,7 @@ def record(study: str, which: str, state_dir: Path, worker_options: Sequence[str
     with connected(None, state_dir) as client:
         stored = study_named(client, study)
         config = client.export(stored.study_id, which).files["config.json"]
+        link_bytes_per_s = _link(client, stored)
     task = TrialTask.model_validate_json(config)
     if task.cluster.nodes > 1:
         raise InputError(
@@ -36,7 +51,17 @@ def record(study: str, which: str, state_dir: Path, worker_options: Sequence[str
         )
     sys.stderr.write(f"running {task.config.describe()} once more, under the profiler\n")
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"trace-{stored.study_id}-{which}")
-    return _run(task, name, state_dir, worker_options)
+    return Recorded(_run(task, name, state_dir, worker_options), stored, task, link_bytes_per_s)
+
+
+def _link(client: ServiceClient, study: Study) -> float | None:
+    measured = [one.inventory.measured for one in client.workers() if one.inventory.cluster == study.cluster]
+    return max((_fastest(one, study.cluster.world_size) for one in measured if one is not None), default=0.0) or None
+
+
+def _fastest(measured: MeasuredHardware, ranks: int) -> float:
+    across = [one for one in measured.collectives if one.operation == "all_reduce" and (one.ranks or ranks) == ranks]
+    return max((1e9 * one.bus_gb_per_s(ranks) for one in across), default=0.0)
 
 
 def _run(task: TrialTask, name: str, state_dir: Path, worker_options: Sequence[str]) -> Traced:

@@ -5,8 +5,9 @@ import json
 
 import pytest
 
-from shardtune.api_schemas.diagnosis import Diagnosis
+from shardtune.api_schemas.diagnosis import Diagnosis, Tried
 from shardtune.service.cli import main
+from shardtune.service.wording.diagnosis_words import tried_in_words
 from tests.support import made_traces
 
 
@@ -29,6 +30,28 @@ def test_a_table_and_three_sentences(folder, capsys):
     assert "transferring" in printed and "all-reduces of gradients" in printed
     for begin in ("A step took 1.0 ms", "Communication ran for", "Rank "):
         assert begin in printed
+
+
+def test_findings_stand_below_with_what_is_expected_of_them(tmp_path, capsys):
+    steps = [made_traces.step(n, 1000 * n, 1000 * n + 1000) for n in range(3)]
+    work = [made_traces.event("cpu_op", "aten::mm", 1000 * n, 1000 * n + 400) for n in range(3)]
+    folder = made_traces.write(tmp_path, [made_traces.trace(rank, 2, steps + work) for rank in range(2)])
+    assert ends(["explain", "--trace", str(folder)]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "1. The host launches too little: for 60% of the step or more nothing is launched, on every rank." in printed
+    assert "expected to save 30% of the step (estimated, not measured)" in printed
+
+
+def test_a_remedy_that_was_tried_is_told_with_its_interval():
+    measured = {"speedup": 1.11, "ci95": (1.07, 1.14), "pairs": 9}
+    for outcome, says in (
+        ("faster", "+11 % [7, 14] (9 pairs of fresh runs, study-2)"),
+        ("not_faster", "did not help: +11 %"),
+        ("undecided", "undecided: +11 %"),
+    ):
+        assert tried_in_words(Tried(study_id="study-2", outcome=outcome, **measured)).startswith(says)
+    failed = Tried(study_id="study-2", outcome="does_not_run", why="over_limit: 5 GiB")
+    assert tried_in_words(failed) == "does not run: over_limit: 5 GiB (study-2)"
 
 
 def test_the_same_as_json_and_small(tmp_path, capsys):
@@ -59,6 +82,7 @@ def test_bad_input_names_the_file_and_the_remedy(make, says, tmp_path, capsys):
     [
         (["last", "--trace", "traces"], "--trace (traces) says what to explain; leave out the study and --trial"),
         (["--trial", "3", "--trace", "traces"], "leave out the study and --trial"),
+        (["--try", "--trace", "traces"], "--try measures a trial of a study, and --trace (traces) is none"),
         (["--state-dir", "none"], "--state-dir (none) does not exist; run `shardtune tune` first"),
         (["study-1", "--state-dir", "none"], "--state-dir (none) does not exist"),
     ],

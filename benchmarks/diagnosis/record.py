@@ -1,0 +1,112 @@
+"""Run cases: `python -m benchmarks.diagnosis.record record|pairs FOLDER PAIRS CASE:SEED …`, one folder a case.
+
+A process of its own, so that a slow link can be made in a network namespace around it.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.diagnosis import cases, own_job
+from benchmarks.diagnosis.cases import Case
+from benchmarks.own_trials import PLAN, execute, workplace
+from shardtune.api_schemas.diagnosis import Traced
+from shardtune.api_schemas.leases import ProfileTask, TraceTask, TrialTask
+from shardtune.api_schemas.measurements import Measurement
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.workers.agent.attempt import Workplace, attempt
+from shardtune.workers.agent.supervise import RunLimits
+from shardtune.workers.trial_dir import TrialDir
+
+PROFILE, REMEDY, PAIRS = "profile.json", "remedy.json", "pairs.json"
+"""Beside a case's `traces`: the model's profile, the configuration to try, and the step times of both."""
+_LIMITS = RunLimits(deadline_s=240, no_progress_s=200)
+_OWN_JOB_S = 240.0
+
+
+def named(name: str, seed: int) -> Case:
+    """A case by its name."""
+    return next(one for one in (*cases.planted(seed), *cases.healthy(seed)) if one.name == name)
+
+
+def ratios_of(folder: Path) -> list[float]:
+    """How many times as fast the remedy was, by pairs; none where it was not run."""
+    path = folder / PAIRS
+    return [before / after for before, after in json.loads(path.read_text())] if path.exists() else []
+
+
+class Recorder:
+    """A warm host that runs one case after the other."""
+
+    def __init__(self, place: Workplace, folder: Path) -> None:
+        self._place, self._folder, self._number = place, folder, 0
+
+    def record(self, name: str, seed: int) -> None:
+        """Leave the traces and the model's profile."""
+        into, case = self._folder / f"{name}-{seed}", named(name, seed)
+        into.mkdir(parents=True, exist_ok=True)
+        if case.is_own_job:
+            _own_job(case, into / "traces")
+            return
+        profile = execute(self._place, ProfileTask(model=case.model, workload=case.workload), self._next())
+        (into / PROFILE).write_text(profile.model_dump_json())
+        shutil.copytree(self._traced(case).folder, into / "traces")
+
+    def pairs(self, name: str, seed: int, count: int) -> None:
+        """Run the configuration and its remedy in turn."""
+        into, case = self._folder / f"{name}-{seed}", named(name, seed)
+        remedy = TrialConfig.model_validate_json((into / REMEDY).read_text())
+        pairs = [(self._step_s(case, case.config), self._step_s(case, remedy)) for _ in range(count)]
+        (into / PAIRS).write_text(json.dumps(pairs))
+
+    def _traced(self, case: Case) -> Traced:
+        trial = TrialTask(model=case.model, workload=case.workload, cluster=case.cluster, config=case.config)
+        task, number = TraceTask(trial=trial), self._next()
+        place = self._place
+        done = attempt(
+            place,
+            task,
+            lambda: TrialDir.create(place.work_dir, f"run-{number}", task, place.fingerprint, place.min_free_gib),
+            _LIMITS,
+            lambda: None,
+        )
+        assert done is not None and isinstance(done.result, Traced), f"{case.name}: {done}"
+        return done.result
+
+    def _step_s(self, case: Case, config: TrialConfig) -> float:
+        task = TrialTask(model=case.model, workload=case.workload, cluster=case.cluster, config=config, plan=PLAN)
+        measured = execute(self._place, task, self._next())
+        assert isinstance(measured, Measurement), f"{case.name}: {measured}"
+        return measured.step_time_s
+
+    def _next(self) -> int:
+        self._number += 1
+        return self._number
+
+
+def _own_job(case: Case, traces: Path) -> None:
+    traces.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={cases.RANKS}"]
+    command += [str(Path(own_job.__file__)), str(traces), str(case.slow_rank_s), str(case.slow_data_s)]
+    subprocess.run(command, check=True, timeout=_OWN_JOB_S, stdin=subprocess.DEVNULL, env=dict(os.environ))
+
+
+def main(what: str, folder: Path, count: int, names: list[str]) -> None:
+    """Go through the cases."""
+    with tempfile.TemporaryDirectory() as work, workplace(Path(work), cases.RANKS) as place:
+        recorder = Recorder(place, folder)
+        for one in names:
+            name, _, seed = one.rpartition(":")
+            if what == "record":
+                recorder.record(name, int(seed))
+            else:
+                recorder.pairs(name, int(seed), count)
+            print(f"{what} {one}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])

@@ -1,0 +1,214 @@
+"""Each rule on a step made up for it: what is planted is named with a remedy that the space admits, a healthy step is not."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from shardtune.api_schemas.diagnosis import Diagnosis
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.workload import RECIPES, Workload
+from shardtune.tuner.diagnosis import kineto
+from shardtune.tuner.diagnosis.diagnose import diagnosis
+from shardtune.tuner.diagnosis.findings.find import RULES, findings
+from shardtune.tuner.diagnosis.findings.traced_trial import TracedTrial
+from tests.support import made_traces, tuner_cases
+
+MODEL = "llama-2-7b"
+BLOCK = 200_000_000
+COMPUTE, HOST, NORM = ("compute", 60), ("host", 5), ("all_reduce", 0.1, 1)
+REDUCED = [("all_reduce", 2, BLOCK // 10)] * 4
+GATHERED = [("all_gather", 2, BLOCK // 10)] * 4
+HEALTHY = [COMPUTE, HOST, *REDUCED, NORM]
+DDP, FSDP2, ZERO2 = {"kind": "ddp"}, {"kind": "fsdp2", "dp_shard": 2}, {"kind": "zero", "stage": 2}
+
+
+def diagnosed(plan: list[tuple], late_ms: float = 0.0) -> Diagnosis:
+    """Two ranks that go through the plan three times: kind, milliseconds, elements. Rank 1 may come late to each step."""
+    traces = []
+    for rank in range(2):
+        events, now = [], 0.0
+        for number in range(3):
+            begin = now
+            events.append(made_traces.event("cpu_op", "aten::mm", now, now + 1e3 * late_ms * rank))
+            now += 1e3 * late_ms
+            for kind, took, *elements in plan:
+                end = now + 1e3 * took
+                start = now - (1e3 * late_ms if rank == 0 and (kind, took, *elements) == plan[0] else 0.0)
+                events += _events(kind, start, end, *elements)
+                now = end
+            events.append(made_traces.step(number, begin, now))
+        trace = made_traces.trace(rank, 2, events)
+        traces.append(kineto.read(io.BytesIO(json.dumps(trace).encode()), f"rank_{rank}"))
+    return diagnosis(traces)
+
+
+def _events(kind: str, start: float, end: float, elements: int = 0) -> list[dict]:
+    if kind == "compute":
+        return [made_traces.event("cpu_op", "aten::mm", start, end)]
+    if kind == "data":
+        return [made_traces.event("user_annotation", "enumerate(DataLoader)#_Iter.__next__", start, end)]
+    return [] if kind == "host" else [made_traces.gloo(start, end, elements, kind)]
+
+
+def trial(strategy: dict, fits: bool = True, batch: int = 8, gpus: bool = False, **config) -> TracedTrial:
+    """Of a Llama of 7 billion parameters on two ranks."""
+    workload = Workload(sequence_length=128, global_batch=batch, recipe=RECIPES["fp32"])
+    cluster = tuner_cases.gpus(per_node=2) if gpus else tuner_cases.cpu(2, memory_gib=400)
+    made = TrialConfig.model_validate({"strategy": strategy, **config})
+    space = tuner_cases.space_of(cluster, None, workload, tuner_cases.llama(MODEL))
+    return TracedTrial(made, workload, cluster, space, lambda changed: fits)
+
+
+def test_a_healthy_step_has_no_findings():
+    found = diagnosed(HEALTHY)
+    assert findings(found) == () == findings(found, trial(DDP, micro_batch=4))
+    assert findings(diagnosed([COMPUTE, HOST])) == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "plan", "of", "knobs"),
+    [
+        ("host_bound", [COMPUTE, ("host", 60), NORM], trial(DDP, batch=16), {"micro_batch": 8}),
+        (
+            "reduces_every_micro_batch",
+            [COMPUTE, *REDUCED * 5],
+            trial(DDP | {"grad_sync": "every"}, micro_batch=1),
+            {"grad_sync": "last"},
+        ),
+        ("reduces_every_micro_batch", [COMPUTE, *REDUCED * 5], trial(ZERO2, micro_batch=2), {"stage": 1}),
+        (
+            "buckets_too_small",
+            [COMPUTE, *[("all_reduce", 0.12, 1024)] * 200, NORM],
+            trial(DDP | {"bucket_cap_mb": 1}, micro_batch=4),
+            {"bucket_cap_mb": 25},
+        ),
+        (
+            "units_too_small",
+            [COMPUTE, *[("all_gather", 0.2, 4096)] * 100, NORM],
+            trial(FSDP2, micro_batch=4),
+            {"blocks_per_unit": 8},
+        ),
+        (
+            "all_gathers_dominate",
+            [COMPUTE, *GATHERED * 5, *[("reduce_scatter", 2, BLOCK // 10)] * 20, NORM],
+            trial(FSDP2, micro_batch=4),
+            {"reshard_after_forward": False},
+        ),
+        ("all_gathers_dominate", [COMPUTE, *GATHERED * 8], trial(ZERO2 | {"stage": 3}, micro_batch=2), {"stage": 2}),
+        ("network_limits", [COMPUTE, ("all_reduce", 90, BLOCK), NORM], trial(DDP, micro_batch=4), {}),
+        (
+            "buckets_too_large",
+            [("compute", 600), ("all_reduce", 300, 20_000_000), NORM],
+            trial(DDP | {"bucket_cap_mb": 4096}, micro_batch=4),
+            {"bucket_cap_mb": 25},
+        ),
+        (
+            "checkpointed_without_need",
+            HEALTHY,
+            trial(DDP, micro_batch=4, activation_checkpointing="full"),
+            {"activation_checkpointing": "none", "checkpoint_every": 1},
+        ),
+        ("data_waits", [("data", 20), *HEALTHY], trial(DDP, micro_batch=4), {}),
+    ],
+)
+def test_what_is_planted_is_among_the_first_two_findings(kind, plan, of, knobs):
+    seen = findings(diagnosed(plan), of)
+    assert kind in [one.kind for one in seen[:2]], seen
+    told = next(one for one in seen if one.kind == kind)
+    assert told.knobs == knobs
+    assert told.measured >= told.threshold and 0 < told.expected_gain < 1
+    assert all(of.admits(one.knobs) for one in seen if one.knobs)
+
+
+def on_gpu(plan: list[tuple]) -> Diagnosis:
+    """Two GPUs whose host launches everything at once: kind, microseconds, elements."""
+    traces = []
+    for rank in range(2):
+        events, now = [], 100.0
+        for number in range(3):
+            events.append(made_traces.step(number, now - 50, now - 10))
+            end = now
+            for place, (kind, took, *elements) in enumerate(plan):
+                start, end, mark = end, end + took, 100 * number + place
+                if kind in ("gpu_memcpy", "kernel"):
+                    kernel = made_traces.event(kind, kind, start, end, 7, correlation=mark)
+                else:
+                    kernel = made_traces.nccl(start, end, mark, [0, 1], kind, *elements)
+                events += made_traces.launched(kernel, now - 40, took_us=1)
+            now = end + 60
+        trace = made_traces.trace(rank, 2, events, "nccl")
+        traces.append(kineto.read(io.BytesIO(json.dumps(trace).encode()), f"rank_{rank}"))
+    return diagnosis(traces)
+
+
+@pytest.mark.parametrize(
+    ("kind", "plan", "strategy", "knobs"),
+    [
+        (
+            "offload_costs",
+            [("kernel", 600), ("gpu_memcpy", 300)],
+            ZERO2 | {"offload_optimizer": {"device": "cpu"}},
+            {"offload_optimizer": "none"},
+        ),
+        (
+            "offload_costs",
+            [("kernel", 600), ("gpu_memcpy", 300)],
+            FSDP2 | {"cpu_offload": True},
+            {"cpu_offload": False},
+        ),
+        (
+            "units_too_large",
+            [("kernel", 600), ("all_gather_into_tensor", 300, 8 * BLOCK)],
+            FSDP2 | {"blocks_per_unit": 8, "reshard_after_forward": False, "grad_sync": "last"},
+            {"blocks_per_unit": 1},
+        ),
+    ],
+)
+def test_what_only_gpus_show_is_named(kind, plan, strategy, knobs):
+    seen = findings(on_gpu(plan), trial(strategy, gpus=True, micro_batch=4))
+    assert kind in [one.kind for one in seen[:2]], seen
+    assert next(one for one in seen if one.kind == kind).knobs == knobs
+    assert kind in [one.kind for one in findings(on_gpu(plan))[:2]]
+    assert kind not in [
+        one.kind for one in findings(on_gpu(plan), trial(strategy, fits=False, gpus=True, micro_batch=4))
+    ]
+
+
+def test_a_late_rank_is_named_and_no_knob_is_promised():
+    seen = findings(diagnosed([("all_reduce", 10, BLOCK // 10), *HEALTHY], late_ms=40), trial(DDP, micro_batch=4))
+    assert (seen[0].kind, seen[0].knobs) == ("late_rank", {}) and "rank 1" in seen[0].remedy
+
+
+def test_a_rule_is_silent_where_memory_or_the_space_admits_no_change():
+    busy = diagnosed([COMPUTE, *GATHERED * 5, *[("reduce_scatter", 2, BLOCK // 10)] * 20, NORM])
+    assert [one.kind for one in findings(busy, trial(FSDP2, fits=False, micro_batch=4)) if one.knobs] == []
+    slow_host = diagnosed([COMPUTE, ("host", 60), NORM])
+    assert [one.kind for one in findings(slow_host, trial(DDP, batch=2))] == []
+
+
+def test_without_a_configuration_remedies_are_words():
+    seen = findings(diagnosed([COMPUTE, ("host", 60), *GATHERED * 5, NORM]))
+    assert {one.kind for one in seen} >= {"host_bound", "all_gathers_dominate"}
+    assert all(one.remedy and not one.knobs for one in seen)
+
+
+def test_the_largest_expected_gain_comes_first():
+    seen = findings(diagnosed([("data", 30), COMPUTE, ("host", 60), *GATHERED * 5, NORM]))
+    gains = [one.expected_gain for one in seen]
+    assert len(gains) > 2 and gains == sorted(gains, reverse=True)
+
+
+def test_a_link_is_held_against_what_it_gave_when_it_was_measured():
+    found = diagnosed([COMPUTE, ("all_reduce", 90, BLOCK // 4), NORM])
+    as_measured = max(one.bytes_per_s or 0 for one in found.collectives)
+    slower = [one for one in findings(found, link_bytes_per_s=3 * as_measured) if one.kind == "network_limits"]
+    assert "33% of that now" in slower[0].evidence
+    assert not [one for one in findings(found, link_bytes_per_s=as_measured) if one.kind == "network_limits"]
+
+
+def test_each_rule_has_a_planted_case_here():
+    names = {rule.__name__ for rule in RULES}
+    text = Path(__file__).read_text()
+    assert [name for name in names if f'"{name}"' not in text] == []

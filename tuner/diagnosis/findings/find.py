@@ -1,0 +1,33 @@
+"""All rules over one diagnosis, ordered by what their remedies are expected to save."""
+
+from shardtune.api_schemas.diagnosis import Diagnosis, Finding
+from shardtune.tuner.diagnosis.findings import messages, sharding, working
+from shardtune.tuner.diagnosis.findings.facts import Facts
+from shardtune.tuner.diagnosis.findings.rule import Rule
+from shardtune.tuner.diagnosis.findings.traced_trial import TracedTrial
+
+RULES: tuple[Rule, ...] = (
+    working.late_rank,
+    working.data_waits,
+    sharding.reduces_every_micro_batch,
+    messages.buckets_too_small,
+    messages.units_too_small,
+    sharding.all_gathers_dominate,
+    sharding.network_limits,
+    messages.buckets_too_large,
+    messages.units_too_large,
+    working.host_bound,
+    working.offload_costs,
+    working.checkpointed_without_need,
+)
+LEAST_GAIN = 0.03
+"""Share of a step: less is not worth a trial."""
+
+
+def findings(
+    found: Diagnosis, trial: TracedTrial | None = None, link_bytes_per_s: float | None = None
+) -> tuple[Finding, ...]:
+    """What the rules see; the first has the largest expected gain."""
+    facts = Facts(found, trial, link_bytes_per_s)
+    seen = [one for rule in RULES if (one := rule(facts)) is not None and one.expected_gain >= LEAST_GAIN]
+    return tuple(sorted(seen, key=lambda one: -one.expected_gain))

@@ -1,0 +1,104 @@
+"""The trial that left a trace, where it is known: which of its knobs could be changed, and to what."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.search_space import KnobValue, SpaceLimits
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.studies import Study
+from shardtune.api_schemas.workload import Workload, gradient_accumulation
+from shardtune.tuner.prediction import memory_gate, traced_shape
+from shardtune.tuner.prediction.calibration import MemoryCalibration
+from shardtune.tuner.search import space
+from shardtune.tuner.search.space import Space
+from shardtune.tuner.search.space.flat import flatten, unflatten
+
+Knobs = dict[str, KnobValue]
+
+
+@dataclass(frozen=True)
+class TracedTrial:
+    """One configuration and the space that it is a point of."""
+
+    config: TrialConfig
+    workload: Workload
+    cluster: Cluster
+    space: Space
+    fits: Callable[[TrialConfig], bool]
+    """Whether the memory gate lets it run."""
+
+    @property
+    def accumulation(self) -> int:
+        """Micro batches of a step."""
+        return self._accumulation(self.config)
+
+    def value(self, knob: str) -> KnobValue | None:
+        """What it is now; None where the backend has no such knob."""
+        return flatten(self.config).get(knob)
+
+    def values(self, knob: str) -> tuple[KnobValue, ...]:
+        """What the study would search there; empty where it has no choice."""
+        try:
+            answers = self.space.answers_of(self.config)
+        except ValueError:
+            return ()
+        return next((question.values for question, _ in answers if question.knob == knob), ())
+
+    def numbers(self, knob: str) -> tuple[int, ...]:
+        """Those of `values` that are numbers, rising."""
+        return tuple(sorted(one for one in self.values(knob) if isinstance(one, int) and not isinstance(one, bool)))
+
+    def admits(self, knobs: Knobs) -> bool:
+        """Whether the configuration with these knobs is legal, within the study's limits, another one, and may fit."""
+        changed = self.with_knobs(knobs)
+        allowed = None if changed is None else self.space.within_limits(changed)
+        if changed is None or allowed is None:
+            return False
+        key = self.space.key(changed)
+        return key == self.space.key(allowed) != self.space.key(self.config) and self.fits(changed)
+
+    def with_knobs(self, knobs: Knobs) -> TrialConfig | None:
+        """The configuration with other values; None where the backend or the cluster cannot have them."""
+        try:
+            changed = unflatten(flatten(self.config) | knobs)
+            changed.strategy.check_cluster(self.cluster, self.workload.recipe, self._accumulation(changed))
+        except ValueError:
+            return None
+        return changed
+
+    def only(self, knobs: Knobs) -> SpaceLimits | None:
+        """Limits that leave the search the configuration with these knobs and nothing else; None where there are none."""
+        changed = self.with_knobs(knobs)
+        if changed is None:
+            return None
+        try:
+            pins = {question.knob: value for question, value in self.space.answers_of(changed, exact=True)}
+            pins.pop("backend", None)
+            limits = SpaceLimits(backends=(changed.strategy.kind,), knobs=pins, allow_compile=changed.compile or None)
+            left = space.build(self.workload, self.cluster, self.space.domains.profile, limits)
+        except ValueError:
+            return None
+        keys = {left.key(config) for config in islice(left.enumerate(), 2)}
+        return limits if keys == {self.space.key(changed)} else None
+
+    def _accumulation(self, config: TrialConfig) -> int:
+        return gradient_accumulation(self.workload.global_batch, config.micro_batch, self.cluster.world_size)
+
+
+def of_study(study: Study, config: TrialConfig) -> TracedTrial | None:
+    """A trial of a study; None before its model was profiled, and for limits that leave no space."""
+    profile, spec = study.profile, study.spec
+    if profile is None:
+        return None
+    try:
+        built = space.build(spec.workload, study.cluster, profile, spec.space)
+    except ValueError:
+        return None
+    shape, memory = traced_shape.of_study(spec.model, profile), MemoryCalibration()
+
+    def fits(changed: TrialConfig) -> bool:
+        return memory_gate.gate(changed, shape, spec.workload, study.cluster, spec.objective, memory) is None
+
+    return TracedTrial(config, spec.workload, study.cluster, built, fits)

@@ -34,8 +34,9 @@ from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.workers.agent.attempt import Workplace, attempt
 from shardtune.workers.agent.supervise import RunLimits
 from shardtune.workers.launchers.local import LocalLauncher
+from shardtune.workers.machine import library_probe
 from shardtune.workers.machine.conditions import HostObserver
-from shardtune.workers.machine.inventory import Libraries, find_gpus, fingerprint
+from shardtune.workers.machine.inventory import find_gpus, fingerprint
 from shardtune.workers.trial_dir import TrialDir
 
 PLANNED = ("job", "strategy", "config")
@@ -54,8 +55,8 @@ def workplace(folder: Path, ranks: int = 4) -> Iterator[Workplace]:
         environment, f"own-trials-{os.getpid()}", folder / "host.log", 600, observer=HostObserver(None)
     )
     try:
-        versions = launcher.prepare(lambda: False).versions
-        found = fingerprint(find_gpus().first(2), Libraries().updated(versions))
+        gpus = find_gpus().first(2)
+        found = fingerprint(gpus, library_probe.found(launcher.prepare(lambda: False), gpus))
         yield Workplace(folder, launcher, found, ranks=ranks, peak_flops=None, min_free_gib=1)
     finally:
         launcher.close()

@@ -25,8 +25,9 @@ from shardtune.api_schemas.workload import RECIPES, Workload
 from shardtune.workers.agent.attempt import Workplace, attempt
 from shardtune.workers.agent.supervise import RunLimits
 from shardtune.workers.launchers.local import LocalLauncher
+from shardtune.workers.machine import library_probe
 from shardtune.workers.machine.conditions import HostObserver
-from shardtune.workers.machine.inventory import Libraries, find_gpus, fingerprint
+from shardtune.workers.machine.inventory import find_gpus, fingerprint
 from shardtune.workers.trial_dir import TrialDir
 
 DATA = Path(__file__).parent / "data" / "repeats.csv"
@@ -88,8 +89,8 @@ def record(name: str, minutes: float, path: Path, folder: Path) -> None:
         observer=HostObserver(None),
     )
     try:
-        versions = launcher.prepare(lambda: False).versions
-        found = fingerprint(find_gpus(), Libraries().updated(versions))
+        gpus = find_gpus()
+        found = fingerprint(gpus, library_probe.found(launcher.prepare(lambda: False), gpus))
         place = Workplace(folder, launcher, found, CLUSTER.world_size, None, 0.1)
         began, position = time.monotonic(), 0
         while time.monotonic() - began < 60 * minutes:

@@ -21,10 +21,9 @@ import shardtune.workers.rank
 import json, os, sys
 from pathlib import Path
 import torch
+from shardtune.workers.rank import inventory
 from shardtune.workers.rank.device import CudaDevice
-from shardtune.workers.rank.measure.dtypes import native_on_cpu
 from shardtune.workers.rank.process import cpu_adam
-from shardtune.workers.rank.versions import library_versions
 from shardtune.workers.rank.warm import host
 
 def tell(**what):
@@ -42,11 +41,12 @@ def state():
 for name in host.LATE_IMPORTS:
     host._import_if_there(name)
 # What the host says of itself when it is ready.
-tell(versions=library_versions(), dtypes=native_on_cpu(), operators=cpu_adam.is_built(), **state())
+tell(operators=cpu_adam.is_built(), **state())
 if os.fork() == 0:
     CudaDevice(0).configure_allocator("expandable_segments:True")
+    libraries = inventory.describe()
     ones = torch.ones(512, 512)
-    tell(product=float((ones @ ones)[0, 0]), allocator=torch._C._accelerator_getAllocatorSettings(), **state())
+    tell(libraries=libraries, product=float((ones @ ones)[0, 0]), allocator=torch._C._accelerator_getAllocatorSettings(), **state())
     os._exit(0)
 sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
 """
@@ -71,12 +71,12 @@ def told(driver: FakeDriver) -> list[dict[str, Any]]:
 def test_the_host_has_one_thread_and_has_initialised_nothing(told: list[dict[str, Any]]) -> None:
     host = told[0]
     assert (host["threads"], host["initialised"], host["bad_fork"], host["driver"]) == (1, False, False, False)
-    assert host["versions"]["cuda"] == CUDA and host["versions"]["nccl"]
     assert host["gpus"] == 8
 
 
 def test_a_fork_computes_and_may_still_begin_with_cuda(told: list[dict[str, Any]]) -> None:
     fork = told[1]
+    assert fork["libraries"]["cuda"] == CUDA and fork["libraries"]["nccl"]
     assert (fork["product"], fork["initialised"], fork["bad_fork"], fork["gpus"]) == (512.0, False, False, 8)
 
 

@@ -8,9 +8,8 @@ import pytest
 
 from shardtune.workers.agent.attempt import Workplace
 from shardtune.workers.config.settings import WorkerSettings
-from shardtune.workers.interrupt import Interrupt
-from shardtune.workers.machine import device_hold
-from shardtune.workers.machine.inventory import Libraries, find_gpus, inventory
+from shardtune.workers.machine import device_hold, library_probe
+from shardtune.workers.machine.inventory import find_gpus, inventory
 from tests.support.gpu_machine import GpuMachine
 
 TRY_ON_CPU = "SHARDTUNE_TRY_GPU_TESTS_ON_CPU"
@@ -27,9 +26,9 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuMachine]:
 
 def _held(folder: Path, ranks: int) -> Iterator[GpuMachine]:
     settings = WorkerSettings(work_dir=folder)
-    with device_hold.hold(settings, ranks) as (gpus, launcher, watch):
-        prepared = device_hold.prepare(settings, launcher, Interrupt())
+    with device_hold.hold(settings, ranks) as (gpus, launcher):
+        prepared = device_hold.prepare(settings, launcher, lambda: False)
         assert prepared is not None
-        offered = inventory(gpus, Libraries().updated(prepared.versions), ranks, None)
-        place = Workplace(folder, launcher, offered.fingerprint, ranks, offered.peak_flops, 0.1, watch)
+        offered = inventory(gpus, library_probe.found(prepared, gpus, ranks), ranks, None)
+        place = Workplace(folder, launcher, offered.fingerprint, ranks, offered.peak_flops, 0.1)
         yield GpuMachine(place, offered.cluster.model_dump(mode="json"), offered.fingerprint)

@@ -11,9 +11,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 from torch.utils.cpp_extension import _get_build_directory
 
 from shardtune.workers.launch import Launch
+from shardtune.workers.machine.inventory import Libraries
+from shardtune.workers.rank.warm import forking
+from tests.support import warm_forks
 from tests.support.host_process import HostProcess, launch_order
 from tests.support.tiny_trials import tiny_task
 
@@ -47,9 +51,35 @@ def wait_for(condition: object, seconds: float) -> None:
         time.sleep(0.05)
 
 
+def probe(act: str) -> None:
+    """Print how a look went that does as `act` says."""
+    looks = {"cannot": lambda: {}["torch"], "hangs": lambda: time.sleep(1000), "waits": lambda: time.sleep(1000)}
+    try:
+        forking.probe(looks[act], patience_s={"hangs": 1}.get(act, 1000))
+    except forking.CannotFork as error:
+        print(error)
+
+
 def test_the_host_is_ready_and_may_fork(host: HostProcess) -> None:
-    assert host.ready["event"] == "ready" and host.ready["fork_safe"] is True, host.ready
-    assert host.ready["versions"]["torch"]
+    assert host.ready["event"] == "ready" and host.ready["unsafe"] is None, host.ready
+    libraries = Libraries.model_validate(host.ready["libraries"])
+    assert libraries.torch == torch.__version__ and "llama" in libraries.causal_lm_types
+
+
+@pytest.mark.parametrize("act", ["cannot", "hangs"])
+def test_a_look_that_cannot_be_forked_ends_in_time_with_the_reason(tmp_path: Path, act: str) -> None:
+    output = tmp_path / "printed"
+    warm_forks.fork(probe, act, output=output).join()
+    assert {"cannot": "(exit code 1)", "hangs": "hung for 1 s"}[act] in output.read_text().splitlines()[-1]
+
+
+def test_a_look_does_not_outlive_a_killed_host(tmp_path: Path) -> None:
+    owner = warm_forks.fork(probe, "waits", output=tmp_path / "printed")
+    wait_for(lambda: psutil.Process(owner.pid).children(), 60)
+    (look,) = psutil.Process(owner.pid).children()
+    owner.kill()
+    owner.join()
+    wait_for(lambda: not look.is_running() or look.status() == psutil.STATUS_ZOMBIE, 5)
 
 
 def test_a_kill_ends_the_ranks_and_the_host_goes_on(own_host: HostProcess) -> None:

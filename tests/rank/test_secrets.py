@@ -20,15 +20,15 @@ SECRETS = {
 }
 
 
-@pytest.mark.parametrize("start", ["--cold", "--no-build-operators"])
-def test_no_process_of_a_trial_shows_the_key(tmp_path: Path, start: str) -> None:
+@pytest.mark.parametrize(("start", "processes"), [("--cold", 2), ("--no-build-operators", 3)])
+def test_no_process_of_a_trial_shows_the_key(tmp_path: Path, start: str, processes: int) -> None:
     """`/proc/PID/environ` of the agent is what it was started with, and its ranks have its user."""
     (tmp_path / "trial.json").write_text(ENDLESS.model_dump_json())
     command = [sys.executable, "-m", "shardtune.workers", "run-trial", str(tmp_path / "trial.json"), start]
     with (tmp_path / "log").open("w") as log:
         agent = psutil.Popen([*command, "--work-dir", str(tmp_path / "work")], env=os.environ | SECRETS, stderr=log)
     try:
-        ranks = _ranks(agent, 2)
+        ranks = _ranks(agent, processes)
         shown = [Path(f"/proc/{process.pid}/environ").read_bytes() for process in ranks]
         assert all(b"RANK=" in text or b"SHARDTUNE_POOL=" in text for text in shown)
         assert [text.count(b"kanarienvogel") for text in shown] == [0] * len(shown)

@@ -148,9 +148,8 @@ def main():
         sys.exit("cannot import torch")
     say(
         event="ready",
-        fork_safe="fork_unsafe" not in ACTS,
-        reason=None,
-        versions={"torch": "0.0-fake"},
+        unsafe="it was told so" if "fork_unsafe" in ACTS else None,
+        libraries={"torch": "0.0-fake"},
         isolation=os.environ.get("SHARDTUNE_ISOLATION"),
     )
     os.set_blocking(0, False)

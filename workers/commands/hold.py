@@ -17,9 +17,8 @@ from shardtune.workers.gang.pipe import Engine
 from shardtune.workers.gang.slurm import SlurmHosts
 from shardtune.workers.interrupt import Interrupt
 from shardtune.workers.launchers.base import Launcher, LaunchFailed
-from shardtune.workers.machine import device_hold
+from shardtune.workers.machine import device_hold, library_probe
 from shardtune.workers.machine.inventory import ranks_of
-from shardtune.workers.machine.library_probe import LibraryProbe
 from shardtune.workers.machine.offered_inventory import look_again, offer, with_measured
 
 _HOST_SETTINGS = {
@@ -57,12 +56,11 @@ def held(settings: WorkerSettings, allowed: Allowed, interrupt: Interrupt, *, bu
 @contextlib.contextmanager
 def _here(settings: WorkerSettings, allowed: Allowed, interrupt: Interrupt) -> Iterator[Held | None]:
     with device_hold.hold(settings, settings.ranks) as (gpus, launcher):
-        probe = LibraryProbe.start(gpus, ranks_of(gpus, settings.ranks))
         prepared = device_hold.prepare(settings, launcher, lambda: bool(interrupt))
         if interrupt or prepared is None:
             yield None
             return
-        libraries = probe.result().updated(prepared.versions)
+        libraries = library_probe.found(prepared, gpus, ranks_of(gpus, settings.ranks))
         offered = offer(settings, gpus, libraries, allowed, isolation=prepared.isolation)
         yield Held(launcher, offered, lambda: look_again(settings, libraries))
 

@@ -9,9 +9,8 @@ from shardtune.workers.commands.say import say
 from shardtune.workers.config.allowlist import Allowed
 from shardtune.workers.config.settings import WorkerSettings
 from shardtune.workers.interrupt import Interrupt
-from shardtune.workers.machine import hardware_speed
+from shardtune.workers.machine import hardware_speed, library_probe
 from shardtune.workers.machine.inventory import find_gpus
-from shardtune.workers.machine.library_probe import LibraryProbe
 from shardtune.workers.machine.offered_inventory import offer
 
 
@@ -39,6 +38,6 @@ def detect(settings: WorkerSettings, options: argparse.Namespace) -> int:
     else:
         # On one machine it disturbs nobody who works here.
         gpus = find_gpus().first(settings.ranks)
-        offered = offer(settings, gpus, LibraryProbe.start(gpus).result(), allowed)
+        offered = offer(settings, gpus, library_probe.ask(gpus), allowed)
     say(offered.model_dump(mode="json"), options.json)
     return DONE

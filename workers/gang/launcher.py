@@ -207,7 +207,7 @@ class GangLauncher:
 
 def _prepared(gang: Gang) -> Prepared:
     first = gang.ready[0]
-    return Prepared(versions=first.versions, isolation=first.isolation, operators_built=first.operators_built)
+    return Prepared(isolation=first.isolation, operators_built=first.operators_built)
 
 
 def _shares(gang: Gang, launch: Launch, nodes: int, port: int | None) -> dict[NodeLink, Launch]:

@@ -135,7 +135,6 @@ class NodeReady(Schema):
     kind: Literal["ready"] = "ready"
     host: str
     inventory: Inventory
-    versions: dict[str, str | None] = {}
     isolation: str
     operators_built: bool | None = None
     addresses: tuple[NodeAddress, ...]

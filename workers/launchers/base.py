@@ -1,9 +1,11 @@
 """What every launcher can do: be made ready, start the ranks of one trial, watch them, end them."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+from pydantic import JsonValue
 
 from shardtune.api_schemas.conditions import Conditions
 from shardtune.workers.launch import ANY_PORT, Launch
@@ -13,8 +15,8 @@ from shardtune.workers.launch import ANY_PORT, Launch
 class Prepared:
     """What a launcher knows once it can launch."""
 
-    versions: Mapping[str, str | None] = field(default_factory=dict)
-    """Of the libraries the ranks will run with, as far as the launcher knows them, and the processor's `cpu_dtypes`."""
+    libraries: Mapping[str, JsonValue] | None = None
+    """What `workers.rank.inventory` says in a process like the ranks'; None where the launcher has none yet."""
     isolation: str = "none: ranks are started one by one"
     """`pid_namespace`: whatever a rank starts dies with the launcher's helper; else why there is none."""
     operators_built: bool | None = None

@@ -111,11 +111,11 @@ class WarmLauncher(Unobserved):
             if event is None:
                 self._fail("ended before it was ready")
             elif event.get("event") == "ready":
-                if not event.get("fork_safe", True):
+                if event.get("unsafe") is not None:
                     self._end_host()
-                    raise ForkUnsafe(str(event.get("reason")))
+                    raise ForkUnsafe(str(event["unsafe"]))
                 return Prepared(
-                    versions={str(name): version for name, version in event.get("versions", {}).items()},
+                    libraries=event.get("libraries"),
                     isolation=str(event.get("isolation")),
                     operators_built=event.get("operators_built"),
                 )

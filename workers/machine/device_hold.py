@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator
 from shardtune.workers import status_note
 from shardtune.workers.config.settings import WorkerSettings
 from shardtune.workers.launchers.base import LaunchFailed, Prepared
+from shardtune.workers.launchers.cold import RANK_COMMAND
 from shardtune.workers.launchers.local import LocalLauncher
 from shardtune.workers.launchers.processes import rank_environment
+from shardtune.workers.launchers.warm import HOST_COMMAND
 from shardtune.workers.machine import device_lock, rank_devices
 from shardtune.workers.machine.conditions import HostObserver
 from shardtune.workers.machine.device_watch import DeviceWatch
-from shardtune.workers.machine.inventory import Gpus, find_gpus
+from shardtune.workers.machine.inventory import Gpus, find_gpus, ranks_of
 
 _DYING_S = {False: 3.0, True: 30.0}
 """How long a killed rank may take to be gone, by whether it has a GPU: the driver first takes down the context, and unpins
@@ -46,6 +48,7 @@ def hold(settings: WorkerSettings, ranks: int | None, patience_s: float = 0.0) -
             settings.host_ready_s,
             cold=settings.cold,
             dying_s=_DYING_S[bool(chosen.devices)],
+            commands=((*HOST_COMMAND, str(ranks_of(chosen, ranks))), RANK_COMMAND),
             observer=HostObserver(watch),
         )
         stack.callback(launcher.close)

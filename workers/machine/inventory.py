@@ -4,7 +4,7 @@ import os
 import platform
 import subprocess
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TypeVar
 
 from pydantic import BaseModel, JsonValue, ValidationError
@@ -102,11 +102,6 @@ class Libraries(BaseModel):
     """With units of their own in this processor, as torch uses it."""
     matmul_flops: dict[Dtype, float] = {}
     """Of one rank; empty where nobody asked."""
-
-    def updated(self, versions: Mapping[str, str | None]) -> "Libraries":
-        """With the versions the ranks' own launcher found, which count more than a second look."""
-        known = {name: version for name, version in versions.items() if version and name in Libraries.model_fields}
-        return self.model_copy(update=known)
 
 
 def find_gpus() -> Gpus:

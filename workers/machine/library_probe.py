@@ -1,10 +1,10 @@
-"""Ask a process of the rank side what is installed and what the processor has; the agent itself never loads torch."""
+"""What is installed for the ranks and what the processor has; the agent itself never loads torch."""
 
 import subprocess
-from dataclasses import dataclass
 
 from pydantic import ValidationError
 
+from shardtune.workers.launchers.base import Prepared
 from shardtune.workers.launchers.processes import PYTHON, rank_environment, start_child
 from shardtune.workers.machine import rank_devices
 from shardtune.workers.machine.inventory import DetectionFailed, Gpus, Libraries
@@ -12,35 +12,35 @@ from shardtune.workers.machine.inventory import DetectionFailed, Gpus, Libraries
 _ANSWERS_S = 300.0
 
 
-@dataclass
-class LibraryProbe:
-    """`workers.rank.inventory` under way: its imports take seconds, in which the warm host can start as well."""
+def found(prepared: Prepared, gpus: Gpus, ranks: int | None = None) -> Libraries:
+    """As a process of the launcher's found it, else as `ask`: another process that imports what the ranks do takes seconds.
 
-    _child: "subprocess.Popen[bytes]"
+    Raises:
+        DetectionFailed: as `ask`.
+    """
+    return ask(gpus, ranks) if prepared.libraries is None else Libraries.model_validate(prepared.libraries)
 
-    @classmethod
-    def start(cls, gpus: Gpus, ranks: int | None = None) -> "LibraryProbe":
-        """Start looking; given a number of ranks, also at how fast one of them multiplies, on devices that are ours."""
-        command = [*PYTHON, "-m", "shardtune.workers.rank.inventory", *([str(ranks)] if ranks else [])]
-        environment = {**rank_environment(), **rank_devices.environment(gpus)}
-        return cls(start_child(command, environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
 
-    def result(self) -> Libraries:
-        """What is installed.
+def ask(gpus: Gpus, ranks: int | None = None) -> Libraries:
+    """As `workers.rank.inventory` says in a process of its own; given a number of ranks, also how fast one of them multiplies,
+    on devices that are ours.
 
-        Raises:
-            DetectionFailed: the ranks' libraries cannot be imported.
-        """
-        try:
-            stdout, stderr = self._child.communicate(timeout=_ANSWERS_S)
-        except subprocess.TimeoutExpired:
-            self._child.kill()
-            raise DetectionFailed(f"`workers.rank.inventory` did not answer within {_ANSWERS_S:.0f} s") from None
-        try:
-            return Libraries.model_validate_json(stdout)
-        except ValidationError:
-            end = stderr.decode(errors="replace").strip()[-1500:]
-            raise DetectionFailed(
-                f"the libraries of the ranks cannot be loaded (exit code {self._child.returncode}); "
-                f"install the `worker` extra. Its last words:\n{end}"
-            ) from None
+    Raises:
+        DetectionFailed: the ranks' libraries cannot be imported.
+    """
+    command = [*PYTHON, "-m", "shardtune.workers.rank.inventory", *([str(ranks)] if ranks else [])]
+    environment = {**rank_environment(), **rank_devices.environment(gpus)}
+    child = start_child(command, environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        stdout, stderr = child.communicate(timeout=_ANSWERS_S)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        raise DetectionFailed(f"`workers.rank.inventory` did not answer within {_ANSWERS_S:.0f} s") from None
+    try:
+        return Libraries.model_validate_json(stdout)
+    except ValidationError:
+        end = stderr.decode(errors="replace").strip()[-1500:]
+        raise DetectionFailed(
+            f"the libraries of the ranks cannot be loaded (exit code {child.returncode}); "
+            f"install the `worker` extra. Its last words:\n{end}"
+        ) from None

@@ -30,10 +30,9 @@ from shardtune.workers.gang.messages import (
 )
 from shardtune.workers.launchers.base import LaunchFailed, Prepared
 from shardtune.workers.launchers.local import LocalLauncher
-from shardtune.workers.machine import device_hold
+from shardtune.workers.machine import device_hold, library_probe
 from shardtune.workers.machine.device_watch import DevicesUnfit
 from shardtune.workers.machine.inventory import Gpus, Libraries, ranks_of
-from shardtune.workers.machine.library_probe import LibraryProbe
 from shardtune.workers.machine.offered_inventory import look_again, offer
 from shardtune.workers.node import addresses
 from shardtune.workers.node.agent_line import AgentLine
@@ -62,11 +61,10 @@ def serve(begin: Begin, line: AgentLine) -> None:
     os.environ.update(begin.environment)
     allowed = Allowed.of(settings.allowed_models, settings.allowed_scripts)
     with device_hold.hold(settings, settings.ranks, patience_s=_FORMER * begin.lease_s) as (gpus, launcher):
-        probe = LibraryProbe.start(gpus, ranks_of(gpus, settings.ranks))
         prepared = device_hold.prepare(settings, launcher, lambda: line.is_over)
         if prepared is None or line.is_over:
             return
-        libraries = probe.result().updated(prepared.versions)
+        libraries = library_probe.found(prepared, gpus, ranks_of(gpus, settings.ranks))
         line.say(_ready(settings, gpus, libraries, prepared, allowed))
         Node(settings, allowed, line, launcher, lambda: look_again(settings, libraries)).obey_all()
 
@@ -85,7 +83,6 @@ def _ready(
     return NodeReady(
         host=platform.node(),
         inventory=offer(settings, gpus, libraries, allowed, isolation=prepared.isolation),
-        versions=dict(prepared.versions),
         isolation=prepared.isolation,
         operators_built=prepared.operators_built,
         addresses=addresses.of_this_host(),

@@ -1,5 +1,6 @@
 """Forking ranks safely: whether this process may, what a child must do first, and how it is ended."""
 
+import json
 import os
 import select
 import signal
@@ -8,7 +9,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 
@@ -17,33 +18,65 @@ from shardtune.workers.rank.place import device_kind
 from shardtune.workers.rank.process import parent_death, store
 from shardtune.workers.rank.programs import PROGRAMS
 
-_PROBE_TIMEOUT_S = 60.0
+_PROBE_PATIENCE_S = 60.0
 _STORE_TIMEOUT_S = 20.0
 
+Found = dict[str, Any]
+"""As JSON."""
 
-def probe() -> tuple[bool, str | None]:
-    """Whether a forked child can use torch, CUDA included where there is some; with the reason if not."""
+
+class CannotFork(Exception):
+    """Forked ranks would not work here; the message says why."""
+
+
+def probe(look: Callable[[], Found], patience_s: float = _PROBE_PATIENCE_S) -> Found:
+    """What a forked child finds by `look`; then it uses torch, CUDA included where there is some.
+
+    Raises:
+        CannotFork: it could not, or threads run that it would lack.
+    """
     threads = len(list(Path("/proc/self/task").iterdir()))
     if threads != 1:
-        return False, f"an import started threads ({threads - 1})"
+        raise CannotFork(f"an import started threads ({threads - 1})")
+    host = os.getpid()
+    read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
-        _exit_with(_use_torch)
-    deadline = time.monotonic() + _PROBE_TIMEOUT_S
-    while time.monotonic() < deadline:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            code = os.waitstatus_to_exitcode(status)
-            return code == 0, None if code == 0 else f"a forked child could not use torch (exit code {code})"
-        time.sleep(0.02)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    return False, f"a forked child that uses torch hung for {_PROBE_TIMEOUT_S:.0f} s"
+        _exit_with(lambda: _look(host, look, write))
+    os.close(write)
+    said = _until_its_end(read, patience_s)
+    if said is None:
+        os.kill(pid, signal.SIGKILL)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if said is None:
+        raise CannotFork(f"a forked child that uses torch hung for {patience_s:.0f} s")
+    if code != 0:
+        raise CannotFork(f"a forked child could not use torch (exit code {code})")
+    found: Found = json.loads(said)
+    return found
 
 
-def _use_torch() -> int:
+def _look(host: int, look: Callable[[], Found], output: int) -> int:
+    parent_death.tie_to_parent(host)
+    found = look()
     ones = torch.ones(512, 512, device=device_kind())
-    return 0 if float((ones @ ones).sum()) == 512.0**3 else 1
+    works = float((ones @ ones).sum()) == 512.0**3
+    # Last: its end is taken for ours.
+    with open(output, "w", encoding="utf-8") as file:
+        json.dump(found, file)
+    return 0 if works else 1
+
+
+def _until_its_end(output: int, patience_s: float) -> bytes | None:
+    """What a child writes until it closes that or ends; None where it takes too long."""
+    said, deadline = b"", time.monotonic() + patience_s
+    with open(output, "rb", buffering=0) as file:
+        while select.select([file], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            part = file.read(65536)
+            if not part:
+                return said
+            said += part
+    return None
 
 
 def become_rank(folder: Path, program: Program, environment: dict[str, str], host: int) -> NoReturn:

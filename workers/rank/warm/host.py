@@ -1,7 +1,8 @@
 """The warm host: imports torch, deepspeed and transformers once and forks the ranks of each trial.
 
 A forked rank is a fresh process (clean device context, its memory gone with it) without seconds of imports. The host
-itself touches no device and starts no thread. `python -m shardtune.workers.rank.warm.host` speaks JSON lines; see `Host`.
+itself touches no device and starts no thread. `python -m shardtune.workers.rank.warm.host [RANKS]` speaks JSON lines:
+see `Host`.
 """
 
 import contextlib
@@ -12,6 +13,7 @@ import json
 import os
 import selectors
 import signal
+import sys
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,10 +24,8 @@ import transformers
 
 from shardtune.api_schemas.leases import RankTask
 from shardtune.workers.launch import Launch
-from shardtune.workers.rank import trial_dir
-from shardtune.workers.rank.measure.dtypes import native_on_cpu
+from shardtune.workers.rank import inventory, trial_dir
 from shardtune.workers.rank.process import cpu_adam, deadline, parent_death
-from shardtune.workers.rank.versions import library_versions
 from shardtune.workers.rank.warm import forking
 
 _DEADLINE_POLL_S = 0.5
@@ -46,13 +46,16 @@ class Host:
 
     Orders: `{"store": dir, "ports": [first, stop]}`, where ranks of several hosts are to meet here; `{"launch": dir, "as": a
     Launch}`; `{"kill": dir}`. End of input kills everything and ends the host.
-    Events: `ready` once; `store` with its port, and `closed` when it has ended; `started` with the pids; `exited` per rank with
-    its exit code (negative: the signal); `refused` with a reason, for what cannot be. One launch at a time.
+    Events: `ready` once, with what `workers.rank.inventory` says, or why no rank can be forked; `store` with its port, and
+    `closed` when it has ended; `started` with the pids; `exited` per rank with its exit code (negative: the signal);
+    `refused` with a reason, for what cannot be. One launch at a time.
     """
 
-    def __init__(self, orders: int, events: int) -> None:
+    def __init__(self, orders: int, events: int, ranks: int | None = None) -> None:
+        """`ranks`: among so many, one's speed is looked at; None: no speed is."""
         self._orders = orders
         self._events = events
+        self._most = ranks
         self._unread = b""
         self._folder: str | None = None
         self._ranks: dict[int, int] = {}
@@ -69,13 +72,10 @@ class Host:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for name in LATE_IMPORTS:
             _import_if_there(name)
-        fork_safe, reason = forking.probe()
         self._tell(
             {
                 "event": "ready",
-                "fork_safe": fork_safe,
-                "reason": reason,
-                "versions": library_versions() | {"cpu_dtypes": native_on_cpu()},
+                **self._looked(),
                 "isolation": os.environ.get("SHARDTUNE_ISOLATION", "none: not asked for"),
                 "operators_built": cpu_adam.is_built(),
             }
@@ -95,6 +95,12 @@ class Host:
                 if self._folder is not None and deadline.has_passed(Path(self._folder)):
                     self._kill_all()
         self._kill_all()
+
+    def _looked(self) -> dict[str, Any]:
+        try:
+            return {"libraries": forking.probe(lambda: inventory.describe(self._most)), "unsafe": None}
+        except forking.CannotFork as error:
+            return {"libraries": None, "unsafe": str(error)}
 
     def _read_orders(self) -> bool:
         """Carry out the complete lines that have arrived; False at the end of input."""
@@ -207,15 +213,15 @@ def _import_if_there(name: str) -> None:
         traceback.print_exc()
 
 
-def serve() -> None:
-    """Run a host on this process's standard input and output."""
+def serve(ranks: int | None = None) -> None:
+    """Run a host on this process's standard input and output; `ranks` as in `Host`."""
     parent_death.tie_to_parent()
     events = os.dup(1)
     fcntl.fcntl(events, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
     # Libraries print; only events may reach the agent.
     os.dup2(2, 1)
-    Host(orders=0, events=events).run()
+    Host(orders=0, events=events, ranks=ranks).run()
 
 
 if __name__ == "__main__":
-    serve()
+    serve(*map(int, sys.argv[1:]))

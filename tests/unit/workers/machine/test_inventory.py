@@ -2,6 +2,8 @@
 
 import pytest
 
+from shardtune.workers.launchers.base import Prepared
+from shardtune.workers.machine import library_probe
 from shardtune.workers.machine.gpu_peaks import figures
 from shardtune.workers.machine.host_facts import host_memory_gib
 from shardtune.workers.machine.inventory import (
@@ -95,9 +97,10 @@ def test_cuda_visible_devices_is_read_as_cuda_reads_it(setting, chosen):
     assert visible(["GPU-aa1", "GPU-bb2", "GPU-cc3"], setting) == chosen
 
 
-def test_versions_the_launcher_found_count_more():
-    libraries = Libraries(torch="2.13.0", deepspeed="0.19.8").updated({"torch": "2.11.0", "python": "3.12"})
-    assert (libraries.torch, libraries.deepspeed) == ("2.11.0", "0.19.8")
+def test_what_a_warm_host_found_is_not_looked_at_again():
+    prepared = Prepared(libraries={"torch": "2.11.0", "matmul_flops": {"float32": 1e9}})
+    libraries = library_probe.found(prepared, Gpus(driver=None, devices=()), ranks=2)
+    assert (libraries.torch, libraries.matmul_flops) == ("2.11.0", {"float32": 1e9})
 
 
 def test_the_fingerprint_of_cpu_ranks_names_no_gpu():

@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+import threading
 from pathlib import Path
 
 from shardtune.api_schemas.hardware import MeasuredHardware
@@ -22,14 +23,15 @@ class LaunchHere:
     def __init__(self, settings: WorkerSettings, allowed: Allowed, launcher: LocalRanks, line: AgentLine) -> None:
         self._settings, self._allowed, self._launcher, self._line = settings, allowed, launcher, line
         self._directory: TrialDir | None = None
+        self._renewing = threading.Lock()
         self._order: int | None = None
         self._told, self._told_lost = 0, False
 
     def renewed(self, ranks_end_s: float) -> None:
         """The ranks may live until then; called in a thread, with each answer of the agent."""
-        directory = self._directory
-        if directory is not None:
-            directory.write_deadline(ranks_end_s)
+        with self._renewing:
+            if self._directory is not None:
+                self._directory.write_deadline(ranks_end_s)
 
     def stage(self, order: StageOrder) -> int | None:
         """Make the folder, and open the store where ranks are to meet here; its port.
@@ -38,6 +40,9 @@ class LaunchHere:
             DiskFull, ValueError, OSError, LaunchFailed: with what is wrong on this host.
         """
         root = self._settings.work_dir
+        with self._renewing:
+            # The former launch's; cleared below where it has this name, or is old. Nobody may write into it meanwhile.
+            self._directory = None
         if not order.resumes:
             # How a launch ended is written down where the agent is; here all count alike.
             prune(root, 0, self._settings.keep_trials)

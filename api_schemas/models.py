@@ -187,6 +187,11 @@ class ModelProfile(Schema):
     """What the model is built with where it lacks the workload's; None: as the workload says."""
     backends: tuple[Backend, ...] | None = Field(default=None, min_length=1)
     """That the user's own training script can take, as it says itself; None: it does not say, or Shardtune's own loop trains."""
+    context_heads: int | None = Field(default=None, ge=1, le=MOST_ELEMENTS)
+    """Ranks that share a sample (`context_parallel`) must divide it: the greatest common divisor of its heads; 1: none can;
+    None: nobody has looked."""
+    context_note: str | None = Field(default=None, max_length=1000)
+    """Why none can, where it is not for the number of its heads."""
     note: str | None = Field(default=None, max_length=1000)
     """Why its FLOPs are not known, so that nothing is predicted; None where they are, or where own code makes the model."""
 

@@ -13,6 +13,7 @@ from shardtune.api_schemas.strategies.ddp import DdpConfig
 from shardtune.api_schemas.strategies.fsdp1 import Fsdp1Config
 from shardtune.api_schemas.strategies.fsdp2 import Fsdp2Config
 from shardtune.api_schemas.strategies.zero import Offload, ZeroConfig
+from shardtune.api_schemas.workload import gradient_accumulation
 
 __all__ = [
     "Checkpointing",
@@ -36,7 +37,10 @@ class TrialConfig(Schema):
 
     strategy: Strategy
     micro_batch: int = Field(default=1, ge=1)
-    """Samples per forward pass and rank."""
+    """Samples per forward pass and rank; ranks that share samples take the same."""
+    context_parallel: int = Field(default=1, ge=1, le=4096)
+    """Neighbouring ranks that share samples: each takes an equal part of the sequence, and attention exchanges positions for
+    heads (Ulysses). More: longer sequences fit, and each block makes four exchanges forward and four backward."""
     activation_checkpointing: Checkpointing = "none"
     checkpoint_every: int = Field(default=1, ge=1)
     """Of the repeated blocks, every so many-th is checkpointed, counted from the first; 1: all. More: less is recomputed
@@ -58,7 +62,25 @@ class TrialConfig(Schema):
     @model_validator(mode="after")
     def _legal(self) -> "TrialConfig":
         self.strategy.check_blocks(self.activation_checkpointing, self.compile)
+        if self.context_parallel > 1 and self.compiles:
+            name = "compile" if self.compile else "deepcompile"
+            raise ValueError(
+                f"{name} (true) with context_parallel ({self.context_parallel}) would compile attention's exchanges, which "
+                "nobody has tried; set one of them to its default"
+            )
         return self
+
+    def data_ranks(self, ranks: int) -> int:
+        """Groups of ranks that each take samples of their own."""
+        return ranks // self.context_parallel
+
+    def accumulation(self, global_batch: int, ranks: int) -> int:
+        """Micro batches per optimizer step on each rank.
+
+        Raises:
+            ValueError: as `gradient_accumulation`.
+        """
+        return gradient_accumulation(global_batch, self.micro_batch, self.data_ranks(ranks))
 
     @property
     def checkpoints_whole_blocks(self) -> bool:
@@ -80,6 +102,8 @@ class TrialConfig(Schema):
         parts = [self.strategy.describe()]
         if self.activation_checkpointing != "none":
             parts.append(checkpointing_words(self.activation_checkpointing, self.checkpoint_every))
+        if self.context_parallel > 1:
+            parts.append(f"context ×{self.context_parallel}")
         if self.compile:
             parts.append("compiled")
         parts += self._environment_words()

@@ -116,7 +116,9 @@ class ZeroConfig(StrategySchema):
         # Accelerate calls the engine's `compile`, without which nothing is compiled, where Trainer is told to compile.
         return {"deepspeed": document, **({"torch_compile": True} if self.deepcompile else {}), **step.checkpointing()}
 
-    def to_deepspeed(self, workload: Workload, micro_batch: int, accumulation: int) -> dict[str, Any]:
+    def to_deepspeed(
+        self, workload: Workload, micro_batch: int, accumulation: int, context_parallel: int = 1
+    ) -> dict[str, Any]:
         """The whole DeepSpeed JSON: what the trial passes to `deepspeed.initialize` and what is exported.
 
         The optimizer is built by the caller (torch AdamW, or DeepSpeedCPUAdam with an offloaded optimizer), so
@@ -124,7 +126,8 @@ class ZeroConfig(StrategySchema):
         """
         recipe = workload.recipe
         return {
-            "train_batch_size": workload.global_batch,
+            # DeepSpeed counts a sample once for each of the ranks that share it, and refuses another product.
+            "train_batch_size": workload.global_batch * context_parallel,
             "train_micro_batch_size_per_gpu": micro_batch,
             "gradient_accumulation_steps": accumulation,
             "gradient_clipping": workload.max_grad_norm or 0.0,

@@ -1,5 +1,7 @@
 """What can be said about a study before anything runs: baseline, positions, and whether anything can be searched."""
 
+import math
+
 from pydantic import JsonValue
 
 from shardtune.api_schemas.hardware import Cluster
@@ -16,6 +18,9 @@ from shardtune.tuner.search.seeds import Seeds
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 _HIDDEN = ("hidden_size", "n_embd", "d_model")
+_HEADS = ("num_attention_heads", "n_head", "n_heads")
+_ANY_HEADS = 2**12 * 3**2 * 5 * 7
+"""Where the file leaves them to transformers: such as most numbers of ranks divide."""
 _MOST_BLOCKS = 64
 """Of the stand-in: the space asks whether there are 1, 2, 4 or 8 blocks to a unit, never for the hundredth."""
 
@@ -107,7 +112,15 @@ def _stand_in(model: ModelSpec) -> ModelProfile:
         hidden_size=hidden,
         vocab_size=32_000,
         max_positions=None,
+        context_heads=None if model.is_own else _heads(model.trained_config),
+        context_note="your own code makes the batches and the loss" if model.is_own else None,
     )
+
+
+def _heads(config: dict[str, JsonValue]) -> int:
+    """Of queries and of keys, as far as the file says: their greatest common divisor."""
+    heads = next((_integer(config.get(name), _ANY_HEADS) for name in _HEADS if name in config), _ANY_HEADS)
+    return math.gcd(heads, _integer(config.get("num_key_value_heads"), heads))
 
 
 def _integer(value: JsonValue, otherwise: int) -> int:

@@ -19,6 +19,11 @@ _PINNED = "Offloaded state lies in page-locked host memory, which is copied fast
 KNOBS: dict[str, KnobWords] = {
     "backend": KnobWords("The library that distributes the training."),
     "micro_batch": KnobWords("Samples one rank takes at once; gradients are accumulated up to the global batch."),
+    "context_parallel": KnobWords(
+        "Neighbouring ranks that share samples: each trains a part of every sequence, and attention exchanges positions for "
+        "heads (Ulysses).",
+        "context parallel",
+    ),
     "activation_checkpointing": KnobWords(
         "Which activations are recomputed in backward instead of kept: none, some (selective) or all (full).",
         "checkpointing",

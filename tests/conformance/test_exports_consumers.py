@@ -69,6 +69,21 @@ def test_torchtitan_parses_the_toml(config: TrialConfig, axes: str, tmp_path: Pa
     assert f"dp {axes}, local batch {config.micro_batch}" in read_back(config, "torchtitan", tmp_path)
 
 
+def test_torchtitan_shards_over_the_ranks_that_share_samples(tmp_path: Path) -> None:
+    pytest.importorskip("tyro")
+    shared = PLAIN_FSDP2.model_copy(update={"context_parallel": 2})
+    assert f"dp 1 × 4, local batch {shared.micro_batch}" in read_back(shared, "torchtitan", tmp_path)
+    found = exported(shared, "torchtitan")
+    assert "context_parallel_degree = 2" in found.files["torchtitan.toml"]
+    assert any("in a ring" in line for line in found.lossy)
+
+
+@pytest.mark.parametrize("form", ["training-arguments", "lightning", "torchtitan"])
+def test_who_has_no_words_for_shared_samples_says_so(form: ExportFormat) -> None:
+    with pytest.raises(ValueError, match=r"context_parallel \(2\)"):
+        exported(DDP.model_copy(update={"context_parallel": 2, "compile": False}), form)
+
+
 def test_torchtitan_counts_checkpointed_blocks_as_the_trial_does() -> None:
     counted = PLAIN_FSDP2.model_copy(update={"activation_checkpointing": "full", "checkpoint_every": 3})
     found = exported(counted, "torchtitan")

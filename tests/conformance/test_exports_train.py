@@ -9,13 +9,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, Offload, TrialConfig, ZeroConfig
 from shardtune.tuner.export import files
 from tests.support import warm_forks
-from tests.support.made_up_studies import contender_of, study_of
+from tests.support.made_up_studies import CPU, contender_of, study_of
 
 pytestmark = pytest.mark.ranks
 
@@ -44,7 +45,7 @@ os._exit(0)  # gloo's threads still alive while the interpreter winds down can a
 """
 
 
-def export(folder: Path, config: TrialConfig, **study: str) -> Path:
+def export(folder: Path, config: TrialConfig, **study: Any) -> Path:
     for name, text in files(study_of(**study), contender_of(config)).items():
         (folder / name).write_text(text)
     return folder
@@ -63,11 +64,12 @@ def losses_and_norms(output: str) -> list[tuple[float, float]]:
     return steps
 
 
-def train(folder: Path) -> list[tuple[float, float]]:
+def train(folder: Path, ranks: int = 2) -> list[tuple[float, float]]:
     """Loss and gradient norm of two steps."""
     program = folder / "train_snippet.py", "--steps", "2"
     environment = {"GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
-    return losses_and_norms(warm_forks.ranks(warm_forks.script, *program, logs=folder, environment=environment)[0])
+    printed = warm_forks.ranks(warm_forks.script, *program, logs=folder, count=ranks, environment=environment)
+    return losses_and_norms(printed[0])
 
 
 def train_launched(folder: Path) -> list[tuple[float, float]]:
@@ -85,6 +87,18 @@ def test_ddp_and_zero_2_scripts_train_the_same(tmp_path: Path) -> None:
         folder.mkdir()
         results.append(start(export(folder, TrialConfig(strategy=strategy, micro_batch=2))))
     assert results[0] == [pytest.approx(step, rel=2e-4) for step in results[1]]
+
+
+def test_ranks_that_share_samples_train_as_one_does(tmp_path: Path) -> None:
+    """The same made-up tokens: of a group of two ranks, and of a rank of its own. Each prints the loss of what it trains."""
+    norms = []
+    for ranks, strategy in ((1, DdpConfig()), (2, ZeroConfig(stage=2))):
+        folder = tmp_path / str(ranks)
+        folder.mkdir()
+        config = TrialConfig(strategy=strategy, micro_batch=2, context_parallel=ranks)
+        export(folder, config, cluster=CPU.model_copy(update={"gpus_per_node": ranks}))
+        norms.append([norm for _, norm in train(folder, ranks)])
+    assert norms[0] == [pytest.approx(norm, rel=2e-3) for norm in norms[1]]
 
 
 @pytest.mark.parametrize(

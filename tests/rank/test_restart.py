@@ -73,9 +73,9 @@ def run(place: Workplace) -> Callable[..., RestartMeasurement | Failure]:
         ({"kind": "zero", "stage": 3, "offload_optimizer": HOST, "offload_param": HOST}, {}),
         ({"kind": "fsdp1", "dp_shard": 2}, {"model": GPT2, "activation_checkpointing": "full"}),
         ({"kind": "fsdp2", "dp_shard": 2, "cpu_offload": True}, {"model": GPT2}),
-        ({"kind": "fsdp2", "dp_replicate": 2, "dp_shard": 2}, {"ranks": 4}),
+        ({"kind": "fsdp2", "dp_replicate": 2, "dp_shard": 2}, {"ranks": 4, "context_parallel": 2}),
     ],
-    ids=["ddp", "zero-1", "zero-2 offload", "zero-3", "zero-3 offload", "fsdp1", "fsdp2 offload", "hsdp"],
+    ids=["ddp", "zero-1", "zero-2 offload", "zero-3", "zero-3 offload", "fsdp1", "fsdp2 offload", "hsdp, context"],
 )
 def test_new_processes_go_on_where_the_checkpoint_was_saved(
     run: Callable[..., RestartMeasurement], strategy: dict[str, Any], changes: dict[str, Any]

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from shardtune.api_schemas import context_parallel
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.search_space import SpaceLimits
 from shardtune.api_schemas.strategies import TrialConfig
@@ -13,7 +14,7 @@ from shardtune.tuner.search.space.backends.record import SearchedBackend
 from shardtune.tuner.search.space.define_by_run import DefineByRun, Question
 from shardtune.tuner.search.space.domains import Domains
 from shardtune.tuner.search.space.legal_values import COMMON, Flat
-from shardtune.tuner.search.space.limits import KnobLimits
+from shardtune.tuner.search.space.limits import NoLimits
 from tests.support.tuner_cases import cpu, gpus, llama
 
 CLUSTERS = (gpus(2, 4).model_copy(update={"gpu": "NVIDIA H100 80GB HBM3"}), cpu(4))
@@ -35,7 +36,7 @@ class Drawn:
 
 def drawn(kind: str, backend: SearchedBackend[Any], varied: str | None) -> Iterator[Drawn]:
     """The same ones every time. `varied`: the only knob whose other values are drawn."""
-    rng = random.Random(0)
+    rng = random.Random(2)
     for cluster in CLUSTERS:
         for number in range(DRAWS):
             recipe = RECIPES["fp32" if number % 2 else "bf16-mixed"]
@@ -67,7 +68,9 @@ class _Draw:
         """The same but for one value, where that is legal."""
         try:
             alone = self._config({**table, knob: value})
-            steps = self._domains.accumulation(alone.micro_batch)
+            sharing = alone.context_parallel
+            context_parallel.check(sharing, self._domains.cluster, self._domains.workload)
+            steps = alone.accumulation(self._domains.workload.global_batch, self._domains.cluster.world_size)
             alone.strategy.check_cluster(self._domains.cluster, self._domains.workload.recipe, steps)
         except ValueError:
             return self._config(self._with(table, knob, value))
@@ -84,7 +87,7 @@ class _Draw:
         return self._run(answer)
 
     def _run(self, answer: Callable[[Question], Any]) -> Flat:
-        limits = KnobLimits(SpaceLimits(allow_compile=True), {**COMMON, **self._backend.knobs})
+        limits = NoLimits(SpaceLimits(allow_compile=True), {**COMMON, **self._backend.knobs})
         limits.backends = (self._kind,)
         return DefineByRun(self._domains, limits, answer).run({self._kind: self._backend.draw})
 

@@ -51,7 +51,8 @@ _RANK = "".join(
     (ROOT / name).read_text()
     for name in (
         "workers/blocks/prepare.py",
-        "workers/rank/strategies/base.py",
+        "workers/rank/model/context.py",
+        "workers/rank/training/loop.py",
         "workers/rank/process/environment.py",
         "api_schemas/rank_environment.py",
     )

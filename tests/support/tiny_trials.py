@@ -37,9 +37,16 @@ MIXTRAL: dict[str, Any] = LLAMA | {
 
 def tiny_task(strategy: dict[str, Any], **changes: Any) -> TrialTask:
     """A trial of a tiny model that takes about a second; `changes` name fields of workload, config, plan or task."""
-    workload = {"sequence_length": 32, "global_batch": 8, "recipe": "fp32", "optimizer": {"lr": 1.25e-3}, "seed": 1}
+    workload: dict[str, Any] = {
+        "sequence_length": 32,
+        "global_batch": 8,
+        "recipe": "fp32",
+        "optimizer": {"lr": 1.25e-3},
+        "seed": 1,
+    }
+    workload |= {"max_grad_norm": 1.0}
     config = {"strategy": strategy, "micro_batch": 1, "activation_checkpointing": "none", "checkpoint_every": 1}
-    config |= {"compile": False}
+    config |= {"compile": False, "context_parallel": 1}
     plan = {"parity_steps": 16, "max_warmup_steps": 1, "window_steps": 1, "min_windows": 2, "max_windows": 2}
     plan |= {"min_measure_s": 0}
     task: dict[str, Any] = {"model": LLAMA, "memory_limit_gib": None}

@@ -1,5 +1,6 @@
 """Profiles, clusters and measurements for the tuner's tests."""
 
+import math
 from collections.abc import Callable
 
 from shardtune.api_schemas.failures import Failure, FailureKind
@@ -42,6 +43,7 @@ def llama(name: str) -> ModelProfile:
         hidden_size=hidden,
         vocab_size=vocab,
         max_positions=None,
+        context_heads=math.gcd(heads, kv),
     )
 
 

@@ -5,7 +5,7 @@ from pydantic import JsonValue
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, TrialConfig
 from shardtune.api_schemas.strategies.fsdp1 import sync_policies
-from shardtune.api_schemas.workload import Workload, gradient_accumulation
+from shardtune.api_schemas.workload import Workload
 from shardtune.tuner.baseline import deepspeed, fsdp
 from shardtune.tuner.baseline import recipe as recipes
 from shardtune.tuner.baseline.section import Section
@@ -148,7 +148,7 @@ def with_sync(config: TrialConfig, workload: Workload, cluster: Cluster, notes: 
     strategy = config.strategy
     if not isinstance(strategy, Fsdp1Config):
         return config
-    accumulation = gradient_accumulation(workload.global_batch, config.micro_batch, cluster.world_size)
+    accumulation = config.accumulation(workload.global_batch, cluster.world_size)
     policies = sync_policies(strategy.cpu_offload, workload.recipe)
     if accumulation == 1 or not policies:
         return config

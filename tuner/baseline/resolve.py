@@ -4,10 +4,11 @@ from typing import NamedTuple
 
 from pydantic import JsonValue, ValidationError
 
+from shardtune.api_schemas import context_parallel
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.models import ModelSpec
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.workload import Workload, gradient_accumulation
+from shardtune.api_schemas.workload import Workload
 from shardtune.tuner.baseline import accelerate, auto, deepspeed, training_arguments
 from shardtune.tuner.baseline import recipe as recipes
 from shardtune.tuner.baseline.section import Section, in_words
@@ -66,7 +67,7 @@ def resolve_with_notes(
             if batch is None and auto.tool_of(baseline.get("tool"), baseline) == "trainer" and not _gives_batch(top):
                 batch = auto.trainers_batch(top, workload, cluster, notes)
             config = deepspeed.read(top, workload, cluster, notes, batch)
-    _check_fits(config, workload, cluster)
+    _check_fits(config, workload, cluster, model)
     return ResolvedBaseline(config, tuple(notes))
 
 
@@ -100,9 +101,13 @@ def _ours(values: dict[str, JsonValue]) -> TrialConfig:
         raise in_words(error, "baseline", "docs/search-space.md") from error
 
 
-def _check_fits(config: TrialConfig, workload: Workload, cluster: Cluster) -> None:
-    accumulation = gradient_accumulation(workload.global_batch, config.micro_batch, cluster.world_size)
+def _check_fits(config: TrialConfig, workload: Workload, cluster: Cluster, model: ModelSpec | None) -> None:
     try:
+        context_parallel.check(config.context_parallel, cluster, workload, model)
+    except ValueError as error:
+        raise ValueError(f"baseline.{error}") from None
+    try:
+        accumulation = config.accumulation(workload.global_batch, cluster.world_size)
         config.strategy.check_cluster(cluster, workload.recipe, accumulation)
     except ValueError as error:
         raise ValueError(f"baseline {error}") from None

@@ -5,7 +5,7 @@ from typing import Any
 import yaml
 
 from shardtune.api_schemas.strategies.base import checkpointing_words
-from shardtune.tuner.export import environment
+from shardtune.tuner.export import context, environment
 from shardtune.tuner.export.backends.record import AccelerateParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.quoting import remark
@@ -57,7 +57,7 @@ def _in_code(source: ExportSource, parts: AccelerateParts) -> list[str]:
         lines.append(f"Accelerator(gradient_accumulation_steps={steps}), with accelerator.accumulate(model)")
         if source.workload.max_grad_norm is not None:
             lines.append(f"accelerator.clip_grad_norm_(model.parameters(), {source.workload.max_grad_norm})")
-    lines += parts.in_code
+    lines += [*parts.in_code, *context.in_accelerates_script(source)]
     if config.checkpoints_whole_blocks:
         lines += [] if parts.checkpoints else ["model.gradient_checkpointing_enable()"]
     elif config.activation_checkpointing != "none":

@@ -3,7 +3,7 @@
 from typing import Any
 
 from shardtune.api_schemas.strategies.base import checkpointing_words
-from shardtune.tuner.export import environment
+from shardtune.tuner.export import context, environment
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.quoting import in_docstring
 from shardtune.tuner.export.rendered import Rendered, comment, differences, pretty
@@ -20,6 +20,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
         ValueError: Lightning has no such backend, or the export has no words for it.
     """
     config = source.config
+    context.refuse(source, "Lightning's Trainer")
     told = backends[config.backend].lightning
     if told is None:
         raise ValueError(f"backend ({config.backend!r}) has no words in this export; export another configuration")

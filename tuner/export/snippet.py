@@ -1,5 +1,6 @@
 """`train_snippet.py`: a complete training script that does what the trial did, for its reader to take over."""
 
+from shardtune.tuner.export import context
 from shardtune.tuner.export.backends.record import SnippetParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.backends.shared import prepare_blocks
@@ -65,6 +66,10 @@ def source(source: ExportSource, backends: Backends = BACKENDS) -> str:
         imports=_imports(source, parts),
         ranks=source.cluster.world_size,
         micro_batch=source.config.micro_batch,
+        groups="RANKS / CONTEXT" if context.is_shared(source) else "RANKS",
+        taker="CONTEXT-th rank" if context.is_shared(source) else "rank",
+        seconds="(CONTEXT * seconds)" if context.is_shared(source) else "seconds",
+        data_rank="dist.get_rank() // CONTEXT" if context.is_shared(source) else "dist.get_rank()",
         text_part='["text_config"]' if source.is_text_part else "",
         accumulation=source.accumulation,
         global_batch=workload.global_batch,
@@ -106,11 +111,14 @@ def _imports(source: ExportSource, parts: SnippetParts) -> str:
         named.append(
             "from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts"
         )
+    if context.is_shared(source):
+        # One line for a mesh, whoever needs it.
+        named = [line for line in named if not line.endswith(" import init_device_mesh")] + [*context.IMPORTS]
     return "\n".join([*(f"import {name}" for name in modules), *sorted(named)])
 
 
 def _constants(source: ExportSource, parts: SnippetParts) -> str:
-    lines = list(parts.constants)
+    lines = [*context.constant(source), *parts.constants]
     if parts.needs_blocks or prepare_blocks(source):
         what = remark(source.profile.block_class)
         lines.append(f"BLOCKS = {literal(source.block_list)}  # the list of repeated {what}")
@@ -123,8 +131,12 @@ def _build(source: ExportSource, on_meta: bool) -> list[str]:
         f"    config, attn_implementation={literal(source.attention)}, dtype=torch.float32, trust_remote_code=False"
     )
     if on_meta:
-        return ['with torch.device("meta"):', f"    {call}", f"    {options}", "    )"]
-    return [call, options, ")"]
+        return ['with torch.device("meta"):', f"    {call}", f"    {options}", "    )", *_shared_attention(source)]
+    return [call, options, ")", *_shared_attention(source)]
+
+
+def _shared_attention(source: ExportSource) -> list[str]:
+    return ['model.set_attn_implementation("context")'] if context.is_shared(source) else []
 
 
 def _helpers(source: ExportSource, parts: SnippetParts) -> str:
@@ -132,7 +144,7 @@ def _helpers(source: ExportSource, parts: SnippetParts) -> str:
     if mode != "none":
         kept = {"kept": indent([f'"{name}",' for name in _KEPT], 8)} if mode == "selective" else {}
         checkpointing = fill(f"checkpointing_{mode}", **kept)
-    return (checkpointing + parts.helpers).removesuffix("\n")
+    return (checkpointing + context.helpers(source) + parts.helpers).removesuffix("\n")
 
 
 def _leave(source: ExportSource) -> list[str]:
@@ -154,4 +166,4 @@ def _join(source: ExportSource) -> list[str]:
     else:
         lines += ['os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")'] if source.cluster.nodes == 1 else []
         lines.append('dist.init_process_group("gloo")')
-    return lines
+    return lines + (["share_attention(device)"] if context.is_shared(source) else [])

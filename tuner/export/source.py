@@ -8,7 +8,7 @@ from shardtune.api_schemas.leases import TrialTask
 from shardtune.api_schemas.models import ModelProfile
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies import Contender, Study
-from shardtune.api_schemas.workload import Workload, gradient_accumulation
+from shardtune.api_schemas.workload import Workload
 
 _TORCH = {"float32": "torch.float32", "bfloat16": "torch.bfloat16"}
 
@@ -61,7 +61,7 @@ class ExportSource:
     @property
     def accumulation(self) -> int:
         """Micro batches per optimizer step and rank."""
-        return gradient_accumulation(self.workload.global_batch, self.config.micro_batch, self.cluster.world_size)
+        return self.config.accumulation(self.workload.global_batch, self.cluster.world_size)
 
     @property
     def is_mixed(self) -> bool:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from shardtune.tuner.export import environment
+from shardtune.tuner.export import context, environment
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.quoting import remark, toml_string
 from shardtune.tuner.export.rendered import Rendered, comment, differences
@@ -25,16 +25,18 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
             f"backend ({config.backend!r}) is not in {RELEASE}; export a trial of fsdp2 or ddp with --which NUMBER"
         )
     parts = told(source, config.strategy)
+    mesh = context.torchtitans_mesh(source, parts.values)
     # Its selective mode counts blocks as we do, and keeps nothing but the input of those it takes.
     every = config.checkpoint_every if config.activation_checkpointing == "full" else 1
     done = config.model_copy(update={"strategy": parts.done, "checkpoint_every": every})
-    lossy = (*differences(config, done, "torchtitan"), *_besides(source), *parts.besides, *environment.beside(source))
+    besides = (*_besides(source), *context.besides_torchtitan(source), *parts.besides, *environment.beside(source))
+    lossy = (*differences(config, done, "torchtitan"), *besides)
     text = fill(
         "torchtitan.toml",
         description=remark(source.contender.description),
         release=RELEASE,
         lossy=comment(lossy, "# "),
-        document=_toml(_sections(source, parts.values)),
+        document=_toml(_sections(source, mesh)),
     )
     return Rendered({"torchtitan.toml": text}, RELEASE, lossy, done)
 

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from shardtune.api_schemas.strategies.training_arguments import strategy_arguments, workload_arguments
-from shardtune.tuner.export import environment
+from shardtune.tuner.export import context, environment
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.quoting import in_docstring
 from shardtune.tuner.export.rendered import Rendered, comment, differences
@@ -21,6 +21,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
         ValueError: Trainer has no such backend.
     """
     config, workload = source.config, source.workload
+    context.refuse(source, "TrainingArguments")
     strategy = strategy_arguments(
         config, workload, source.accumulation, source.profile.block_class, checkpoints=config.checkpoints_whole_blocks
     )

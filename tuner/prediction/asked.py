@@ -84,10 +84,11 @@ def samples(config: TrialConfig, cluster: Cluster, accumulation: int) -> int:
     Raises:
         ValueError: more than any workload may have.
     """
-    count = config.micro_batch * cluster.world_size * accumulation
+    groups = config.data_ranks(cluster.world_size)
+    count = config.micro_batch * groups * accumulation
     if count > MOST_SAMPLES:
         raise ValueError(
-            f"micro_batch ({config.micro_batch}) × {cluster.world_size} ranks × gradient_accumulation ({accumulation}) "
+            f"micro_batch ({config.micro_batch}) × {groups} groups of ranks × gradient_accumulation ({accumulation}) "
             f"is more than {MOST_SAMPLES} samples a step; lower one of them"
         )
     return count

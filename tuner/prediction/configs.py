@@ -40,10 +40,11 @@ def _shared(config: TrialConfig, sequence: int, world_size: int, global_batch: i
     return {
         "sequence": sequence,
         "micro_batch": config.micro_batch,
+        "context": config.context_parallel,
         "checkpointing": _CHECKPOINTING[config.activation_checkpointing],
         "checkpoint_every": config.checkpoint_every,
         "compiled": config.compile,
         "sync_last": config.strategy.sync_policy == "last",
         "sync_shard_only": config.strategy.sync_policy == "reduce_scatter",
-        "accumulation": max(1, (global_batch or 0) // (config.micro_batch * world_size)),
+        "accumulation": max(1, (global_batch or 0) // (config.micro_batch * config.data_ranks(world_size))),
     }

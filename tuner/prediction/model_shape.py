@@ -5,6 +5,7 @@ needs a worker's trace; activations live in tuner.prediction.footprint, times in
 """
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -38,6 +39,8 @@ class ModelShape:
     qk_norm: bool = False
     learned_positions: int = 0
     max_positions: int | None = None
+    context_note: str | None = None
+    """See `ModelProfile`."""
 
     @property
     def query(self) -> int:
@@ -48,6 +51,11 @@ class ModelShape:
     def kv(self) -> int:
         """Width of all key heads together, which is also that of all value heads."""
         return self.kv_heads * self.head_dim
+
+    @property
+    def context(self) -> tuple[int | None, str | None]:
+        """`context_heads` and `context_note` of a profile."""
+        return (1 if self.context_note else math.gcd(self.heads, self.kv_heads)), self.context_note
 
     @property
     def attention_matrix_parameters(self) -> int:
@@ -258,4 +266,5 @@ def _mpt(config: Mapping[str, Any], name: str) -> ModelShape:
         mlp="gelu",
         tied=True,
         max_positions=_positions(config, "max_seq_len"),
+        context_note="it has attention of its own, which transformers cannot replace",
     )

@@ -46,6 +46,11 @@ class TracedShape(ModelShape):
         return max(self.embedding_parameters, *(block.largest_parameter for block in self.counted.blocks))
 
     @property
+    def context(self) -> tuple[int | None, str | None]:
+        """As the worker found."""
+        return self.counted.context_heads, self.counted.context_note
+
+    @property
     def active_parameters(self) -> int:
         """Elements that take part in one token's forward pass."""
         return self.counted.active_parameters
@@ -109,4 +114,6 @@ def profile_of(shape: ModelShape) -> ModelProfile:
         hidden_size=min(shape.hidden, MOST_ELEMENTS),
         vocab_size=min(shape.vocab, MOST_ELEMENTS),
         max_positions=min(shape.max_positions, MOST_ELEMENTS) if shape.max_positions else None,
+        context_heads=shape.context[0],
+        context_note=shape.context[1],
     )

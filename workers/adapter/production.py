@@ -17,7 +17,7 @@ from shardtune.api_schemas.credentials import KeySource
 from shardtune.api_schemas.leases import TrialTask
 from shardtune.api_schemas.search_space import Backend
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.workload import Workload, gradient_accumulation
+from shardtune.api_schemas.workload import Workload
 from shardtune.workers.adapter.trial import AdapterError, ScriptTrial
 from shardtune.workers.blocks.prepare import prepare_blocks
 
@@ -158,9 +158,14 @@ def _check(known: Known, backends: tuple[Backend, ...], world: int) -> int:
         raise Unusable(
             f"{known.source} is a configuration of {known.config.backend}, and the script takes {' and '.join(backends)}"
         )
+    if known.config.context_parallel > 1:
+        raise Unusable(
+            f"{known.source} has context_parallel ({known.config.context_parallel}), which shares samples among ranks as "
+            "train_snippet.py does and no script of your own; set it to 1"
+        )
     try:
         known.config.strategy.check_ranks(world)
-        return gradient_accumulation(known.workload.global_batch, known.config.micro_batch, world)
+        return known.config.accumulation(known.workload.global_batch, world)
     except ValueError as error:
         raise Unusable(f"{known.source} is not for {world} ranks: {error}") from None
 

@@ -14,7 +14,6 @@ from shardtune.api_schemas.leases import ProfileTask, RankTask, TraceTask, Trial
 from shardtune.api_schemas.measurements import Measurement, Memory, NodeFigures, RankFigures, RankReport
 from shardtune.api_schemas.models import ModelProfile
 from shardtune.api_schemas.restart import RestartMeasurement
-from shardtune.api_schemas.workload import gradient_accumulation
 from shardtune.workers.agent.failures import crash, first_failure
 from shardtune.workers.agent.supervise import Ended
 from shardtune.workers.trial_dir import TRACES, TrialDir
@@ -134,7 +133,7 @@ def measurement(
         nodes=tuple(_node_figures(node, reports) for node in ended.seen.nodes if len(ended.seen.nodes) > 1),
         trajectory=first.trajectory,
         losses=first.losses,
-        gradient_accumulation=gradient_accumulation(task.workload.global_batch, task.config.micro_batch, world_size),
+        gradient_accumulation=task.config.accumulation(task.workload.global_batch, world_size),
         elapsed_s=ended.elapsed_s,
         is_steady=all(report.is_steady for report in reports),
         is_precise=task.plan.is_answered(statistics.fmean(windows), half_width(windows)),

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch.distributed as dist
 from torch import nn
 
+from shardtune.api_schemas import context_parallel
 from shardtune.api_schemas.leases import ProfileTask, RestartTask, TraceTask, TrialTask
 from shardtune.api_schemas.measurements import Progress, RankReport
 from shardtune.workers.clock import now_s
@@ -17,6 +18,7 @@ from shardtune.workers.launch import LAUNCHED
 from shardtune.workers.rank import classify, mesh, trial_dir
 from shardtune.workers.rank.device import CudaDevice, Device, of_kind
 from shardtune.workers.rank.measure import memory, speed_check
+from shardtune.workers.rank.model import context
 from shardtune.workers.rank.place import MakeDevice, Place
 from shardtune.workers.rank.process import cpu_adam, deadline, environment
 from shardtune.workers.rank.strategies.base import Setting, Trainer
@@ -108,7 +110,7 @@ class RankAttempt:
         )
 
     def _build(self, task: TrialTask, place: Place, *, is_traced: bool = False) -> restart.Built:
-        step = steps.of(task.model, task.workload)
+        step = steps.of(task.model, task.workload, context.group_of(task, place))
         if is_traced:
             step = trace.NamedStep(step)
         setting = Setting.of(task, place, step.loss)
@@ -148,6 +150,7 @@ class RankAttempt:
         """The same with the user's script in place of build, wrap and train."""
         self._progress.write(Progress(phase="building"))
         self.phase = "building"
+        context_parallel.check(task.config.context_parallel, task.cluster, task.workload, task.model)
         pace_s = speed_check.seconds(place)
         recorder = scripted.ScriptRecorder(task, place, self._folder, self._progress)
         self.phase = "training"

@@ -33,6 +33,13 @@ CASES = [
     ({"space": {"backends": []}}, "space.backends", "[]", "at least 1"),
     ({"space": {"knobs": {"micro_bach": 4}}}, "space.knobs", "micro_bach", "micro_batch"),
     ({"space": {"knobs": {"dp_shard": 3}, "backends": ["fsdp2"]}}, "space.knobs.dp_shard", "3", "name one of these"),
+    ({"space": {"knobs": {"context_parallel": 3}}}, "space.knobs.context_parallel", "3", "the values here are 1, 2"),
+    (
+        {"baseline": {"strategy": {"kind": "ddp"}, "context_parallel": 3}},
+        "baseline.context_parallel",
+        "3",
+        "must divide the number of ranks (2)",
+    ),
     ({"budget": {"max_trials": 0}}, "budget.max_trials", 0, "greater than or equal to 1"),
     ({"baseline": {"train_batch_size": 16}}, "baseline.train_batch_size", "16", "global_batch is 8"),
     ({"baseline": {"strategy": {"kind": "fsdp2", "dp_shard": 8}}}, "baseline", None, "dp_shard 2"),

@@ -84,7 +84,7 @@ class TracedTrial:
         return limits if keys == {self.space.key(changed)} else None
 
     def _accumulation(self, config: TrialConfig) -> int:
-        return gradient_accumulation(self.workload.global_batch, config.micro_batch, self.cluster.world_size)
+        return config.accumulation(self.workload.global_batch, self.cluster.world_size)
 
 
 def of_study(study: Study, config: TrialConfig) -> TracedTrial | None:

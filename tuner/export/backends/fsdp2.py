@@ -3,6 +3,7 @@
 from typing import Any
 
 from shardtune.api_schemas.strategies import Fsdp2Config
+from shardtune.tuner.export import context
 from shardtune.tuner.export.backends import shared
 from shardtune.tuner.export.backends.record import AccelerateParts, ConsumerParts, ExportedBackend, SnippetParts
 from shardtune.tuner.export.quoting import literal
@@ -67,6 +68,7 @@ def _trainer(source: ExportSource, strategy: Fsdp2Config) -> str:
         state_device='torch.device("cpu")' if offload else "device",
         buffers=indent(_OFFLOADED_BUFFERS if offload and not source.on_cpu else [], 8),
         sync=indent(_SYNC[strategy.grad_sync], 12),
+        loss=context.loss(source, "self.model"),
     )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from shardtune.api_schemas.strategies.base import GradSync
+from shardtune.tuner.export import context
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill, indent
 
@@ -36,7 +37,7 @@ def uses_no_sync(source: ExportSource, sync: GradSync) -> bool:
 
 def backward(source: ExportSource, sync: GradSync) -> dict[str, str]:
     """The loop's variable and its body, with `no_sync` where it is used."""
-    lines = ["loss = self.model(input_ids=tokens, labels=tokens).loss", "(loss / ACCUMULATION).backward()"]
+    lines = [context.loss(source, "self.model"), "(loss / ACCUMULATION).backward()"]
     if not uses_no_sync(source, sync):
         return {"micro": "_", "backward": indent(lines, 12)}
     guard = "with contextlib.nullcontext() if micro == ACCUMULATION - 1 else self.model.no_sync():"

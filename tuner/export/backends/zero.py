@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from shardtune.api_schemas.strategies import ZeroConfig
-from shardtune.tuner.export import environment
+from shardtune.tuner.export import context, environment
 from shardtune.tuner.export.backends import shared
 from shardtune.tuner.export.backends.record import AccelerateParts, ConsumerParts, ExportedBackend, SnippetParts
 from shardtune.tuner.export.quoting import literal
@@ -14,7 +14,8 @@ from shardtune.tuner.export.templates import fill, indent
 
 
 def _document(source: ExportSource, strategy: ZeroConfig) -> dict[str, Any]:
-    return strategy.to_deepspeed(source.workload, source.config.micro_batch, source.accumulation)
+    config = source.config
+    return strategy.to_deepspeed(source.workload, config.micro_batch, source.accumulation, config.context_parallel)
 
 
 def _files(source: ExportSource, strategy: ZeroConfig) -> dict[str, str]:
@@ -58,6 +59,7 @@ def _trainer(source: ExportSource, strategy: ZeroConfig) -> str:
         prepare=indent(prepare, 8),
         optimizer=on_host if strategy.offload_optimizer is not None else on_device,
         compile="\n        self.engine.compile()" if strategy.deepcompile else "",
+        loss=context.loss(source, "self.engine"),
     )
 
 

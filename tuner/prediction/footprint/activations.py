@@ -92,7 +92,10 @@ def _attention_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Imp
     if impl.attention == "eager":
         # repeat_kv materialises the keys and values of every query head.
         per_token += size * (2 * shape.query - 2 * shape.kv)
-    return c.tokens * per_token + _attention_extra(shape, c, dtypes, impl)
+    # The output stands twice: as attention saved it for its heads, and as the projection did for its positions.
+    exchanged = (c.context > 1) * float(size * shape.query)
+    kept: Array = c.tokens * (per_token + exchanged)
+    return kept + _attention_extra(shape, c, dtypes, impl)
 
 
 def _attention_extra(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation) -> Array:

@@ -10,6 +10,7 @@ from shardtune.tuner.prediction.collectives import Traffic
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.rates import Network, Rates
 from shardtune.tuner.prediction.throughput.compute import compute_times
+from shardtune.tuner.prediction.throughput.exchange import exchange_seconds
 
 HOST_ADAM_BYTES_PER_S = 15e9
 """Memory traffic of one rank's share of a node's CPU Adam (a node streams 100-200 GB/s for eight ranks)."""
@@ -43,6 +44,8 @@ def step_times(
     micro = compute.total
     forward, backward = micro * compute.forward_share, micro * (1.0 - compute.forward_share)
     communication, exposed = _communication(c, rates, comm, forward, backward)
+    exchanges = c.accumulation * exchange_seconds(shape, c, dtypes, rates, network)
+    communication, exposed = communication + exchanges, exposed + exchanges
     optimizer = _optimizer(shape, c, dtypes, impl, rates)
     host = _host_transfers(shape, c, dtypes, impl, network)
     # fp32 products without TF32 run on other units than bf16's, with a rate of their own.

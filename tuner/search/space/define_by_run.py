@@ -28,9 +28,9 @@ Answer = Callable[[Question], KnobValue]
 class NoLegalValue(Exception):
     """The user's limits leave a knob without a value on this path."""
 
-    def __init__(self, knob: str, candidates: tuple[KnobValue, ...]) -> None:
+    def __init__(self, knob: str, candidates: tuple[KnobValue, ...], why_not: str | None = None) -> None:
         super().__init__(knob)
-        self.knob, self.candidates = knob, candidates
+        self.knob, self.candidates, self.why_not = knob, candidates, why_not
 
 
 class DefineByRun:
@@ -48,16 +48,28 @@ class DefineByRun:
             NoLegalValue: nothing legal is left for a knob on this path.
         """
         backend = self.pick("backend", self.limits.backends)
-        micro_batch = int(self.pick("micro_batch", self.domains.micro_batches))
+        sharing = self._draw_context()
+        sizes = self.domains.micro_batches(sharing)
+        micro_batch = int(self.pick("micro_batch", sizes, at=f"context{sharing}" if sharing > 1 else ""))
         allowed = self.limits.allow_compile
-        self.pick_if("compile", self.domains.on_gpu if allowed is None else allowed, (False, True), False)
-        accumulates = self.domains.accumulation(micro_batch) > 1
+        compiles = self.domains.on_gpu if allowed is None else allowed
+        # `TrialConfig` says why not with shared samples.
+        self.pick_if("compile", compiles and sharing == 1, (False, True), False)
+        accumulates = self.domains.accumulation(micro_batch, sharing) > 1
         draw[str(backend)](self, accumulates)
         modes, at = self._checkpointing
         checkpoints = self.pick("activation_checkpointing", modes, at) != "none"
         self.pick_if("checkpoint_every", checkpoints, self.domains.checkpoint_every, 1)
         self._draw_environment()
         return self.table
+
+    def _draw_context(self) -> int:
+        """Ranks that share samples; several only where the user asks."""
+        sizes, why_not = self.domains.context_parallel
+        if "context_parallel" not in self.limits:
+            self.table["context_parallel"] = 1
+            return 1
+        return int(self.pick("context_parallel", sizes, why_not=why_not))
 
     def _draw_environment(self) -> None:
         """What the ranks find in their environment; by default what is known to matter on the device."""
@@ -73,11 +85,12 @@ class DefineByRun:
         """What the backend can do as it has been drawn."""
         self._checkpointing = (modes, at)
 
-    def pick(self, knob: str, candidates: tuple[KnobValue, ...], at: str = "") -> KnobValue:
-        """Decide a knob among the candidates the user's limits leave. `at` tells apart different candidate sets."""
+    def pick(self, knob: str, candidates: tuple[KnobValue, ...], at: str = "", why_not: str | None = None) -> KnobValue:
+        """Decide a knob among the candidates the user's limits leave. `at` tells apart different candidate sets; `why_not`
+        says why there are no others."""
         values = self.limits.restrict(knob, candidates)
         if not values:
-            raise NoLegalValue(knob, candidates)
+            raise NoLegalValue(knob, candidates, why_not)
         backend = self.table.get("backend")
         param = (knob if knob == "backend" or knob in COMMON else f"{backend}.{knob}") + (f"@{at}" if at else "")
         self.table[knob] = self.answer(Question(knob, param, values))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
+from shardtune.api_schemas import context_parallel
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.models import ModelProfile
 from shardtune.api_schemas.workload import Workload, gradient_accumulation
@@ -30,7 +31,7 @@ class Domains:
 
     @property
     def world(self) -> int:
-        """Ranks of every trial; all of them are data-parallel."""
+        """Ranks of every trial, over which model states are spread; those that share samples are counted one by one."""
         return self.cluster.world_size
 
     @property
@@ -39,17 +40,21 @@ class Domains:
         return self.cluster.device == "cuda"
 
     @cached_property
-    def micro_batches(self) -> tuple[int, ...]:
-        """Every micro batch that divides one rank's share of the global batch.
+    def context_parallel(self) -> tuple[tuple[int, ...], str | None]:
+        """Ranks that may share a sample, and why no others may."""
+        return context_parallel.sizes(self.cluster, self.workload, self.profile)
+
+    def micro_batches(self, sharing: int) -> tuple[int, ...]:
+        """Every micro batch that divides one rank's share of the global batch, where so many ranks share samples.
 
         Raises:
             ValueError: the ranks do not divide the global batch.
         """
-        return divisors(gradient_accumulation(self.workload.global_batch, 1, self.world))
+        return divisors(gradient_accumulation(self.workload.global_batch, 1, self.world // sharing))
 
-    def accumulation(self, micro_batch: int) -> int:
+    def accumulation(self, micro_batch: int, sharing: int) -> int:
         """Micro batches per step, at least 1 (a foreign micro batch need not divide)."""
-        return max(1, self.workload.global_batch // (micro_batch * self.world))
+        return max(1, self.workload.global_batch * sharing // (micro_batch * self.world))
 
     @property
     def checkpoint_every(self) -> tuple[int, ...]:

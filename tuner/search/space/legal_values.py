@@ -77,6 +77,7 @@ Flat = dict[str, KnobValue]
 """A configuration as a table: knob by name, `backend` included."""
 
 COMMON: dict[str, Knob] = {
+    "context_parallel": Knob("int", lightest="max"),
     "micro_batch": Knob("int", rises=True),
     "activation_checkpointing": Knob("word", ("none", "selective", "full"), rising=("full", "selective", "none")),
     "checkpoint_every": Knob("int", lightest="min", rises=True),

@@ -59,6 +59,13 @@ class KnobLimits:
         return limit
 
 
+class NoLimits(KnobLimits):
+    """Nothing is limited, and everything is asked for: also knobs that are searched only where the user names them."""
+
+    def __contains__(self, knob: str) -> bool:
+        return True
+
+
 def _named(limit: object, value: KnobValue) -> bool:
     return limit is value or (isinstance(limit, tuple) and value in limit)
 

@@ -13,7 +13,7 @@ from shardtune.tuner.search.space.define_by_run import Answer, DefineByRun, NoLe
 from shardtune.tuner.search.space.domains import Domains
 from shardtune.tuner.search.space.flat import flatten, unflatten
 from shardtune.tuner.search.space.legal_values import Flat
-from shardtune.tuner.search.space.limits import KnobLimits
+from shardtune.tuner.search.space.limits import KnobLimits, NoLimits
 
 Chooser = Callable[[str, tuple[KnobValue, ...]], KnobValue]
 """Takes a parameter's name and its candidate values, and returns one of them."""
@@ -29,7 +29,7 @@ class Space:
 
     def __init__(self, domains: Domains, limits: KnobLimits) -> None:
         self.domains, self.limits = domains, limits
-        self._no_limits = KnobLimits(SpaceLimits(allow_compile=True), KNOBS)
+        self._no_limits = NoLimits(SpaceLimits(allow_compile=True), KNOBS)
         self._keys: dict[TrialConfig, str] = {}
 
     def sample(self, chooser: Chooser) -> TrialConfig | None:
@@ -171,6 +171,7 @@ class Space:
                 raise ValueError(
                     f"space.knobs.{knob} ({self.limits.text(knob)}) leaves nothing to search: "
                     f"the values here are {choices.listed(end.candidates)}; name one of these"
+                    + (f" ({end.why_not})" if end.why_not else "")
                 )
         if not alive:
             raise ValueError("space.knobs: the limits contradict each other on every backend; drop one of them")

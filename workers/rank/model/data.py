@@ -34,7 +34,7 @@ def _ranks_of_sample(key: int, length: int, active: int, device: torch.device) -
     return torch.where(choice < _REPLACED, frequent, walk)
 
 
-def micro_batch_indices(rank: int, micro_batch: int, accumulation: int, micro: int) -> range:
-    """Which samples of the global batch the rank takes in its `micro`-th micro batch: each exactly once overall."""
-    start = (rank * accumulation + micro) * micro_batch
+def micro_batch_indices(group: int, micro_batch: int, accumulation: int, micro: int) -> range:
+    """Which samples of the global batch a rank, or ranks that share samples, take in its `micro`-th micro batch: each exactly once overall."""
+    start = (group * accumulation + micro) * micro_batch
     return range(start, start + micro_batch)

@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from shardtune.api_schemas.leases import TrialTask
-from shardtune.api_schemas.workload import AdamW, gradient_accumulation
+from shardtune.api_schemas.workload import AdamW
 from shardtune.workers.rank.model.build import DTYPES
 from shardtune.workers.rank.place import Place
 
@@ -68,8 +68,12 @@ class Setting:
             ValueError: the global batch does not come out.
         """
         workload = task.workload
-        accumulation = gradient_accumulation(workload.global_batch, task.config.micro_batch, place.world_size)
-        return cls(task, place, accumulation, loss)
+        return cls(task, place, task.config.accumulation(workload.global_batch, place.world_size), loss)
+
+    @property
+    def data_rank(self) -> int:
+        """Which of the groups that take samples of their own this rank is in."""
+        return self.place.rank // self.task.config.context_parallel
 
     @property
     def compute_dtype(self) -> torch.dtype:

@@ -26,7 +26,8 @@ class ZeroTrainer:
     def __init__(self, model: nn.Module, setting: base.Setting, config: ZeroConfig) -> None:
         _quieten()
         workload, place = setting.task.workload, setting.place
-        document = config.to_deepspeed(workload, setting.task.config.micro_batch, setting.accumulation)
+        trial = setting.task.config
+        document = config.to_deepspeed(workload, trial.micro_batch, setting.accumulation, trial.context_parallel)
         if config.stage == 3:
             _partition(model, setting, document)
             classes = moe.classes_in(model)

@@ -191,11 +191,14 @@ class Loop:
         return mesh.mean(torch.stack(losses), self._place), seconds
 
     def _batches(self, step: int) -> list[Any]:
-        """This rank's micro batches of a step."""
+        """This rank's micro batches of a step: whole samples, also where it trains only a part of each."""
         if self._maker is None:
             return []
-        rank, micro_batch, accumulation = self._place.rank, self._task.config.micro_batch, self._setting.accumulation
-        indices = [data.micro_batch_indices(rank, micro_batch, accumulation, i) for i in range(accumulation)]
+        setting, size = self._setting, self._task.config.micro_batch
+        indices = [
+            data.micro_batch_indices(setting.data_rank, size, setting.accumulation, i)
+            for i in range(setting.accumulation)
+        ]
         return [self._maker.make_batch(step, samples, self._place.device) for samples in indices]
 
     def _slowest(self, seconds: float) -> float:

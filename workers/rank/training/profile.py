@@ -10,7 +10,7 @@ from shardtune.api_schemas.models import BlockProfile, ModelProfile, ModelSpec
 from shardtune.api_schemas.workload import Workload
 from shardtune.workers.blocks.prepare import repeated_blocks
 from shardtune.workers.rank.model import build as models
-from shardtune.workers.rank.model import moe
+from shardtune.workers.rank.model import moe, shared_heads
 from shardtune.workers.rank.training import step
 
 
@@ -25,7 +25,7 @@ def of(spec: ModelSpec, workload: Workload) -> ModelProfile:
         return of_model(step.of(spec, workload).build_model())
     # Eager attention and batched experts are plain matrix products, which the counter sees and the meta device runs.
     counts = {"attention": "eager"}
-    model = models.build(spec, workload.model_copy(update=counts), experts=_experts_for(spec)).to("meta")
+    model = models.build(spec, workload.model_copy(update=counts), experts=shared_heads.on_meta(spec)).to("meta")
     profile, pairs = of_model(model), moe.expert_modules(model)
     text = getattr(model, "config").get_text_config()  # noqa: B009 -- nn.Module's attributes are untyped
     facts = {
@@ -36,7 +36,10 @@ def of(spec: ModelSpec, workload: Workload) -> ModelProfile:
         "max_positions": getattr(text, "max_position_embeddings", None),
         "attention": "eager" if models.attention_of(model.config, workload) != workload.attention else None,
     }
-    return profile.model_copy(update=facts | _counted(model, profile, workload.sequence_length, text))
+    facts |= _counted(model, profile, workload.sequence_length, text)
+    # Last: it takes the model's attention away.
+    shared = shared_heads.of_model(model, models.attention_of(model.config, workload))
+    return profile.model_copy(update=facts | shared._asdict())
 
 
 def _counted(model: nn.Module, profile: ModelProfile, length: int, text: Any) -> dict[str, Any]:
@@ -68,10 +71,6 @@ def of_model(model: nn.Module) -> ModelProfile:
         vocab_size=0,
         max_positions=None,
     )
-
-
-def _experts_for(spec: ModelSpec) -> str | None:
-    return "batched_mm" if moe.expert_counts(models.config_of(spec)) else None
 
 
 def _block(name: str, block: nn.Module) -> BlockProfile:

@@ -13,6 +13,7 @@ from shardtune.api_schemas.models import ModelSpec
 from shardtune.api_schemas.workload import Workload
 from shardtune.workers.rank.model import build as models
 from shardtune.workers.rank.model import data
+from shardtune.workers.rank.model.context import ContextGroup
 from shardtune.workers.rank.strategies.base import causal_loss
 
 GROUP = "shardtune.models"
@@ -50,26 +51,28 @@ class OwnStepError(Exception):
     """The user's own code is not there, or failed while the model was built: neither the configuration's fault nor ours."""
 
 
-def of(spec: ModelSpec, workload: Workload) -> Step:
-    """The step of a model.
+def of(spec: ModelSpec, workload: Workload, context: ContextGroup | None = None) -> Step:
+    """The step of a model; `context`: the ranks that share its samples, of a model of transformers.
 
     Raises:
         OwnStepError: the entry point is not installed, cannot be imported or lacks a function.
     """
-    return CausalStep(spec, workload) if spec.entry_point is None else EntryPointStep(spec, workload)
+    return CausalStep(spec, workload, context) if spec.entry_point is None else EntryPointStep(spec, workload)
 
 
 class CausalStep:
     """Next-token prediction of a transformers model on made-up tokens."""
 
-    def __init__(self, spec: ModelSpec, workload: Workload) -> None:
-        self._spec, self._workload = spec, workload
+    def __init__(self, spec: ModelSpec, workload: Workload, context: ContextGroup | None = None) -> None:
+        self._spec, self._workload, self._context = spec, workload, context
         self._vocab_size = 0
 
     def build_model(self) -> nn.Module:
         """See `Step`."""
         model = models.build(self._spec, self._workload)
         models.without_packed_samples()
+        if self._context is not None:
+            self._context.prepare(model)
         self._vocab_size = int(model.get_input_embeddings().num_embeddings)  # type: ignore[operator]
         return model
 
@@ -80,7 +83,7 @@ class CausalStep:
 
     def loss(self, model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
         """Cross entropy."""
-        return causal_loss(model, batch)
+        return causal_loss(model, batch) if self._context is None else self._context.loss(model, batch)
 
 
 class EntryPointStep:

@@ -102,7 +102,8 @@ def _draw(drawing: DefineByRun, accumulates: bool) -> None:
         drawing.pick_if("offload_optimizer_pin_memory", domains.on_gpu, (True, False), True)
         _offload_ratio(drawing, stage)
     # Its operator has to be built on the machine, so only where the user asks for it.
-    wanted = domains.on_gpu and "deepcompile" in drawing.limits and not drawing.table["compile"]
+    alone = not drawing.table["compile"] and drawing.table["context_parallel"] == 1
+    wanted = domains.on_gpu and "deepcompile" in drawing.limits and alone
     drawing.pick_if("deepcompile", wanted, (False, True), False)
 
 

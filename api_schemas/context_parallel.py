@@ -1,0 +1,72 @@
+"""Context parallelism: which numbers of ranks may share a sample, and why others may not."""
+
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.models import ModelProfile, ModelSpec
+from shardtune.api_schemas.workload import Workload
+
+
+def check(
+    size: int, cluster: Cluster, workload: Workload, model: ModelSpec | None = None, profile: ModelProfile | None = None
+) -> None:
+    """Refuse what does not come out or would train something else, as far as is known.
+
+    Raises:
+        ValueError: names the field, its value and the remedy.
+    """
+    if size == 1:
+        return
+    why = _obstacle(size, cluster, workload)
+    if why is None and model is not None and model.is_own:
+        why = "takes a part of every sample, and your own code makes the samples and the loss; use 1"
+    if why is not None:
+        raise _refused(size, why)
+    if profile is not None:
+        check_heads(size, profile.context_heads, profile.context_note)
+
+
+def check_heads(size: int, heads: int | None, note: str | None) -> None:
+    """The same of what a profile says of the model (`context_heads`, `context_note`).
+
+    Raises:
+        ValueError: as `check`.
+    """
+    if size == 1 or (heads is not None and heads % size == 0):
+        return
+    if note is not None:
+        raise _refused(size, f"is not for this model: {note}; use 1")
+    if heads is None:
+        raise _refused(size, "is only for models whose attention a worker has looked at; use 1")
+    raise _refused(
+        size,
+        f"must divide the heads of queries and of keys, whose greatest common divisor is {heads}; use 1 or a divisor",
+    )
+
+
+def sizes(cluster: Cluster, workload: Workload, profile: ModelProfile) -> tuple[tuple[int, ...], str | None]:
+    """Those that may be searched, in rising order, and why the first other divisor of the ranks may not."""
+    legal, why_not = [], None
+    for size in range(1, cluster.world_size + 1):
+        if cluster.world_size % size == 0:
+            try:
+                check(size, cluster, workload, profile=profile)
+                legal.append(size)
+            except ValueError as error:
+                why_not = why_not or str(error)
+    return tuple(legal), why_not
+
+
+def _obstacle(size: int, cluster: Cluster, workload: Workload) -> str | None:
+    ranks, length, batch = cluster.world_size, workload.sequence_length, workload.global_batch
+    if ranks % size:
+        return f"must divide the number of ranks ({ranks}); use 1 or a divisor"
+    if length % size:
+        return f"must divide workload.sequence_length ({length}); use 1 or a divisor"
+    if workload.attention != "sdpa":
+        return f"shares out the heads of sdpa, not of workload.attention ({workload.attention!r}); use 1 or sdpa"
+    if batch % (ranks // size):
+        return f"leaves {ranks // size} groups of ranks, which must divide global_batch ({batch}); use more ranks to a sample"
+    return None
+
+
+def _refused(size: int, why: str) -> ValueError:
+    return ValueError(f"context_parallel ({size}) {why}")

@@ -1,0 +1,94 @@
+"""Context parallelism in the exported files: what `train_snippet.py` has for it, and who has no words for it."""
+
+from typing import Any
+
+from shardtune.tuner.export.source import ExportSource
+from shardtune.tuner.export.templates import fill
+
+IMPORTS = (
+    "from torch.distributed.device_mesh import DeviceMesh, init_device_mesh",
+    "from torch.distributed._functional_collectives import all_to_all_single_autograd",
+    "from torch.nn.functional import cross_entropy, pad",
+    "from transformers import AttentionInterface, AttentionMaskInterface",
+    "from transformers.integrations.sdpa_attention import sdpa_attention_forward",
+)
+
+
+def is_shared(source: ExportSource) -> bool:
+    """Whether ranks share samples."""
+    return source.config.context_parallel > 1
+
+
+def constant(source: ExportSource) -> list[str]:
+    """The snippet's."""
+    if not is_shared(source):
+        return []
+    return [
+        f"CONTEXT = {source.config.context_parallel}  # neighbouring ranks that share samples, a part of each per rank"
+    ]
+
+
+def helpers(source: ExportSource) -> str:
+    """The snippet's definitions."""
+    return fill("context_parallel") if is_shared(source) else ""
+
+
+def loss(source: ExportSource, model: str) -> str:
+    """The line of the snippet that runs the model."""
+    return (
+        f"loss = loss_of({model}, tokens)"
+        if is_shared(source)
+        else f"loss = {model}(input_ids=tokens, labels=tokens).loss"
+    )
+
+
+def in_accelerates_script(source: ExportSource) -> list[str]:
+    """What stands in the user's own."""
+    if not is_shared(source):
+        return []
+    return [
+        f"context_parallel={source.config.context_parallel}, as measured, has no word in Accelerate: take share_attention, "
+        "loss_of and the data's rank from train_snippet.py, and prepare no data loader, which would give each rank samples of its own"
+    ]
+
+
+def refuse(source: ExportSource, consumer: str) -> None:
+    """For a consumer without words for it.
+
+    Raises:
+        ValueError: ranks share samples.
+    """
+    if is_shared(source):
+        raise ValueError(
+            f"context_parallel ({source.config.context_parallel}) has no words in {consumer}; take the standard files, whose "
+            "train_snippet.py does it, or export a trial without it with --which NUMBER"
+        )
+
+
+def torchtitans_mesh(source: ExportSource, values: dict[str, Any]) -> dict[str, Any]:
+    """`values` with its axis for context: torchtitan 0.2.2 shards over `data_parallel_shard_degree` × `context_parallel_degree`.
+
+    Raises:
+        ValueError: its mesh does not come out.
+    """
+    size, shard = source.config.context_parallel, int(values["data_parallel_shard_degree"])
+    if size == 1:
+        return values
+    length, number = source.workload.sequence_length, f"context_parallel ({size})"
+    if shard % size:
+        raise ValueError(
+            f"{number} is an axis over which torchtitan shards, so it must divide dp_shard ({shard}); export another trial of "
+            "fsdp2 with --which NUMBER"
+        )
+    if length % (2 * size):
+        raise ValueError(
+            f"{number}: torchtitan needs a sequence ({length}) of two equal parts a rank; take the standard files"
+        )
+    return values | {"data_parallel_shard_degree": shard // size, "context_parallel_degree": size}
+
+
+def besides_torchtitan(source: ExportSource) -> tuple[str, ...]:
+    """What it does otherwise."""
+    if not is_shared(source):
+        return ()
+    return ("context_parallel: exchanges of heads (Ulysses) were measured; torchtitan sends keys and values in a ring",)

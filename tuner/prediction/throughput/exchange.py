@@ -1,0 +1,28 @@
+"""What context parallelism costs: attention's exchanges of positions for heads, and back."""
+
+import numpy as np
+
+from shardtune.tuner.prediction.candidates import Array, Candidates, Dtypes
+from shardtune.tuner.prediction.collectives import ring_seconds
+from shardtune.tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.rates import Network, Rates
+
+_EXCHANGES = 4.0
+"""Of queries, keys, values and the output, in one pass through a block."""
+_LAUNCHES = 60.0
+"""Host time of one exchange, in launches of an operator: layout, the collective's Python, waiting for it. One CPU rank took 80
+forward and 44 backward."""
+
+
+def exchange_seconds(shape: ModelShape, c: Candidates, dtypes: Dtypes, rates: Rates, network: Network) -> Array:
+    """Seconds of one micro batch, forward and backward; nothing hides them, since attention waits.
+
+    An all-to-all sends as much as an all-gather of a whole of the same size, (n-1)/n of it through each link, and is taken to
+    be as fast: collectives are measured without it. Recomputation makes those of forward again (of the output too where a
+    whole block is repeated).
+    """
+    elements = c.tokens * (2.0 * shape.query + 2.0 * shape.kv)
+    passes = 2.0 * shape.layers + c.checkpointed(shape.layers)
+    calls = _EXCHANGES * passes
+    sent = ring_seconds(elements * dtypes.compute * passes, calls, c.context, network)
+    return np.where(c.context > 1, sent + calls * _LAUNCHES * rates.launch_s, 0.0)

@@ -33,7 +33,7 @@ class Knob:
     rises: bool = False
     """Of numbers: a larger one holds at least as much memory."""
     places: bool = False
-    """It decides where model states lie: memory of two configurations can only be compared where it is equal."""
+    """It decides where model states or samples lie: memory of two configurations can only be compared where it is equal."""
 
     def accepts(self, value: KnobValue) -> bool:
         """Whether the value has the right type and range."""
@@ -77,7 +77,7 @@ Flat = dict[str, KnobValue]
 """A configuration as a table: knob by name, `backend` included."""
 
 COMMON: dict[str, Knob] = {
-    "context_parallel": Knob("int", lightest="max"),
+    "context_parallel": Knob("int", places=True),
     "micro_batch": Knob("int", rises=True),
     "activation_checkpointing": Knob("word", ("none", "selective", "full"), rising=("full", "selective", "none")),
     "checkpoint_every": Knob("int", lightest="min", rises=True),

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from transformers import AutoConfig
+from transformers import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 SIZES: dict[str, Any] = {
@@ -22,6 +22,6 @@ SIZES: dict[str, Any] = {
 def configs() -> Iterator[dict[str, Any]]:
     """By model type; what cannot be built of them is for the caller to find out."""
     for kind in sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES):
-        if AutoConfig.for_model(kind).sub_configs:
+        if CONFIG_MAPPING[kind].sub_configs:
             continue  # of several parts, whose sizes would be their own
         yield {"model_type": kind, **SIZES}

@@ -8,7 +8,7 @@ from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.search_space import KnobValue, SpaceLimits
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies import Study
-from shardtune.api_schemas.workload import Workload, gradient_accumulation
+from shardtune.api_schemas.workload import Workload
 from shardtune.tuner.prediction import memory_gate, traced_shape
 from shardtune.tuner.prediction.calibration import MemoryCalibration
 from shardtune.tuner.search import space

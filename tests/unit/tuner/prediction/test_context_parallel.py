@@ -37,7 +37,7 @@ def test_a_sequence_that_does_not_fit_one_rank_fits_several() -> None:
         predict(SHAPE, WORKLOAD, CLUSTER, TrialConfig(strategy=Fsdp2Config(dp_shard=16), context_parallel=size))
         for size in (1, 8)
     )
-    assert (alone.memory.verdict, shared.memory.verdict) == ("does not fit", "tight")
+    assert (alone.memory.verdict, shared.memory.verdict) == ("does not fit", "may fit")
     assert 4 * alone.longest_sequence < shared.longest_sequence
 
 

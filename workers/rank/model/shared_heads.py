@@ -15,6 +15,9 @@ from shardtune.workers.blocks.prepare import repeated_blocks
 from shardtune.workers.rank.model import build as models
 from shardtune.workers.rank.model import moe
 
+_DIFFERENT = ("biogpt", "ernie4_5_moe", "gemma4_unified_text")
+"""Model types that trained something else on parts of a sequence (transformers 5.23), though nothing they show says why:
+`test_every_model_type_that_says_it_can_trains_the_same`."""
 _PROBE = "shardtune_probe"
 _TOKENS = 8
 
@@ -57,6 +60,9 @@ def of_model(model: nn.Module, attention: str) -> SharedHeads:
 
 def _obstacles(model: nn.Module, attention: str) -> Iterator[str]:
     """Where positions meet outside of attention, or attention is not sdpa's."""
+    config: Any = getattr(model, "config")  # noqa: B009
+    if config.model_type in _DIFFERENT:
+        yield "it trained something else when this was tried"
     if attention != "sdpa":
         yield f"it is trained with attention {attention!r}, and only sdpa's is shared out"
     if any(getattr(module, "_is_stateful", False) for module in model.modules()):

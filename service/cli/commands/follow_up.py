@@ -24,7 +24,7 @@ _NOTHING = "no finding has a change of knobs that could be tried"
 def tried(recorded: Recorded, found: Diagnosis, state_dir: Path, worker_options: Sequence[str]) -> Diagnosis:
     """The diagnosis with what came of the first remedy that is a change of knobs; with a note where none is."""
     for place, finding in enumerate(found.findings):
-        request = _request(recorded, finding)
+        request = request_of(recorded, finding)
         if request is not None:
             sys.stderr.write(f"trying: {finding.remedy}\n")
             told = finding.model_copy(update={"tried": _run(request, recorded, state_dir, worker_options)})
@@ -34,7 +34,8 @@ def tried(recorded: Recorded, found: Diagnosis, state_dir: Path, worker_options:
     return found.model_copy(update={"notes": (*found.notes, _NOTHING)})
 
 
-def _request(recorded: Recorded, finding: Finding) -> StudyRequest | None:
+def request_of(recorded: Recorded, finding: Finding) -> StudyRequest | None:
+    """The study that would measure it; None where no knob changes it, or other values stand in the way."""
     spec, task = recorded.study.spec, recorded.task
     trial = traced_trial.of_study(recorded.study, task.config)
     limits = trial.only(finding.knobs) if trial is not None and finding.knobs else None

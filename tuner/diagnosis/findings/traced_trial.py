@@ -74,8 +74,9 @@ class TracedTrial:
         if changed is None:
             return None
         try:
-            pins = {question.knob: value for question, value in self.space.answers_of(changed, exact=True)}
-            pins.pop("backend", None)
+            asked = {question.knob for question, _ in self.space.answers_of(changed)} - {"backend"}
+            # Open knobs take any value, so also one between those that the search would try.
+            pins = {knob: value for knob, value in flatten(changed).items() if knob in asked}
             limits = SpaceLimits(backends=(changed.strategy.kind,), knobs=pins, allow_compile=changed.compile or None)
             left = space.build(self.workload, self.cluster, self.space.domains.profile, limits)
         except ValueError:

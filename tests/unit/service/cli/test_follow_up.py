@@ -1,0 +1,75 @@
+"""`explain --try`: the study that measures a remedy has nothing else to try, and what came of it is told whatever it was."""
+
+import pytest
+
+from shardtune.api_schemas.diagnosis import Finding, Traced
+from shardtune.api_schemas.failures import Failure, FailureKind
+from shardtune.api_schemas.leases import TrialTask
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.studies import Speedup, StudyResult, Verdict
+from shardtune.api_schemas.trials import Rejection, Trial
+from shardtune.service.cli.commands import follow_up
+from shardtune.service.cli.explaining.trace_run import Recorded
+from shardtune.tuner.search import space
+from tests.support import made_up_studies, tuner_cases
+
+STUDY = made_up_studies.study_of(global_batch=16).model_copy(update={"profile": tuner_cases.llama("llama-tiny")})
+EVERY = {"kind": "ddp", "grad_sync": "every"}
+
+
+def recorded(strategy: dict, **config) -> Recorded:
+    made = TrialConfig.model_validate({"strategy": strategy, **config})
+    task = TrialTask(model=STUDY.spec.model, workload=STUDY.spec.workload, cluster=STUDY.cluster, config=made)
+    traced = Traced(folder="traces", bytes=1, steps=3, step_s=1, plain_step_s=1, elapsed_s=1)
+    return Recorded(traced, STUDY, task, None)
+
+
+def finding(**knobs) -> Finding:
+    seen = {"kind": "host_bound", "evidence": "seen", "measured": 0.5, "threshold": 0.3, "remedy": "change"}
+    return Finding(**seen, knobs=knobs, expected_gain=0.1)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "config", "knobs"),
+    [
+        (EVERY, {}, {"grad_sync": "last"}),
+        (EVERY, {"micro_batch": 1}, {"micro_batch": 8}),
+        ({"kind": "zero", "stage": 3}, {"micro_batch": 2}, {"stage": 2}),
+        ({"kind": "fsdp2", "dp_shard": 2}, {}, {"dp_shard": 1, "dp_replicate": 2}),
+        ({"kind": "fsdp2", "dp_shard": 2}, {}, {"reshard_after_forward": False}),
+        ({"kind": "fsdp1", "dp_shard": 2}, {}, {"sharding_strategy": "SHARD_GRAD_OP"}),
+        ({"kind": "ddp"}, {"activation_checkpointing": "full"}, {"activation_checkpointing": "none"}),
+    ],
+)
+def test_a_follow_up_holds_the_traced_trial_against_its_remedy_and_nothing_else(strategy, config, knobs):
+    request = follow_up.request_of(recorded(strategy, **config), finding(**knobs))
+    assert request is not None and request.baseline == recorded(strategy, **config).task.config
+    (only,) = space.build(request.workload, STUDY.cluster, STUDY.profile, request.space).enumerate()
+    values = {**only.model_dump(), **only.strategy.model_dump()}
+    assert {name: values[name] for name in knobs} == knobs and only.strategy.kind == strategy["kind"]
+
+
+def test_a_finding_without_knobs_is_not_tried():
+    assert follow_up.request_of(recorded(EVERY), finding()) is None
+
+
+@pytest.mark.parametrize(
+    ("verdict", "outcome"),
+    [(Verdict.CONFIRMED, "faster"), (Verdict.NOT_FASTER, "not_faster"), (Verdict.UNDECIDED, "undecided")],
+)
+def test_the_verdict_of_the_follow_up_is_what_is_told(verdict, outcome):
+    config = recorded(EVERY).task.config
+    stands, speedup = made_up_studies.contender_of(config), Speedup(value=1.1, ci95=(1.02, 1.2), pairs=8)
+    result = StudyResult(best=stands, baseline=stands, speedup=speedup, verdict=verdict)
+    told = follow_up.outcome(STUDY.model_copy(update={"result": result}), [], [])
+    assert (told.outcome, told.speedup, told.ci95, told.pairs) == (outcome, 1.1, (1.02, 1.2), 8)
+
+
+def test_a_remedy_that_does_not_run_is_said_with_its_reason():
+    config = recorded(EVERY).task.config
+    failure = Failure(kind=FailureKind.OVER_LIMIT, message="5 GiB of 4")
+    trial = Trial(number=1, state="infeasible", origin="sampler", config=config, description="DDP", failure=failure)
+    assert follow_up.outcome(STUDY, [trial], []).why == "over_limit: 5 GiB of 4"
+    refused = Rejection(config=config, needed_gib=9, available_gib=4, reason="holds 9 GiB")
+    told = follow_up.outcome(STUDY, [], [refused])
+    assert (told.outcome, told.why) == ("does_not_run", "holds 9 GiB")

@@ -1,0 +1,33 @@
+"""Real traces of GPUs: compute, idle and overlap are what Holistic Trace Analysis 0.5.0 finds (tests/data has source and licence)."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from shardtune.tuner.diagnosis import kineto
+from shardtune.tuner.diagnosis.diagnose import diagnosis
+
+DATA = Path(__file__).parents[3] / "data" / "holistic_trace_analysis"
+SAID = {
+    "sampled_rank-0": {"idle": 675_191, "compute": 210_320, "other": 337_336, "whole": 1_222_847, "overlap": 14.95},
+    "sampled_rank-1": {"idle": 651_136, "compute": 271_973, "other": 308_077, "whole": 1_231_186, "overlap": 19.93},
+}
+"""Microseconds from the first kernel of the steps to the last, and overlap in per cent."""
+OURS = {
+    "compute": ("compute", "optimizer"),
+    "idle": ("host", "idle", "data"),
+    "other": ("transferring", "waiting", "copies"),
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_shares_agree_within_a_twentieth_of_a_point(name):
+    with gzip.open(DATA / f"{name}.json.gz") as file:
+        found = diagnosis([kineto.read(file, name)])
+    said, whole_s = SAID[name], sum(one.parts.step_s for one in found.steps)
+    assert 1e6 * whole_s == pytest.approx(said["whole"], abs=1)
+    for part, names in OURS.items():
+        ours_s = sum(getattr(one.parts, f"{own}_s") for one in found.steps for own in names)
+        assert 100 * ours_s / whole_s == pytest.approx(100 * said[part] / said["whole"], abs=0.05), part
+    assert 100 * found.overlap == pytest.approx(said["overlap"], abs=0.05)

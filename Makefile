@@ -2,6 +2,8 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
+# Images of containers set it. Every process that starts would compile torch and all of ours anew: 13 s of a core for a worker.
+unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
 PYTHONS_LIBRARIES = import site; print(site.getsitepackages()[0])

@@ -10,6 +10,7 @@ from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.models import ModelProfile, ModelSpec, preset, preset_names
 from shardtune.api_schemas.strategies import Fsdp1Config, Fsdp2Config, TrialConfig, ZeroConfig
 from shardtune.api_schemas.workload import RECIPES, Recipe, Workload, gradient_accumulation
+from tests.support.tuner_cases import cpu, gpus
 
 PUBLIC_PRESETS = {"gpt2", "gpt2-large", "llama-3.2-1b", "llama-2-7b", "llama-3.1-8b", "llama-2-70b", "qwen3-8b"}
 
@@ -136,6 +137,15 @@ def test_combinations_that_cannot_run_are_refused_with_a_remedy() -> None:
         TrialConfig(strategy=ZeroConfig(stage=3), activation_checkpointing="selective")
     with pytest.raises(ValidationError, match="use_orig_params"):
         TrialConfig(strategy=Fsdp1Config(dp_shard=2), compile=True)
+    with pytest.raises(ValidationError, match=r"deepcompile \(true\) compile the same blocks twice; set one of them"):
+        TrialConfig(strategy=ZeroConfig(stage=2, deepcompile=True), compile=True)
+
+
+def test_deepcompile_is_for_gpus() -> None:
+    compiled = ZeroConfig(stage=3, deepcompile=True)
+    with pytest.raises(ValueError, match=r"deepcompile \(true\) needs GPUs, .* set it to false"):
+        compiled.check_cluster(cpu(2), RECIPES["fp32"], 1)
+    compiled.check_cluster(gpus(1, 2), RECIPES["bf16-mixed"], 1)
 
 
 def test_parameter_offload_needs_stage_3() -> None:

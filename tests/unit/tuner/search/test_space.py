@@ -140,6 +140,17 @@ def test_the_environment_is_searched_where_it_is_known_to_matter():
     assert freed == [["default", "keep"], [1, 8], [False, True], [1, 32], ["node", "none"]]
 
 
+def test_deepcompile_is_searched_on_gpus_where_it_is_named_and_never_beside_compile():
+    def drawn(cluster, **knobs):
+        limits = SpaceLimits(backends=("zero",), knobs=knobs, allow_compile=True)
+        configs = draw(build(WORKLOAD, cluster, TINY, limits), seed=3, count=200)
+        return {(config.compile, config.strategy.deepcompile) for config in configs}
+
+    named = {"deepcompile": [False, True]}
+    assert drawn(gpus(1, 2), **named) == {(False, False), (False, True), (True, False)}
+    assert drawn(gpus(1, 2)) == drawn(cpu(2), **named) == {(False, False), (True, False)}
+
+
 def test_communication_knobs_need_more_than_one_rank():
     names = asked(space_of(cpu(1)))
     assert not names & {"ddp.bucket_cap_mb", "ddp.grad_sync", "fsdp2.grad_sync", "zero.allgather_bucket_size"}

@@ -203,14 +203,12 @@ Word = Annotated[str, Field(max_length=100, pattern=ONE_LINE)]
 MOST_DETAILS = 16 * 1024
 
 
-class Inventory(Schema):
-    """What a worker offers when it registers."""
+class Offer(Schema):
+    """What of a worker decides which studies are its own: short, since it is read of all workers at once."""
 
     cluster: Cluster
     """The largest trial this worker can run."""
     fingerprint: Fingerprint
-    causal_lm_types: tuple[Word, ...] = Field(default=(), max_length=2000)
-    """`model_type` values its transformers builds a causal LM from."""
     task_kinds: tuple[Word, ...] = Field(default=("profile", "trial"), max_length=50)
     """Kinds of tasks it understands; what a worker of an older release does not say."""
     own_models: tuple[OwnName, ...] = Field(default=(), max_length=1000)
@@ -223,6 +221,13 @@ class Inventory(Schema):
     """Of one rank, by a short look when the worker started; a multiply-add is two. Empty: not looked."""
     measured: MeasuredHardware | None = None
     """What `measure-hardware` found here under this fingerprint; None before it ran."""
+
+
+class Inventory(Offer):
+    """All that a worker says of itself when it registers."""
+
+    causal_lm_types: tuple[Word, ...] = Field(default=(), max_length=2000)
+    """`model_type` values its transformers builds a causal LM from."""
     details: dict[str, JsonValue] = {}
     """Anything else worth seeing (host name, GPU UUIDs), 16 KiB of it; never used in decisions. Control characters are
     replaced."""
@@ -234,3 +239,8 @@ class Inventory(Schema):
         if size > MOST_DETAILS:
             raise ValueError(f"details ({size} bytes of JSON) may have {MOST_DETAILS}; leave out what nobody reads")
         return {str(printable(name)): printable(value) for name, value in details.items()}
+
+    @property
+    def offer(self) -> Offer:
+        """Its short part."""
+        return Offer.model_construct(**{name: getattr(self, name) for name in Offer.model_fields})

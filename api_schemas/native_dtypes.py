@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shardtune.api_schemas.base import Dtype
-from shardtune.api_schemas.hardware import Fingerprint, Inventory
+from shardtune.api_schemas.hardware import Fingerprint, Offer
 from shardtune.api_schemas.workload import RECIPES, Recipe
 
 _SLOWER = 0.5
@@ -57,7 +57,7 @@ class DeviceDtypes:
         return cls(found.cpu if is_cpu else found.gpu, is_cpu, found.native_dtypes, matmul_flops)
 
     @classmethod
-    def of_worker(cls, offered: Inventory) -> "DeviceDtypes":
+    def of_worker(cls, offered: Offer) -> "DeviceDtypes":
         """The same of a worker; what was measured at length counts more than the look at its start."""
         measured = offered.measured
         return cls.of(offered.fingerprint, offered.matmul_flops if measured is None else measured.matmul_flops)

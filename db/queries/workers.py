@@ -5,9 +5,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import JSON, ColumnElement, bindparam, func, or_, select, tuple_, type_coerce, update
+from sqlalchemy import JSON, ColumnElement, Select, bindparam, func, or_, select, tuple_, type_coerce, update
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, undefer
 
 from shardtune.api_schemas.hardware import Cluster, Fingerprint, Inventory, MeasuredHardware
 from shardtune.api_schemas.trials import TrialState
@@ -61,6 +61,7 @@ def put(
             "project_id": project_id,
             "holder_id": holder_id,
             "session": worker_session,
+            "offer": inventory.offer,
             "inventory": inventory,
             "fingerprint_key": key,
             "registered_at": now,
@@ -80,7 +81,7 @@ def begin(
     """Note a worker's present life, and what it offers. The caller holds the worker."""
     if row.session != worker_session:
         row.session, row.registered_at = worker_session, now
-    row.inventory, row.fingerprint_key = inventory, inventory.fingerprint.content_key()
+    row.inventory, row.offer, row.fingerprint_key = inventory, inventory.offer, inventory.fingerprint.content_key()
     row.seen_at, row.holder_id, row.forgotten_at = now, holder_id, None
     session.flush()
     fingerprints.note(session, row.id, row.fingerprint_key, now)
@@ -104,7 +105,7 @@ def note_seen(session: Session, worker_session: str, now: datetime) -> bool:
 
 def page(session: Session, project_id: str | None, after: tuple[str, str] | None, limit: int) -> Sequence[WorkerRow]:
     """Workers ever registered that serve a project (None: any), by name, behind the name and id `after`."""
-    query = select(WorkerRow).where(*_serving(project_id)).order_by(WorkerRow.name, WorkerRow.id).limit(limit)
+    query = _whole(project_id).order_by(WorkerRow.name, WorkerRow.id).limit(limit)
     return session.scalars(query if after is None else query.where(tuple_(WorkerRow.name, WorkerRow.id) > after)).all()
 
 
@@ -115,9 +116,13 @@ def live_first(
     there are.
     """
     total = session.scalar(select(func.count()).select_from(WorkerRow).where(*_serving(project_id))) or 0
-    query = select(WorkerRow).where(*_serving(project_id))
-    query = query.order_by((WorkerRow.seen_at >= live_since).desc(), WorkerRow.name, WorkerRow.id)
+    query = _whole(project_id).order_by((WorkerRow.seen_at >= live_since).desc(), WorkerRow.name, WorkerRow.id)
     return session.scalars(query.offset(offset).limit(limit)).all(), total
+
+
+def _whole(project_id: str | None) -> Select[WorkerRow]:
+    """With all that they say of themselves, which is to be shown."""
+    return select(WorkerRow).options(undefer(WorkerRow.inventory)).where(*_serving(project_id))
 
 
 @dataclass(frozen=True)
@@ -133,7 +138,7 @@ class OfferedMachine:
 
 def machines(session: Session, project_id: str | None) -> Sequence[OfferedMachine]:
     """The machines of workers that serve a project (None: any), without the rest of what they offer; at most 500."""
-    cluster = _inventory("cluster")
+    cluster = _offer("cluster")
     alike = (WorkerRow.project_id, WorkerRow.fingerprint_key, cluster)
     columns = (WorkerRow.name, WorkerRow.project_id, WorkerRow.seen_at, WorkerRow.fingerprint_key)
     place = func.row_number().over(partition_by=alike, order_by=WorkerRow.seen_at.desc())
@@ -173,10 +178,10 @@ def measured_hardware(session: Session, fingerprint_key: str, project_id: str) -
 
     Of a project's own workers and of those that serve every one: what others report is not for it to believe.
     """
-    is_known = _inventory("measured").is_not(None)
+    is_known = _offer("measured").is_not(None)
     query = select(WorkerRow).where(WorkerRow.fingerprint_key == fingerprint_key, is_known, *_serving(project_id))
     row = session.scalars(query.order_by(WorkerRow.seen_at.desc()).limit(1)).one_or_none()
-    return row.inventory.measured if row is not None else None
+    return row.offer.measured if row is not None else None
 
 
 def seen_since(
@@ -199,14 +204,14 @@ def understanding(session: Session, task_kind: str, moment: datetime) -> list[Wo
     query = select(WorkerRow).where(
         WorkerRow.seen_at >= moment,
         WorkerRow.is_draining.is_(False),
-        _inventory("task_kinds").contains(f'"{task_kind}"'),
+        _offer("task_kinds").contains(f'"{task_kind}"'),
     )
-    return [row for row in session.scalars(query) if task_kind in row.inventory.task_kinds]
+    return [row for row in session.scalars(query) if task_kind in row.offer.task_kinds]
 
 
-def _inventory(name: str) -> ColumnElement[str]:
-    """A field of what workers offer, as text: inventories are long, and there may be hundreds."""
-    field: ColumnElement[str] = type_coerce(WorkerRow.inventory, JSON)[name].as_string()
+def _offer(name: str) -> ColumnElement[str]:
+    """A field of what workers offer, as text."""
+    field: ColumnElement[str] = type_coerce(WorkerRow.offer, JSON)[name].as_string()
     return field
 
 

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from shardtune.api_schemas.events import EventType
 from shardtune.api_schemas.failures import Failure
-from shardtune.api_schemas.hardware import Cluster, Fingerprint, Inventory
+from shardtune.api_schemas.hardware import Cluster, Fingerprint, Inventory, Offer
 from shardtune.api_schemas.keys import DEFAULT_PROJECT
 from shardtune.api_schemas.measurements import Measurement, Progress, StepTimeRange
 from shardtune.api_schemas.models import ModelProfile
@@ -60,7 +60,10 @@ class WorkerRow(Row):
     holder_id: Mapped[str | None] = mapped_column(String(32))
     """Whose keys may register under the name (`ApiKeyRow.holder_id`); None: the next one's."""
     session: Mapped[str] = mapped_column(String(64), unique=True)
-    inventory: Mapped[Inventory] = mapped_column(Stored(Inventory))
+    offer: Mapped[Offer] = mapped_column(Stored(Offer))
+    """The part of the inventory that is read of all workers."""
+    inventory: Mapped[Inventory] = mapped_column(Stored(Inventory), deferred=True)
+    """Read where it is asked for: tens of kilobytes, of which nobody decides."""
     fingerprint_key: Mapped[str] = mapped_column(ForeignKey("fingerprints.key"))
     project_id: Mapped[str | None] = mapped_column(ForeignKey("projects.id"))
     """The only project whose studies it runs; None: every project's."""

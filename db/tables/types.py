@@ -14,6 +14,8 @@ from sqlalchemy.types import TypeDecorator
 T = TypeVar("T")
 _MOST_KEPT = 1024
 """Values of one column."""
+_LONGEST_KEPT = 16 * 1024
+"""Of one of them, as text: whoever may write many long ones would fill the memory of each replica."""
 
 
 def as_text(stored: str | bytes) -> str | bytes:
@@ -53,7 +55,7 @@ class Stored(TypeDecorator[T]):
         self._adapter = TypeAdapter(kind)
         # The same few clusters, configurations and measurements are read again and again, and none of them ever changes.
         is_mutable = get_origin(kind) is dict
-        self._read = self._adapter.validate_json if is_mutable else lru_cache(_MOST_KEPT)(self._adapter.validate_json)
+        self._known = self._adapter.validate_json if is_mutable else lru_cache(_MOST_KEPT)(self._adapter.validate_json)
 
     def process_bind_param(self, value: T | None, dialect: Dialect) -> Any:
         """The value as plain JSON."""
@@ -61,7 +63,9 @@ class Stored(TypeDecorator[T]):
 
     def process_result_value(self, value: Any, dialect: Dialect) -> T | None:
         """The value, validated again: a row edited by hand fails here, not in the search."""
-        return None if value is None else self._read(value)
+        if value is None:
+            return None
+        return self._known(value) if len(value) <= _LONGEST_KEPT else self._adapter.validate_json(value)
 
     def coerce_compared_value(self, op: Any, value: Any) -> Any:
         """Compare as this type."""

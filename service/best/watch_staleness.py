@@ -91,7 +91,7 @@ def machines(
         Machine(period.fingerprint.value, period.since, period.worker.seen_at >= live and not period.worker.is_draining)
         for period in periods
         if period.worker.project_id in (None, project_id)
-        and compatibility.same_shape(period.worker.inventory.cluster, cluster)
+        and compatibility.same_shape(period.worker.offer.cluster, cluster)
     )
 
 

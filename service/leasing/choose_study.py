@@ -120,7 +120,7 @@ def _offer(context: Context, session: Session, worker: WorkerRow) -> _Offer:
     kept = reservations(context, session, [found.study for found in served if found.has_waiting], worker)
     served = [found for found in served if found.study.id not in kept]
     # What needs all hosts first: on the others' account they would wait meanwhile.
-    nodes = worker.inventory.cluster.nodes
+    nodes = worker.offer.cluster.nodes
     served.sort(key=lambda found: found.study.cluster.nodes < nodes)
     wanted = (found.study.system_study.worker_id for found in asked if found.study.system_study is not None)
     return _Offer(
@@ -163,8 +163,8 @@ def _waits_for_an_end(found: OpenStudy) -> bool:
 
 
 def _idle(worker: WorkerRow, request: LeaseRequest) -> Idle:
-    hardware = worker.inventory.cluster.content_key()
-    kinds = worker.inventory.task_kinds
+    hardware = worker.offer.cluster.content_key()
+    kinds = worker.offer.task_kinds
     # What is too long for one that must end soon may be another's.
     ends = "" if request.ends_in_s is None else worker.id
     return Idle(worker, f"{hardware} {worker.fingerprint_key} {worker.is_draining} {worker.project_id} {kinds} {ends}")

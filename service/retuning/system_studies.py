@@ -81,8 +81,8 @@ def able(context: Context, session: Session, project_id: str, model: ModelSpec, 
         worker
         for worker in registry.live(context, session, project_id)
         if not worker.is_draining
-        and compatibility.offers(worker.inventory, cluster)
-        and compatibility.has_model(worker.inventory, model)
+        and compatibility.offers(worker.offer, cluster)
+        and compatibility.has_model(worker.offer, model)
     ]
 
 

@@ -20,7 +20,7 @@ def predict(context: Context, request: PredictionRequest) -> PredictionTable:
     with context.db.read() as session:
         worker = compatibility.local_worker(registry.live(context, session))
         known = calibrations.of(context.planner_cache, session, worker.fingerprint_key, context.principal.home)
-        inventory = worker.inventory
+        offer = worker.offer
     hardware = request.hardware or known.hardware
-    asked = request.model_copy(update={"cluster": inventory.cluster, "hardware": hardware})
-    return fastest.table(asked, known.calibrations, DeviceDtypes.of_worker(inventory))
+    asked = request.model_copy(update={"cluster": offer.cluster, "hardware": hardware})
+    return fastest.table(asked, known.calibrations, DeviceDtypes.of_worker(offer))

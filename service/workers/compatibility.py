@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from shardtune.api_schemas.fingerprints import Effect
-from shardtune.api_schemas.hardware import Cluster, Inventory
+from shardtune.api_schemas.hardware import Cluster, Offer
 from shardtune.api_schemas.models import ModelSpec
 from shardtune.api_schemas.native_dtypes import DeviceDtypes
 from shardtune.api_schemas.studies import StudyRequest
@@ -27,8 +27,8 @@ def resolve_cluster(spec: StudyRequest, live: Sequence[WorkerRow]) -> tuple[Clus
     cluster, may_wait = _named(spec), spec.wait_for_worker_s is not None
     if cluster is None:
         return _resolve_local(spec, live)
-    offering = [worker for worker in live if offers(worker.inventory, cluster)]
-    allowing = next((worker for worker in offering if has_model(worker.inventory, spec.model)), None)
+    offering = [worker for worker in live if offers(worker.offer, cluster)]
+    allowing = next((worker for worker in offering if has_model(worker.offer, spec.model)), None)
     if allowing is not None or may_wait:
         return cluster, allowing
     if offering:
@@ -57,8 +57,8 @@ def _resolve_local(spec: StudyRequest, live: Sequence[WorkerRow]) -> tuple[Clust
         reason = "a study that waits for a worker (wait_for_worker_s) needs its cluster spelt out, such as 8xh100"
         raise _no_worker("local", reason)
     local = local_worker(live)
-    worker = next((w for w in live if has_model(w.inventory, spec.model)), local)
-    return worker.inventory.cluster, worker
+    worker = next((w for w in live if has_model(w.offer, spec.model)), local)
+    return worker.offer.cluster, worker
 
 
 def could_begin(worker: WorkerRow, study: StudyRow) -> bool:
@@ -66,13 +66,13 @@ def could_begin(worker: WorkerRow, study: StudyRow) -> bool:
     return (
         worker.project_id in (None, study.project_id)
         and not worker.is_draining
-        and offers(worker.inventory, study.cluster)
-        and has_model(worker.inventory, study.spec.model)
+        and offers(worker.offer, study.cluster)
+        and has_model(worker.offer, study.spec.model)
     )
 
 
 def _is_wider(wanted: Cluster, live: Sequence[WorkerRow]) -> bool:
-    return wanted.nodes > max(worker.inventory.cluster.nodes for worker in live)
+    return wanted.nodes > max(worker.offer.cluster.nodes for worker in live)
 
 
 def local_worker(live: Sequence[WorkerRow]) -> WorkerRow:
@@ -83,14 +83,14 @@ def local_worker(live: Sequence[WorkerRow]) -> WorkerRow:
     """
     if not live:
         raise _no_worker("local", "no worker is registered; start one with `shardtune worker`")
-    if len({worker.inventory.cluster.content_key() for worker in live}) > 1:
+    if len({worker.offer.cluster.content_key() for worker in live}) > 1:
         raise _no_worker("local", f"it could mean any of: {_listed(live)}; spell the cluster out")
     return live[0]
 
 
-def offers(inventory: Inventory, cluster: Cluster) -> bool:
+def offers(offer: Offer, cluster: Cluster) -> bool:
     """Whether a worker has the hardware of a cluster, or more of the same."""
-    has = inventory.cluster
+    has = offer.cluster
     if not same_shape(has, cluster):
         return False
     slack = 1.0 if cluster.device == "cpu" else _MEMORY_TOLERANCE
@@ -102,7 +102,7 @@ def offers(inventory: Inventory, cluster: Cluster) -> bool:
 
 def dtypes_of(cluster: Cluster, live: Sequence[WorkerRow]) -> list[DeviceDtypes]:
     """What the workers that have a cluster compute in; where none does or one has not looked, what its name tells."""
-    found = [DeviceDtypes.of_worker(worker.inventory) for worker in live if offers(worker.inventory, cluster)]
+    found = [DeviceDtypes.of_worker(worker.offer) for worker in live if offers(worker.offer, cluster)]
     named = catalogue.dtypes_of(cluster)
     return [replace(one, native=one.native or named.native) for one in found] or [named]
 
@@ -120,12 +120,12 @@ def check_model(model: ModelSpec, worker: WorkerRow) -> None:
 
 
 def _check_own(model: ModelSpec, worker: WorkerRow) -> None:
-    if has_model(worker.inventory, model):
+    if has_model(worker.offer, model):
         return
     kind, name, allowed, option = (
-        ("entry_point", model.entry_point, worker.inventory.own_models, f"--allow-model {model.entry_point}")
+        ("entry_point", model.entry_point, worker.offer.own_models, f"--allow-model {model.entry_point}")
         if model.entry_point is not None
-        else ("script", model.script, worker.inventory.own_scripts, f"--allow-script {model.script}=COMMAND")
+        else ("script", model.script, worker.offer.own_scripts, f"--allow-script {model.script}=COMMAND")
     )
     listed = ", ".join(allowed) or "none"
     raise invalid(
@@ -137,11 +137,11 @@ def _check_own(model: ModelSpec, worker: WorkerRow) -> None:
     )
 
 
-def has_model(inventory: Inventory, model: ModelSpec) -> bool:
+def has_model(offer: Offer, model: ModelSpec) -> bool:
     """Whether the worker's owner allows the study's own code; anything of transformers is."""
     if model.entry_point is not None:
-        return model.entry_point in inventory.own_models
-    return model.script is None or model.script in inventory.own_scripts
+        return model.entry_point in offer.own_models
+    return model.script is None or model.script in offer.own_scripts
 
 
 def _check_model_type(model_type: str, worker: WorkerRow) -> None:
@@ -153,7 +153,7 @@ def _check_model_type(model_type: str, worker: WorkerRow) -> None:
             "model.config.model_type",
             model_type,
             f"model_type ({model_type!r}) is not a causal language model of the transformers on worker {worker.name} "
-            f"({worker.inventory.fingerprint.transformers}); {hint}",
+            f"({worker.offer.fingerprint.transformers}); {hint}",
             code="unknown_model_type",
         )
 
@@ -164,7 +164,7 @@ def may_run(worker: WorkerRow, study: StudyRow) -> bool:
         _serves(worker, study)
         and (study.system_study is None or study.system_study.worker_id in (None, worker.id))
         and not changed_fields(worker, study)
-        and has_model(worker.inventory, study.spec.model)
+        and has_model(worker.offer, study.spec.model)
     )
 
 
@@ -177,18 +177,18 @@ def changed_fields(worker: WorkerRow, study: StudyRow) -> tuple[str, ...]:
     """Fields in which the worker differs from where the study was measured, so that its runs would not compare."""
     if study.fingerprint_key == worker.fingerprint_key or study.fingerprint is None:
         return ()
-    return stale_fields(study.fingerprint.value, worker.inventory.fingerprint, study.cluster.nodes)
+    return stale_fields(study.fingerprint.value, worker.offer.fingerprint, study.cluster.nodes)
 
 
 def _serves(worker: WorkerRow, study: StudyRow) -> bool:
     is_ours = worker.project_id in (None, study.project_id)
-    return is_ours and same_shape(worker.inventory.cluster, study.cluster)
+    return is_ours and same_shape(worker.offer.cluster, study.cluster)
 
 
 def refusal(worker: WorkerRow, study: StudyRow) -> str:
     """Why, field by field."""
     assert study.fingerprint is not None
-    found = changes(study.fingerprint.value, worker.inventory.fingerprint, study.cluster.nodes)
+    found = changes(study.fingerprint.value, worker.offer.fingerprint, study.cluster.nodes)
     changed = ", ".join(
         f"{item.field} {item.now} instead of {item.was}" for item in found if item.effect == Effect.STALE
     )
@@ -221,7 +221,7 @@ def _describe(cluster: Cluster) -> str:
 
 
 def _listed(live: Sequence[WorkerRow]) -> str:
-    return "; ".join(f"{worker.name} with {_describe(worker.inventory.cluster)}" for worker in live)
+    return "; ".join(f"{worker.name} with {_describe(worker.offer.cluster)}" for worker in live)
 
 
 def _no_worker(cluster: Cluster | str, reason: str) -> Invalid:

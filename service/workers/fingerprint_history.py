@@ -65,7 +65,7 @@ def changes_of(period: FingerprintPeriodRow) -> tuple[FieldChange, ...]:
     if period.predecessor is None:
         return ()
     value = period.fingerprint.value
-    return changes(period.predecessor.value, value, period.worker.inventory.cluster.nodes)
+    return changes(period.predecessor.value, value, period.worker.offer.cluster.nodes)
 
 
 def _records(context: Context, session: Session, rows: Sequence[FingerprintRow]) -> list[FingerprintRecord]:

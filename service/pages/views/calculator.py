@@ -105,7 +105,7 @@ def _starting(form: StudyForm, own: Sequence[Hardware], live: Sequence[WorkerRow
     if not own:
         return form.model_copy(update={"hardware": catalogue.find("H100-SXM-80GB").name})
     update = {"hardware": own[0].value}
-    if live[0].inventory.cluster.device == "cpu":
+    if live[0].offer.cluster.device == "cpu":
         update |= {"model": "llama-tiny", "sequence_length": "64", "global_batch": "16"}
     return form.model_copy(update=update)
 

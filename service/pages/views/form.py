@@ -74,8 +74,8 @@ class Hardware:
 def hardware_of(live: Sequence[WorkerRow]) -> tuple[tuple[Hardware, ...], tuple[Hardware, ...]]:
     """What live workers have, and what the catalogue knows."""
     own = tuple(
-        Hardware(f"worker:{worker.name}", f"{worker.name}: {cluster_words.cluster(worker.inventory.cluster)}, "
-                 f"{words.cluster_memory(worker.inventory.cluster)}")
+        Hardware(f"worker:{worker.name}", f"{worker.name}: {cluster_words.cluster(worker.offer.cluster)}, "
+                 f"{words.cluster_memory(worker.offer.cluster)}")
         for worker in live
     )  # fmt: skip
     gpus = [catalogue.find(name) for name in catalogue.names()]
@@ -93,7 +93,7 @@ def cluster_of(form: StudyForm, live: Sequence[WorkerRow]) -> Cluster:
         name = form.hardware.removeprefix("worker:")
         for worker in live:
             if worker.name == name:
-                return worker.inventory.cluster
+                return worker.offer.cluster
         raise _error("hardware", name, f"worker {name} is not live any more; choose another, or start it again")
     count = 2**form.size
     nodes, per_node = (count // _NODE, _NODE) if count > _NODE else (1, count)

@@ -100,7 +100,7 @@ def _card(
     last: LastRun | None,
     periods: tuple[WorkerPeriod, ...],
 ) -> WorkerCard:
-    cluster, run = row.inventory.cluster, doing if isinstance(doing, RunRow) else None
+    cluster, run = row.offer.cluster, doing if isinstance(doing, RunRow) else None
     return WorkerCard(
         worker_id=row.id,
         name=row.name,
@@ -116,7 +116,7 @@ def _card(
         trial_number=run.trial.number if run and run.trial else None,
         condition=row.condition,
         last=last,
-        fingerprint=row.inventory.fingerprint,
+        fingerprint=row.offer.fingerprint,
         periods=periods,
     )
 

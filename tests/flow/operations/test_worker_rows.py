@@ -15,7 +15,7 @@ from shardtune.service.process.context import Context
 from shardtune.service.wording import host_words
 from tests.support.page_reader import page
 from tests.support.scenarios import bearer, create, make_key
-from tests.support.simulated_worker import CLUSTER, FINGERPRINT, SimulatedWorker
+from tests.support.simulated_worker import CLUSTER, FINGERPRINT, SPEC, SimulatedWorker
 
 
 def limited(client, **settings):
@@ -64,8 +64,17 @@ def test_what_another_project_s_workers_say_is_not_read_for_a_study(quick_client
         SimulatedWorker(quick_client).register()
     with quick_client.app.state.context.db.write() as session:
         # As no release could read it.
-        session.execute(text("UPDATE workers SET inventory = '{}' WHERE project_id = 'theirs'"))
+        session.execute(text("UPDATE workers SET inventory = '{}', offer = '{}' WHERE project_id = 'theirs'"))
     create(quick_client)
+
+
+def test_what_workers_say_at_length_is_not_read_to_find_one_for_a_study(quick_client):
+    SimulatedWorker(quick_client).register()
+    with quick_client.app.state.context.db.write() as session:
+        # As no release could read it.
+        session.execute(text("UPDATE workers SET inventory = '{}'"))
+    answer = quick_client.post("/v1/studies", json=SPEC | {"cluster": "8xh100"})
+    assert answer.status_code == 422 and answer.json()["code"] == "no_worker", answer.text
 
 
 def test_a_project_has_so_many_workers(quick_client):

@@ -13,6 +13,7 @@ from shardtune.api_schemas.studies import StudyPhase, StudySpec, StudyState
 from shardtune.api_schemas.trials import TrialState
 from shardtune.db.queries import events, leases, studies, trials, workers
 from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.types import Stored
 from tests.support.simulated_worker import CLUSTER, FINGERPRINT, SPEC
 
 NOON = datetime(2026, 1, 1, 13, tzinfo=timezone(timedelta(hours=1)))
@@ -32,6 +33,18 @@ def add_study(session, study_id="study-1"):
     session.add(study)
     session.flush()
     return study
+
+
+def test_of_what_was_read_before_only_short_values_are_kept():
+    def read_twice(types):
+        inventory = Inventory(cluster=CLUSTER, fingerprint=FINGERPRINT, causal_lm_types=types).model_dump_json()
+        return [column.process_result_value(inventory, None) for _ in range(2)]
+
+    column = Stored(Inventory)
+    one, again = read_twice(["llama"])
+    assert one is again
+    one, again = read_twice([f"of-somebody-who-writes-many-{number}" for number in range(1000)])
+    assert one == again and one is not again
 
 
 def test_values_and_times_survive_the_round_trip(database):

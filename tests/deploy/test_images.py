@@ -1,6 +1,6 @@
-"""The service's image, built by its Containerfile over Debian's packages, answers without root on a file system it cannot write to.
+"""The images, built by their Containerfiles over Debian's packages, work without root on a file system they cannot write to.
 
-Its commands are those of the Kubernetes manifests. Needs the network: Debian's mirror and the package index.
+The service's commands are those of the Kubernetes manifests, the worker's is a trial. Needs the network: Debian's mirror and the package index.
 """
 
 import json
@@ -12,13 +12,15 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 import yaml
 
 from tests.support.needs import missing
+from tests.support.tiny_trials import tiny_task
 
 REPOSITORY = Path(__file__).parents[2]
 BASE = REPOSITORY / "deploy/kubernetes/base"
@@ -30,40 +32,55 @@ pytestmark = [
 ]
 
 
-class Image:
-    """What `buildah` made, unpacked."""
+class Store:
+    """Where `buildah` keeps images: a Debian of packages from its mirror, and what is built over it."""
 
     def __init__(self, folder: Path) -> None:
         self._buildah = ["buildah", "--storage-driver=vfs", f"--root={folder}/root", f"--runroot={folder}/run"]
-        base, source = folder / "base.tar", folder / "source"
+        base, self._source = folder / "base.tar", folder / "source"
         subprocess.run(["mmdebstrap", "--quiet", "--variant=minbase", "bookworm", str(base)], check=True)
-        bare = self._say("from", "scratch")
-        self._say("add", bare, str(base), "/")
-        self._say("commit", bare, "debian")
-        source.mkdir()
-        packed = subprocess.run(["git", "-C", str(REPOSITORY), "archive", "HEAD"], check=True, capture_output=True)
-        subprocess.run(["tar", "--extract", f"--directory={source}"], input=packed.stdout, check=True)
+        bare = self.say("from", "scratch")
+        self.say("add", bare, str(base), "/")
+        self.say("commit", bare, "localhost/base")
         # This machine's certificates count: it may reach the package index by a proxy of its own.
-        self._say(
-            *("build", "--isolation=chroot", "--build-arg=BASE=localhost/debian", "--tag=service"),
-            *(
-                "--volume=/etc/ssl/certs:/etc/ssl/certs:ro",
-                "--file=deploy/containers/service.Containerfile",
-                str(source),
-            ),
+        (folder / "pip.conf").write_text("[global]\ncert = /certificates.crt\n")
+        self._certificates = (
+            "--volume=/etc/ssl/certs/ca-certificates.crt:/certificates.crt:ro",
+            f"--volume={folder}/pip.conf:/etc/pip.conf:ro",
         )
-        held = self._say("from", "localhost/service")
-        self.root = Path(self._say("mount", held))
-        self.config = json.loads(self._say("inspect", held))["OCIv1"]["config"]
+        self._source.mkdir()
+        packed = subprocess.run(["git", "-C", str(REPOSITORY), "archive", "HEAD"], check=True, capture_output=True)
+        subprocess.run(["tar", "--extract", f"--directory={self._source}"], input=packed.stdout, check=True)
 
-    def _say(self, *words: str) -> str:
+    def build(self, name: str) -> "Image":
+        """By its Containerfile, unpacked."""
+        self.say(
+            *("build", "--isolation=chroot", "--pull=never", "--build-arg=BASE=localhost/base", f"--tag={name}"),
+            *self._certificates,
+            *(f"--file=deploy/containers/{name}.Containerfile", str(self._source)),
+        )
+        held = self.say("from", f"localhost/{name}")
+        return Image(Path(self.say("mount", held)), json.loads(self.say("inspect", held))["OCIv1"]["config"])
+
+    def say(self, *words: str) -> str:
+        """Tell `buildah`, and what it said last."""
         done = subprocess.run([*self._buildah, *words], check=False, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-4000:]
         return done.stdout.split()[-1] if words[0] != "inspect" else done.stdout
 
+
+@dataclass(frozen=True)
+class Image:
+    """A root file system, and how its program starts."""
+
+    root: Path
+    config: dict[str, Any]
+
     @contextmanager
-    def running(self, args: list[str], given: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-        """The image's program as its user, in a network of its own; /tmp alone can be written to."""
+    def running(
+        self, args: list[str], given: Mapping[str, str], out: IO[bytes] | None = None
+    ) -> Iterator[subprocess.Popen[bytes]]:
+        """The image's program as its user, in a network of its own, where the manifests mount what can be written to."""
         variables = [*self.config["Env"], *(f"{name}={value}" for name, value in given.items())]
         program = ["env", "-i", f"--chdir={self.config['WorkingDir']}", *variables, *self.config["Entrypoint"], *args]
         root = shlex.quote(str(self.root))
@@ -74,12 +91,14 @@ class Image:
             mount -o remount,bind,ro {root}
             mount -t proc proc {root}/proc
             mount --bind /dev {root}/dev
-            mountpoint -q {root}/tmp || mount -t tmpfs -o mode=1777 tmpfs {root}/tmp
+            for room in {root}/tmp {root}/dev/shm {root}/work; do
+                test ! -d $room || mount -t tmpfs -o mode=1777 tmpfs $room
+            done
             ! touch {root}/written 2>/dev/null
             exec chroot --userspec={self.config["User"]} {root} {shlex.join(program)}
         """
         spaces = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child"]
-        process = subprocess.Popen([*spaces, "sh", "-c", script], start_new_session=True)
+        process = subprocess.Popen([*spaces, "sh", "-c", script], stdout=out, start_new_session=True)
         try:
             yield process
         finally:
@@ -90,12 +109,12 @@ class Image:
 
 
 @pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     for program in ("buildah", "mmdebstrap"):
         if os.getuid() or shutil.which(program) is None:
             missing(f"{program}, with root's rights")
     folder = tmp_path_factory.mktemp("image")
-    yield Image(folder)
+    yield Store(folder)
     shutil.rmtree(folder)
 
 
@@ -106,7 +125,8 @@ def container(name: str) -> dict[str, Any]:
     return dict(only)
 
 
-def test_the_service_answers_without_root_on_a_file_system_that_cannot_be_written_to(image: Image) -> None:
+def test_the_service_answers_without_root_on_a_file_system_that_cannot_be_written_to(store: Store) -> None:
+    image = store.build("service")
     assert image.config["User"] == "10001:10001"
     service, migrate = container("service.yaml"), container("migrate.yaml")
     with image.running(migrate["args"], DATABASE) as migrating:
@@ -115,6 +135,23 @@ def test_the_service_answers_without_root_on_a_file_system_that_cannot_be_writte
     with image.running(service["args"], given) as serving:
         answer = await_answer(serving, service["readinessProbe"]["httpGet"]["path"])
     assert answer.startswith("200"), answer
+
+
+def test_the_worker_trains_without_root_on_a_file_system_that_cannot_be_written_to(
+    store: Store, tmp_path: Path
+) -> None:
+    image = store.build("worker")
+    assert image.config["User"] == "10001:10001"
+    task = tiny_task({"kind": "ddp"}).model_dump_json()
+    (image.root / "task.json").write_text(task)
+    said = tmp_path / "said"
+    with (
+        said.open("wb") as out,
+        image.running(["--work-dir", "/work", "run-trial", "/task.json", "--json"], {}, out) as training,
+    ):
+        assert training.wait(300) == 0
+    measured = json.loads(said.read_text())
+    assert len(measured["ranks"]) == 2 and measured["tokens_per_s_per_gpu"] > 0
 
 
 def await_answer(serving: subprocess.Popen[bytes], path: str) -> str:

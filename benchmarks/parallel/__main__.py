@@ -1,0 +1,106 @@
+"""Put the layouts of published sweeps in order without having seen any: `python -m benchmarks.parallel --data FILE… --json`.
+
+Tables in the format of `benchmarks/data/nanotron_sweep.csv` or `aleph_alpha_layouts.csv`. What is expected to fit is tried in
+order of the predicted time; nothing is learned on the way.
+"""
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.correlation import spearman
+from benchmarks.parallel.memory import peak_bytes
+from benchmarks.parallel.tables import Measured, Misread, read
+from benchmarks.parallel.time import step_seconds
+
+DATA = Path(__file__).parents[1] / "data"
+FILES = (DATA / "nanotron_sweep.csv", DATA / "aleph_alpha_layouts.csv")
+_GOOD_ENOUGH = 1.03
+_FEWEST = 3
+"""Rows of which an order is judged."""
+
+
+def score(rows: Sequence[Measured]) -> dict[str, Any]:
+    """How well one table is predicted; None where it has too few rows that ran."""
+    seconds = [step_seconds(row.training, row.layout) for row in rows]
+    fits = [peak_bytes(row.training, row.layout) <= row.training.memory_bytes for row in rows]
+    ran = [(predicted, row.seconds) for predicted, row in zip(seconds, rows, strict=True) if row.seconds is not None]
+    passed = [fit for fit, row in zip(fits, rows, strict=True) if row.seconds is not None]
+    stopped = [not fit for fit, row in zip(fits, rows, strict=True) if row.seconds is None]
+    order = sorted((p, row.seconds or math.inf) for p, fit, row in zip(seconds, fits, rows, strict=True) if fit)
+    best = min((took for _, took in ran), default=math.inf)
+    good = (tried for tried, (_, took) in enumerate(order, 1) if took <= best * _GOOD_ENOUGH)
+    return {
+        "feasible": len(ran),
+        "crashed": len(stopped),
+        "spearman": spearman(*zip(*ran, strict=True)) if len(ran) >= _FEWEST else None,
+        "trials_to_3pct": next(good, len(order) + 1) if ran else None,
+        "gate_accepts": _share(passed),
+        "gate_rejects": _share(stopped),
+        "speed_median_ape": median(abs(p / took - 1) for p, took in ran) if ran else None,
+    }
+
+
+def _share(yes: Sequence[bool]) -> float | None:
+    return sum(yes) / len(yes) if yes else None
+
+
+def report(files: Sequence[Path]) -> dict[str, Any]:
+    """Each table of the files, and all of them together by file.
+
+    Raises:
+        Misread: a file in neither format.
+    """
+    tables, overall = [], {}
+    for file in files:
+        scored = [{"table": name, **score(rows)} for name, rows in read(file).items()]
+        tables += scored
+        overall[file.stem] = _together(scored)
+    return {"tables": tables, "overall": overall}
+
+
+def _together(scored: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    def of(name: str) -> list[float]:
+        return [one[name] for one in scored if one[name] is not None]
+
+    def weighted(name: str, weight: str) -> float | None:
+        rows = sum(one[weight] for one in scored)
+        return sum((one[name] or 0.0) * one[weight] for one in scored) / rows if rows else None
+
+    return {
+        "tables": len(of("trials_to_3pct")),
+        "spearman_median": median(of("spearman")) if of("spearman") else None,
+        "trials_median": median(of("trials_to_3pct")) if of("trials_to_3pct") else None,
+        "trials_worst": max(of("trials_to_3pct"), default=None),
+        "gate_accepts": weighted("gate_accepts", "feasible"),
+        "gate_rejects": weighted("gate_rejects", "crashed"),
+        "speed_median_ape": median(of("speed_median_ape")) if of("speed_median_ape") else None,
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.parallel", description=__doc__)
+    parser.add_argument("--data", type=Path, nargs="+", default=FILES, help="CSV files of published sweeps")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args(arguments)
+    for path in options.data:
+        if not path.is_file():
+            print(f"file ({path}) does not exist; give a CSV in the format of {FILES[0]}", file=sys.stderr)
+            return 2
+        try:
+            read(path)
+        except (Misread, UnicodeDecodeError) as error:
+            print(f"{path}: {error}", file=sys.stderr)
+            return 2
+    print(json.dumps(report(options.data), indent=None if options.json else 2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

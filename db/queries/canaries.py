@@ -1,6 +1,6 @@
 """Queries on canaries."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from sqlalchemy import select
@@ -40,6 +40,16 @@ def of_case(session: Session, project_id: str, case_key: str) -> Sequence[Canary
     """All canaries of a case in order."""
     query = select(CanaryRow).where(CanaryRow.project_id == project_id, CanaryRow.case_key == case_key)
     return session.scalars(query.order_by(CanaryRow.created_at, CanaryRow.tick, CanaryRow.id)).all()
+
+
+def measured(session: Session, project_id: str, case_keys: Collection[str], at_most: int) -> Sequence[CanaryRow]:
+    """Of several cases, those that have a speed, the newest first."""
+    query = select(CanaryRow).where(
+        CanaryRow.project_id == project_id,
+        CanaryRow.case_key.in_(case_keys),
+        CanaryRow.tokens_per_s_per_gpu.is_not(None),
+    )
+    return session.scalars(query.order_by(CanaryRow.created_at.desc()).limit(at_most)).all()
 
 
 def page(

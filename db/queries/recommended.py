@@ -7,7 +7,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.best import RecommendationState
-from shardtune.db.tables.best import RecommendationRow
+from shardtune.db.tables.best import RecommendationRow, ServedCaseRow
 
 
 def of_studies(session: Session, study_ids: Sequence[str]) -> dict[str, RecommendationRow]:
@@ -22,6 +22,26 @@ def newest_of_study(session: Session, study_id: str) -> RecommendationRow | None
     """What a study recommended last."""
     query = select(RecommendationRow).where(RecommendationRow.study_id == study_id)
     return session.scalars(query.order_by(RecommendationRow.created_at.desc()).limit(1)).one_or_none()
+
+
+def keys_of_case(session: Session, project_id: str, case_key: str) -> Sequence[str]:
+    """Of the same case, under each hardware and software that it was served on."""
+    own = select(ServedCaseRow.case_key_without_fingerprint).where(
+        ServedCaseRow.project_id == project_id, ServedCaseRow.case_key == case_key
+    )
+    query = select(ServedCaseRow.case_key).where(
+        ServedCaseRow.project_id == project_id,
+        ServedCaseRow.case_key_without_fingerprint == own.scalar_subquery(),
+    )
+    return session.scalars(query).all()
+
+
+def of_case(session: Session, project_id: str, case_keys: Collection[str], at_most: int) -> Sequence[RecommendationRow]:
+    """What was recommended under these keys, the newest first."""
+    query = select(RecommendationRow).where(
+        RecommendationRow.project_id == project_id, RecommendationRow.case_key.in_(case_keys)
+    )
+    return session.scalars(query.order_by(RecommendationRow.created_at.desc()).limit(at_most)).all()
 
 
 def times(session: Session, recommendation_ids: Collection[str]) -> dict[str, datetime]:

@@ -1,5 +1,6 @@
 """What a project may use: running studies, GPU-seconds a day."""
 
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy.orm import Session
@@ -36,6 +37,25 @@ def admit_study(session: Session, project_id: str, now: datetime) -> None:
             "come again tomorrow, or raise the quota",
             (_midnight(now) + timedelta(days=1) - now).total_seconds(),
         )
+
+
+@dataclass(frozen=True)
+class QuotaUse:
+    """What a project has used of what it may use."""
+
+    quotas: Quotas
+    running_studies: int
+    gpu_seconds_today: float
+    """Since midnight UTC."""
+
+
+def used(session: Session, project_id: str, now: datetime) -> QuotaUse | None:
+    """None for a project that does not exist."""
+    row = keys.project(session, project_id)
+    if row is None:
+        return None
+    spent = keys.gpu_seconds_since(session, project_id, _midnight(now))
+    return QuotaUse(row.quotas, keys.running_studies(session, project_id), spent)
 
 
 def is_exhausted(session: Session, project_id: str, quotas: Quotas, now: datetime) -> bool:

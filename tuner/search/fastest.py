@@ -42,16 +42,17 @@ def table(
     request: PredictionRequest,
     known: Calibrations = NOTHING_LEARNT,
     device: DeviceDtypes | None = None,
+    objective: Objective = Objective(),
 ) -> PredictionTable:
     """Answer a request, the fastest of the space first: `shardtune predict`, `POST /v1/predictions` and the calculator.
 
-    All of it is asked of what a rank may use: its memory less what a study keeps free by default.
+    All of it is asked of what a rank may use: its memory less what the study is to keep free.
 
     Raises:
         ValueError: as `asked.resolve`, or a global batch that the ranks do not divide.
     """
     given = asked.resolve(request, device)
-    usable = given.cluster.model_copy(update={"memory_gib": available_gib(given.cluster, Objective())})
+    usable = given.cluster.model_copy(update={"memory_gib": available_gib(given.cluster, objective)})
     about = replace(given, cluster=usable)
     made = predict.table(about, known).model_copy(update={"cluster": given.cluster})
     count = request.top if request.top is not None else 0 if request.configs else _TOP

@@ -11,8 +11,10 @@ from shardtune.service.http.error_codes import FieldError
 from shardtune.service.http.errors import Invalid
 from shardtune.service.pages.page_access import may
 from shardtune.service.pages.rendering import Checked, render, see_other
+from shardtune.service.pages.views import quotas
 from shardtune.service.pages.views.calculator import new_page
-from shardtune.service.pages.views.form import FormErrors, StudyForm, study_request
+from shardtune.service.pages.views.form import StudyForm, study_request
+from shardtune.service.pages.views.form_fields import FormErrors
 from shardtune.service.process.context import Context, InContext
 from shardtune.service.studies import create_and_read
 from shardtune.service.workers import registry
@@ -50,5 +52,5 @@ def _show(
     request: Request, context: Context, form: StudyForm, errors: Sequence[FieldError] = (), status: int = 200
 ) -> Response:
     with context.db.read() as session:
-        shown = new_page(form, registry.live(context, session), errors)
+        shown = new_page(form, registry.live(context, session), errors, quotas.told(context))
     return render(request, "new.html", status=status, p=shown)

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from shardtune.api_schemas.base import DTYPE_BYTES
 from shardtune.api_schemas.models import preset_names
 from shardtune.api_schemas.predictions import Prediction, PredictionTable, Verdict
-from shardtune.api_schemas.studies import Objective
 from shardtune.api_schemas.workload import AUTO, RECIPES, Recipe
 from shardtune.db.tables.studies import WorkerRow
 from shardtune.service.http.error_codes import FieldError
 from shardtune.service.http.errors import ApiError, from_value_error
 from shardtune.service.pages.charts.stacked import KINDS, Stack, by_kind, stack
 from shardtune.service.pages.views import form as forms
-from shardtune.service.pages.views.form import FormErrors, Hardware, StudyForm
+from shardtune.service.pages.views.form import Hardware, StudyForm
+from shardtune.service.pages.views.form_fields import FormErrors
 from shardtune.service.wording import cluster_words
 from shardtune.service.workers import compatibility
 from shardtune.tuner.objective import available_gib
@@ -60,7 +60,7 @@ class NewPage:
     table: PredictionTable | None
     cluster: str
     usable_gib: float
-    """Memory of a rank less the headroom a study keeps by default."""
+    """Memory of a rank less what the study is to keep free."""
     fastest: tuple[StrategyLine, ...]
     """Of the whole space, as far as they should fit."""
     lines: tuple[StrategyLine, ...]
@@ -69,15 +69,17 @@ class NewPage:
     kinds: tuple[str, ...]
     bytes_per_parameter: tuple[RecipeLine, ...]
     can_create: bool
+    quota: str
+    """What the project has used of it; empty: it has none."""
 
 
-def new_page(form: StudyForm, live: Sequence[WorkerRow], errors: Sequence[FieldError] = ()) -> NewPage:
+def new_page(form: StudyForm, live: Sequence[WorkerRow], errors: Sequence[FieldError] = (), quota: str = "") -> NewPage:
     """The form with what it predicts, or with what is wrong in it."""
     own, known = forms.hardware_of(live)
     if not form.hardware:
         form = _starting(form, own, live)
     table, found = _table(form, live)
-    usable = available_gib(table.cluster, Objective()) if table else 0.0
+    usable = available_gib(table.cluster, forms.objective_of(form)) if table else 0.0
     shown = (*table.fastest, *table.predictions) if table else ()
     lines = tuple(StrategyLine(one, by_kind(one.memory.terms), _TONES[one.memory.verdict]) for one in shown)
     first = len(table.fastest) if table else 0
@@ -97,6 +99,7 @@ def new_page(form: StudyForm, live: Sequence[WorkerRow], errors: Sequence[FieldE
         kinds=tuple(KINDS),
         bytes_per_parameter=tuple(_recipe(recipe, table.parameters if table else None) for recipe in RECIPES.values()),
         can_create=form.hardware.startswith("worker:"),
+        quota=quota,
     )
 
 
@@ -113,7 +116,8 @@ def _starting(form: StudyForm, own: Sequence[Hardware], live: Sequence[WorkerRow
 def _table(form: StudyForm, live: Sequence[WorkerRow]) -> tuple[PredictionTable | None, tuple[FieldError, ...]]:
     try:
         request, cluster = forms.prediction_request(form, live), forms.cluster_of(form, live)
-        return fastest.table(request, device=next(iter(compatibility.dtypes_of(cluster, live)))), ()
+        device = next(iter(compatibility.dtypes_of(cluster, live)))
+        return fastest.table(request, device=device, objective=forms.objective_of(form)), ()
     except FormErrors as error:
         return None, error.errors
     except ApiError as error:

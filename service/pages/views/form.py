@@ -1,6 +1,5 @@
 """The form of a new study and of the calculator: text as typed, and the request it means."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -12,14 +11,15 @@ from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.models import ModelSpec, preset_names
 from shardtune.api_schemas.predictions import PredictionRequest
+from shardtune.api_schemas.search_space import BACKENDS
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies import StudyRequest
+from shardtune.api_schemas.studies import Budget, Objective, StudyRequest
 from shardtune.api_schemas.workload import AUTO
 from shardtune.db.tables.studies import WorkerRow
 from shardtune.service.http.error_codes import FieldError
-from shardtune.service.http.input_guard import check
 from shardtune.service.http.validation_errors import field_error
 from shardtune.service.pages.views import words
+from shardtune.service.pages.views.form_fields import FormErrors, error, json_object, number, whole
 from shardtune.service.wording import cluster_words
 from shardtune.tuner.prediction import catalogue, neighbours
 
@@ -53,14 +53,14 @@ class StudyForm(BaseModel):
     max_gpu_seconds: str = ""
     baseline: str = Field(default="", max_length=_LONGEST)
     sampler: str = "guided"
-
-
-class FormErrors(Exception):
-    """What the form says cannot be used; one entry per field."""
-
-    def __init__(self, errors: Sequence[FieldError]) -> None:
-        super().__init__("; ".join(error.message for error in errors))
-        self.errors = tuple(errors)
+    max_wall_seconds: str = ""
+    max_pairs: str = str(Budget().max_pairs)
+    memory_headroom: str = f"{Objective().memory_headroom * 100:g}"
+    """Per cent."""
+    backends: list[str] = Field(default=list(BACKENDS), max_length=len(BACKENDS))
+    knobs: str = Field(default="", max_length=_LONGEST)
+    compile: str = "auto"
+    wait_hours: str = ""
 
 
 @dataclass(frozen=True)
@@ -94,13 +94,13 @@ def cluster_of(form: StudyForm, live: Sequence[WorkerRow]) -> Cluster:
         for worker in live:
             if worker.name == name:
                 return worker.offer.cluster
-        raise _error("hardware", name, f"worker {name} is not live any more; choose another, or start it again")
+        raise error("hardware", name, f"worker {name} is not live any more; choose another, or start it again")
     count = 2**form.size
     nodes, per_node = (count // _NODE, _NODE) if count > _NODE else (1, count)
     try:
         return catalogue.parse_cluster(f"{nodes}x{per_node}x{form.hardware}")
-    except ValueError as error:
-        raise _error("hardware", form.hardware, str(error)) from None
+    except ValueError as problem:
+        raise error("hardware", form.hardware, str(problem)) from None
 
 
 def model_of(form: StudyForm) -> ModelSpec:
@@ -111,28 +111,28 @@ def model_of(form: StudyForm) -> ModelSpec:
     """
     if form.model != "custom":
         if form.model not in preset_names():
-            raise _error(
+            raise error(
                 "model", form.model, f"model ({form.model!r}) is not a preset; choose one, or paste a config.json"
             )
         return ModelSpec.model_validate(form.model)
     try:
-        return ModelSpec.model_validate(_json_object("config", form.config, "a model's config.json"))
-    except ValidationError as error:
+        return ModelSpec.model_validate(json_object("config", form.config, "a model's config.json"))
+    except ValidationError as problem:
         raise FormErrors(
-            [FieldError(field="config", message=e["msg"].removeprefix("Value error, ")) for e in error.errors()]
+            [FieldError(field="config", message=e["msg"].removeprefix("Value error, ")) for e in problem.errors()]
         ) from None
 
 
 def prediction_request(form: StudyForm, live: Sequence[WorkerRow]) -> PredictionRequest:
-    """The fastest of the space and one of each strategy under the form's workload.
+    """The fastest of the space and one of each strategy under the form's workload; limits of the search are left out.
 
     Raises:
         FormErrors: fields that cannot be used.
     """
     cluster = cluster_of(form, live)
-    micro = _whole("micro_batch", form.micro_batch)
+    micro = whole("micro_batch", form.micro_batch)
     step = micro * cluster.world_size
-    accumulation = max(1, _whole("global_batch", form.global_batch) // step)
+    accumulation = max(1, whole("global_batch", form.global_batch) // step)
     made = [
         c.model_copy(update={"activation_checkpointing": form.checkpointing})
         for c in neighbours.one_of_each(cluster, micro)
@@ -140,7 +140,7 @@ def prediction_request(form: StudyForm, live: Sequence[WorkerRow]) -> Prediction
     values: dict[str, Any] = {
         "model": model_of(form),
         "cluster": cluster,
-        "sequence_length": _whole("sequence_length", form.sequence_length),
+        "sequence_length": whole("sequence_length", form.sequence_length),
         "micro_batch": micro,
         "gradient_accumulation": accumulation,
         # The nearest that the ranks divide: who moves the slider asks what so many GPUs do, not what divides.
@@ -158,58 +158,66 @@ def study_request(form: StudyForm, live: Sequence[WorkerRow]) -> StudyRequest:
     Raises:
         FormErrors: fields that cannot be used.
     """
-    budget: dict[str, Any] = {}
-    if form.max_trials.strip():
-        budget["max_trials"] = _whole("max_trials", form.max_trials)
-    if form.max_gpu_seconds.strip():
-        budget["max_gpu_seconds"] = _number("max_gpu_seconds", form.max_gpu_seconds)
     values: dict[str, Any] = {
         "model": model_of(form),
         "workload": {
-            "sequence_length": _whole("sequence_length", form.sequence_length),
-            "global_batch": _whole("global_batch", form.global_batch),
+            "sequence_length": whole("sequence_length", form.sequence_length),
+            "global_batch": whole("global_batch", form.global_batch),
             "recipe": form.recipe,
         },
         "cluster": cluster_of(form, live),
-        "budget": budget,
+        "objective": objective_of(form),
+        "budget": _budget(form),
+        "space": _space(form),
         "sampler": form.sampler,
     }
+    if form.wait_hours.strip():
+        values["wait_for_worker_s"] = 3600 * number("wait_hours", form.wait_hours)
     if form.baseline.strip():
-        values["baseline"] = _json_object("baseline", form.baseline, "a configuration or a DeepSpeed JSON")
+        values["baseline"] = json_object("baseline", form.baseline, "a configuration or a DeepSpeed JSON")
     return _validated(StudyRequest, values)
+
+
+def objective_of(form: StudyForm) -> Objective:
+    """What must hold of an answer.
+
+    Raises:
+        FormErrors: no share of the memory that a study may keep free.
+    """
+    try:
+        return Objective(memory_headroom=number("memory_headroom", form.memory_headroom) / 100)
+    except ValidationError:
+        text = form.memory_headroom
+        raise error(
+            "memory_headroom", text, f"memory_headroom ({text}) must be per cent from 0 to below 90, such as 5"
+        ) from None
+
+
+def _budget(form: StudyForm) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    for field, read in (
+        ("max_trials", whole),
+        ("max_gpu_seconds", number),
+        ("max_wall_seconds", number),
+        ("max_pairs", whole),
+    ):
+        if (text := getattr(form, field)).strip():
+            given[field] = read(field, text)
+    return given
+
+
+def _space(form: StudyForm) -> dict[str, Any]:
+    allowed = {"auto": None, "yes": True, "no": False}
+    space: dict[str, Any] = {"allow_compile": allowed.get(form.compile)}
+    if form.backends:
+        space["backends"] = form.backends
+    if form.knobs.strip():
+        space["knobs"] = json_object("knobs", form.knobs, 'limits by knob, such as {"micro_batch": [1, 2]}')
+    return space
 
 
 def _validated(kind: type[Asked], values: Mapping[str, Any]) -> Asked:
     try:
         return kind.model_validate(values)
-    except ValidationError as error:
-        raise FormErrors([field_error(item) for item in error.errors()]) from None
-
-
-def _whole(field: str, text: str) -> int:
-    cleaned = text.strip().replace(",", "").replace("_", "")
-    if not cleaned.isdecimal() or len(cleaned) > 9 or int(cleaned) == 0:
-        raise _error(field, text, f"{field} ({text!r}) must be a whole number above 0, such as 64")
-    return int(cleaned)
-
-
-def _number(field: str, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise _error(field, text, f"{field} ({text!r}) must be a number of seconds, such as 600") from None
-
-
-def _json_object(field: str, text: str, what: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise _error(field, text[:60], f"{field} is not JSON ({error}); paste {what}") from None
-    if not isinstance(value, dict):
-        raise _error(field, text[:60], f"{field} must be a JSON object; paste {what}")
-    check(value, field)
-    return value
-
-
-def _error(field: str, value: str, message: str) -> FormErrors:
-    return FormErrors([FieldError(field=field, value=value, message=message)])
+    except ValidationError as problem:
+        raise FormErrors([field_error(item) for item in problem.errors()]) from None

@@ -1,4 +1,4 @@
-"""The settings page: all keys and webhooks, and what a form made or got wrong."""
+"""The settings page: all keys, projects and webhooks, and what a form made or got wrong."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,6 +11,7 @@ from shardtune.api_schemas.keys import Scope
 from shardtune.service.access import manage_keys
 from shardtune.service.http.error_codes import FieldError
 from shardtune.service.pages.rendering import render
+from shardtune.service.pages.views import quotas
 from shardtune.service.process.context import Context
 from shardtune.service.webhooks import manage as webhooks
 
@@ -33,6 +34,7 @@ def show(  # nosec B107 # empty where no secret is shown
         status=422 if errors else 200,
         keys=manage_keys.page(context, None, _MOST).keys,
         scopes=list(Scope),
+        projects=quotas.lines(context),
         webhooks=webhooks.everyone(context),
         event_types=EVENT_TYPES,
         errors=errors,

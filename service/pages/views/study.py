@@ -18,7 +18,7 @@ from shardtune.service.pages.charts.interval import Interval, interval
 from shardtune.service.pages.charts.parallel import Parallel, parallel
 from shardtune.service.pages.charts.plot import Plot
 from shardtune.service.pages.charts.search import best_so_far, peak, speed_against_memory
-from shardtune.service.pages.views import best, freshness, purpose, words
+from shardtune.service.pages.views import best, case_speed, freshness, purpose, words
 from shardtune.service.pages.views.expected import Expected, expected
 from shardtune.service.pages.views.freshness import StudyFreshness
 from shardtune.service.pages.views.predicted import Predicted, predicted
@@ -108,6 +108,8 @@ class StudyContext:
     backends: frozenset[str]
     """Of the measured trials, for the legend."""
     recommended: Recommended | None
+    since: Plot | None
+    """The case's speed each time it was measured."""
     has_unusable: bool
     """Some were measured that do not count."""
 
@@ -166,6 +168,7 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
         limit_gib=limit,
         best_number=best_number,
         recommended=recommended,
+        since=case_speed.chart(session, row.id) if recommended else None,
         backends=frozenset(str(p.config["strategy"]["kind"]) for p in points if p.tokens_per_s_per_gpu),
         has_unusable=any(peak(p) is not None and p.state != TrialState.COMPLETE for p in points),
     )

@@ -29,6 +29,9 @@ def test_a_retune_that_kept_its_incumbent_says_so_alike_on_every_page(quick_clie
     assert said in schedules and schedules.count("hardware or software changed: kernel") >= 2
     old = page(quick_client, f"/studies/{first}")
     assert "Measured again and kept" in old and f"/studies/{challenge}" in old and "measured again since</span>" in old
+    for text in (old, shown):
+        over_time = text.partition('id="chart-case-speed"')[2].partition("</figure>")[0]
+        assert f"/studies/{first}" in over_time and f"/studies/{challenge}" in over_time and "whisker" in over_time
 
 
 def test_a_stale_answer_says_that_it_is_being_measured_again(quick_client):

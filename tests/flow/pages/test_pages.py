@@ -9,6 +9,7 @@ from fastapi.testclient import TestClient
 
 from shardtune.api_schemas.failures import Failure, FailureKind
 from tests.support.page_reader import HTML, page, token
+from tests.support.scenarios import tune
 from tests.support.simulated_worker import FINGERPRINT, SPEC, SimulatedWorker, failure, measurement, speed_of
 
 
@@ -160,6 +161,40 @@ def test_the_calculator_predicts_for_hardware_nobody_has(quick_client):
         "/new/calculate", data={"csrf": token(quick_client), "model": "gpt2", "sequence_length": "1024"}
     )
     assert "124 million" in answer.text
+
+
+def test_a_study_of_the_form_has_the_limits_and_the_objective_that_were_typed(quick_client):
+    SimulatedWorker(quick_client).register()
+    form = {"csrf": token(quick_client), "model": "llama-tiny", "hardware": "worker:sim", "sequence_length": "64"}
+    form |= {"global_batch": "8", "memory_headroom": "20", "backends": ["ddp", "fsdp2"], "compile": "no"}
+    form |= {"knobs": '{"micro_batch": [1, 2], "bucket_cap_mb": {"max": 100}}', "max_pairs": "9", "wait_hours": "2"}
+    made = quick_client.post("/new", data=form, follow_redirects=False)
+    assert made.status_code == 303, made.text
+    spec = quick_client.get(made.headers["location"].replace("/studies", "/v1/studies")).json()["spec"]
+    assert spec["objective"]["memory_headroom"] == 0.2 and spec["budget"]["max_pairs"] == 9
+    assert spec["space"]["backends"] == ["ddp", "fsdp2"] and spec["space"]["allow_compile"] is False
+    assert spec["space"]["knobs"] == {"micro_batch": [1, 2], "bucket_cap_mb": {"min": None, "max": 100}}
+    assert spec["wait_for_worker_s"] == 7200
+    for wrong, says in (({"knobs": '{"bucket": 1}'}, "did you mean"), ({"memory_headroom": "95"}, "such as 5")):
+        refused = quick_client.post("/new", data=form | wrong, headers=HTML)
+        assert refused.status_code == 422 and says in refused.text and "<details open>" in refused.text
+
+
+def test_what_the_form_keeps_free_is_what_the_calculator_leaves(quick_client):
+    text = page(quick_client, "/new?model=gpt2&hardware=A100-SXM-80GB&sequence_length=1024&memory_headroom=50")
+    assert "less the 50 % the study keeps free" in text
+
+
+def test_quotas_are_shown_and_told(quick_client):
+    study = tune(quick_client)
+    assert "studies running" not in page(quick_client, "/new"), "nothing is limited"
+    limits = {"quotas": {"running_studies": 3, "gpu_seconds_per_day": 1.0, "requests_per_minute": 1000}}
+    quick_client.put("/v1/projects/default", json=limits).raise_for_status()
+    spent = quick_client.get(f"/v1/studies/{study}").json()["gpu_seconds"]
+    assert spent > 1
+    settings = page(quick_client, "/settings").partition('id="projects"')[2]
+    assert "0 of 3 studies" in settings and "used up" in settings and "1,000" in settings
+    assert "Project default: 0 of 3 studies running; " in page(quick_client, "/new")
 
 
 def test_the_calculator_says_which_recipe_the_hardware_has(quick_client):

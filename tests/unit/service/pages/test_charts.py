@@ -12,6 +12,7 @@ from shardtune.api_schemas.trials import TrialState
 from shardtune.db.queries.trial_points import TrialPoint
 from shardtune.service.pages import figures
 from shardtune.service.pages.charts.interval import interval
+from shardtune.service.pages.charts.over_time import SpeedThen, over_time
 from shardtune.service.pages.charts.parallel import parallel
 from shardtune.service.pages.charts.scale import LogScale, Scale, for_sizes, tick_label
 from shardtune.service.pages.charts.search import best_so_far, pareto_front, speed_against_memory
@@ -23,6 +24,22 @@ from shardtune.service.wording.knob_words import knob_name
 from shardtune.tuner.prediction.predict import predictions
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def test_a_case_over_time_has_a_mark_for_each_time_it_was_measured() -> None:
+    def then(days: float, speed: float, kind: str, spread=None) -> SpeedThen:
+        return SpeedThen(START + timedelta(days=days), speed, spread, "words", f"/studies/{days}", kind)
+
+    found = [then(0, 100, "own", (90, 110)), then(1, 99, "canary"), then(2, 60, "infeasible"), then(9, 120, "own")]
+    plot = over_time(found)
+    assert plot is not None and plot.x_label == "days since it was first measured"
+    assert [mark.shape for mark in plot.marks] == ["circle", "diamond", "cross", "circle"]
+    assert [mark.x for mark in plot.marks] == sorted(mark.x for mark in plot.marks)
+    assert plot.marks[2].y > plot.marks[1].y > plot.marks[3].y and [line.kind for line in plot.lines] == [
+        "whisker",
+        "own",
+    ]
+    assert over_time(found[:1]) is None and over_time([found[0], then(0.05, 1, "own")]).x_label.startswith("minutes")
 
 
 def point(number: int, speed: float | None, memory: float | None, **changes) -> TrialPoint:

@@ -1,0 +1,57 @@
+"""Quotas of projects: what may be used, and what is."""
+
+from dataclasses import dataclass
+
+from shardtune.api_schemas.keys import Project
+from shardtune.service.access import projects
+from shardtune.service.access.quotas import QuotaUse, used
+from shardtune.service.process.context import Context
+from shardtune.service.wording import study_words
+
+_MOST = 200
+"""Projects listed; more are read over the API."""
+
+
+@dataclass(frozen=True)
+class ProjectLine:
+    """One project."""
+
+    project: Project
+    studies: str
+    gpu_time: str
+    is_used_up: bool
+
+
+def lines(context: Context) -> list[ProjectLine]:
+    """Projects that the sender sees, with what they use today."""
+    found = projects.page(context, None, _MOST).projects
+    now = context.now()
+    with context.db.read() as session:
+        uses = {project.project_id: used(session, project.project_id, now) for project in found}
+    return [_line(project, use) for project in found if (use := uses[project.project_id]) is not None]
+
+
+def told(context: Context) -> str:
+    """What the sender's own project has used, in a sentence; empty where nothing is limited."""
+    with context.db.read() as session:
+        use = used(session, context.principal.home, context.now())
+    if use is None or (use.quotas.running_studies is None and use.quotas.gpu_seconds_per_day is None):
+        return ""
+    return f"Project {context.principal.home}: {_studies(use)} running; {_gpu_time(use)} used today (UTC)."
+
+
+def _line(project: Project, use: QuotaUse) -> ProjectLine:
+    quotas = use.quotas
+    is_full = quotas.running_studies is not None and use.running_studies >= quotas.running_studies
+    is_spent = quotas.gpu_seconds_per_day is not None and use.gpu_seconds_today >= quotas.gpu_seconds_per_day
+    return ProjectLine(project, _studies(use), _gpu_time(use), is_full or is_spent)
+
+
+def _studies(use: QuotaUse) -> str:
+    limit = use.quotas.running_studies
+    return f"{use.running_studies}{f' of {limit}' if limit is not None else ''} studies"
+
+
+def _gpu_time(use: QuotaUse) -> str:
+    limit, spent = use.quotas.gpu_seconds_per_day, study_words.duration(use.gpu_seconds_today)
+    return f"{spent} of GPU time" if limit is None else f"{spent} of {study_words.duration(limit)} of GPU time"

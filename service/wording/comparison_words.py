@@ -73,6 +73,8 @@ def _speed(measured: MeasuredSpeed | None) -> str:
     if measured is None:
         return _NONE
     shown = study_words.rate(measured.tokens_per_s_per_gpu)
+    if measured.runs == 1 and measured.low == measured.high:
+        return f"{shown} (one run)"
     between = f"{study_words.rate(measured.low)} to {study_words.rate(measured.high)}"
     return f"{shown} ({between}{f', {measured.runs} runs' if measured.runs > 1 else ''})"
 

@@ -26,7 +26,7 @@ def test_only_ranks_load_torch(module: str) -> None:
 
 
 def test_an_agent_runs_on_a_host_without_the_service_packages() -> None:
-    loaded = _modules_after("import shardtune.workers.agent.loop, shardtune.workers.__main__")
+    loaded = _modules_after("import shardtune.workers.agent.loop, shardtune.workers.commands.carry_out")
     assert not {"fastapi", "sqlalchemy", "optuna", "uvicorn", "alembic"} & loaded
 
 

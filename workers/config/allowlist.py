@@ -3,7 +3,6 @@
 An entry point is looked up by its installed metadata, a script by its path; neither is imported here.
 """
 
-import argparse
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -57,16 +56,6 @@ class Allowed:
             raise ValueError(_refusal("entry_point", model.entry_point, self.models, "--allow-model NAME"))
         if model.script is not None and model.script not in self.scripts:
             raise ValueError(_refusal("script", model.script, self.scripts, "--allow-script NAME=COMMAND"))
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The worker's options for what its owner allows."""
-    for option, field_name, value, meaning in (
-        ("--allow-model", "allowed_models", "NAME", f"an installed entry point of the group {GROUP}"),
-        ("--allow-script", "allowed_scripts", "NAME=COMMAND", "a training script with its arguments"),
-    ):
-        text = f"{meaning} that studies may name (repeatable)"
-        parser.add_argument(option, action="append", dest=field_name, metavar=value, help=text)
 
 
 def _refusal(kind: str, name: str, allowed: Sequence[str] | frozenset[str] | Mapping[str, Script], option: str) -> str:

@@ -1,9 +1,12 @@
-"""Command-line options that every command of the worker takes; their names are those of `WorkerSettings`."""
+"""Command-line options that every command of the worker takes; their names are those of `WorkerSettings`.
+
+Imports nothing that takes time: who asks for help waits for what is imported here.
+"""
 
 import argparse
 from pathlib import Path
 
-from shardtune.workers.config import allowlist as allowed_code
+_MODELS = "shardtune.models"
 
 
 def machine_options(parser: argparse.ArgumentParser) -> None:
@@ -11,7 +14,7 @@ def machine_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--work-dir", type=Path, metavar="DIR", help="trial directories and logs")
     parser.add_argument("--ranks", type=int, metavar="N", help="ranks (default: all GPUs, or 2 CPU ranks)")
     parser.add_argument("--memory-gib", type=float, metavar="X", help="declared memory of one CPU rank")
-    allowed_code.add_options(parser)
+    _allowed_code(parser)
     parser.add_argument(
         "--fingerprint-override",
         action="append",
@@ -34,6 +37,16 @@ def machine_options(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="leave building DeepSpeed's CPU Adam to the first trial that offloads its optimizer",
     )
+
+
+def _allowed_code(parser: argparse.ArgumentParser) -> None:
+    """The worker's options for what its owner allows."""
+    for option, field_name, value, meaning in (
+        ("--allow-model", "allowed_models", "NAME", f"an installed entry point of the group {_MODELS}"),
+        ("--allow-script", "allowed_scripts", "NAME=COMMAND", "a training script with its arguments"),
+    ):
+        text = f"{meaning} that studies may name (repeatable)"
+        parser.add_argument(option, action="append", dest=field_name, metavar=value, help=text)
 
 
 def gang_options(parser: argparse.ArgumentParser) -> None:

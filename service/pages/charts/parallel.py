@@ -13,7 +13,8 @@ from shardtune.service.wording.backend_words import backend_name
 from shardtune.service.wording.knob_words import knob_name
 from shardtune.service.wording.told_apart import knob_value
 
-WIDTH, HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 1200, 320, 52, 18, 112, 60
+WIDTH, HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 1200, 320, 52, 18, 144, 60
+"""On the left a backend's whole name fits, in the larger letters of a phone too."""
 _ABSENT = "n/a"
 _TITLE = 16
 """Characters that fit above an axis."""

@@ -44,6 +44,17 @@ def test_who_asks_for_the_help_of_a_command_waits_for_no_database_predictor_or_c
     assert not (HEAVY - {"pydantic"}) & set(ran.stdout.rpartition("loaded ")[2].split())
 
 
+def test_who_asks_for_the_help_of_the_worker_waits_for_nothing():
+    script = (
+        "import sys\nfrom shardtune.workers.__main__ import main\n"
+        "try:\n    main(['--help'])\nexcept SystemExit as end:\n    assert not end.code\n"
+        "print('loaded', *sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    said, _, loaded = ran.stdout.rpartition("loaded ")
+    assert "--allow-script" in said and not (HEAVY | {"psutil"}) & set(loaded.split())
+
+
 def test_a_command_that_is_none(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["tine"])

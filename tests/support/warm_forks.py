@@ -73,8 +73,8 @@ def output_of(module: str, *arguments: str, log: Path, environment: Mapping[str,
 class Service:
     """`shardtune serve` on a listening socket, with what tests ask of a `subprocess.Popen`."""
 
-    def __init__(self, listener: socket.socket, log: Path, environment: Mapping[str, str]) -> None:
-        self._process = fork(_serve, listener, output=log, environment=environment)
+    def __init__(self, listener: socket.socket, log: Path, environment: Mapping[str, str], *options: str) -> None:
+        self._process = fork(_serve, listener, *options, output=log, environment=environment)
         assert self._process.pid is not None
         self.pid = self._process.pid
 
@@ -99,9 +99,9 @@ class Service:
             os.kill(self.pid, number)
 
 
-def _serve(listener: socket.socket) -> None:
+def _serve(listener: socket.socket, *options: str) -> None:
     tie_to_parent()
-    _module("shardtune", "serve", "--fd", str(listener.detach()))
+    _module("shardtune", "serve", "--fd", str(listener.detach()), *options)
 
 
 def _module(name: str, *arguments: str) -> None:

@@ -1,0 +1,52 @@
+"""What is said of the time left, against the runs a study then makes: by simulated workers whose runs last known times."""
+
+import random
+
+import pytest
+from pydantic import TypeAdapter
+
+from shardtune.api_schemas.studies import Study
+from shardtune.api_schemas.trials import Trial
+from shardtune.service.wording import time_left
+from tests.support.scenarios import create
+from tests.support.simulated_worker import SimulatedWorker, measurement, speed_of
+
+START_S, WORK_S = 4.0, 9.0
+"""Of each run: what all take, and what one at 1000 tokens/s/GPU takes besides."""
+_TRIALS = TypeAdapter(list[Trial])
+
+
+class TimedWorker(SimulatedWorker):
+    """Its runs last as long as their speed says, which varies by 2 %."""
+
+    def __init__(self, client, seed):
+        super().__init__(client, behave=self._run)
+        self._chance, self.lasted, self._speed = random.Random(seed), [], 1000.0
+
+    def _run(self, _lease, task):
+        self._speed = speed_of(task.config) * self._chance.uniform(0.98, 1.02)
+        return measurement(self._speed)
+
+    def report(self, lease, outcome, **body):
+        seconds = START_S + WORK_S * 1000 / self._speed
+        self.lasted.append(seconds)
+        return super().report(lease, outcome, gpu_seconds=seconds * 2, **body)
+
+
+@pytest.mark.parametrize(("trials", "seed"), [(8, 1), (14, 2)])
+def test_after_two_trials_the_time_left_is_right_within_a_factor_of_one_and_a_half(quick_client, trials, seed):
+    worker = TimedWorker(quick_client, seed).register()
+    study_id = create(quick_client, budget={"max_trials": trials})
+    for _ in range(3):  # the profile, then two trials
+        worker.do(worker.lease())
+    study = Study.model_validate(quick_client.get(f"/v1/studies/{study_id}").json())
+    made = time_left.made_by(
+        study, _TRIALS.validate_python(quick_client.get(f"/v1/studies/{study_id}/trials").json()["trials"])
+    )
+    so_far = sum(worker.lasted)
+    *_, number, unit = time_left.left(study, made, so_far).split()
+    said = int(number) * (60 if unit == "min" else 1)
+    worker.work()
+    assert quick_client.get(f"/v1/studies/{study_id}").json()["state"] == "complete" and made.finished == 2
+    took = sum(worker.lasted) - so_far
+    assert took / 1.5 < said < took * 1.5, (said, took)

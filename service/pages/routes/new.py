@@ -12,9 +12,9 @@ from shardtune.service.http.errors import Invalid
 from shardtune.service.pages.page_access import may
 from shardtune.service.pages.rendering import Checked, render, see_other
 from shardtune.service.pages.views import quotas
-from shardtune.service.pages.views.calculator import new_page
-from shardtune.service.pages.views.form import StudyForm, study_request
-from shardtune.service.pages.views.form_fields import FormErrors
+from shardtune.service.pages.views.new_study.calculator import new_page
+from shardtune.service.pages.views.new_study.form import StudyForm, study_request
+from shardtune.service.pages.views.new_study.form_fields import FormErrors
 from shardtune.service.process.context import Context, InContext
 from shardtune.service.studies import create_and_read
 from shardtune.service.workers import registry

@@ -19,7 +19,7 @@ from shardtune.db.tables.studies import WorkerRow
 from shardtune.service.http.error_codes import FieldError
 from shardtune.service.http.validation_errors import field_error
 from shardtune.service.pages.views import words
-from shardtune.service.pages.views.form_fields import FormErrors, error, json_object, number, whole
+from shardtune.service.pages.views.new_study.form_fields import FormErrors, error, json_object, number, whole
 from shardtune.service.wording import cluster_words
 from shardtune.tuner.prediction import catalogue, neighbours
 

@@ -11,9 +11,9 @@ from shardtune.db.tables.studies import WorkerRow
 from shardtune.service.http.error_codes import FieldError
 from shardtune.service.http.errors import ApiError, from_value_error
 from shardtune.service.pages.charts.stacked import KINDS, Stack, by_kind, stack
-from shardtune.service.pages.views import form as forms
-from shardtune.service.pages.views.form import Hardware, StudyForm
-from shardtune.service.pages.views.form_fields import FormErrors
+from shardtune.service.pages.views.new_study import form as forms
+from shardtune.service.pages.views.new_study.form import Hardware, StudyForm
+from shardtune.service.pages.views.new_study.form_fields import FormErrors
 from shardtune.service.wording import cluster_words
 from shardtune.service.workers import compatibility
 from shardtune.tuner.objective import available_gib

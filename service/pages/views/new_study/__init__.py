@@ -1,0 +1,1 @@
+"""The form of a new study, and the calculator beside it."""

@@ -3,9 +3,10 @@
 Strategies change speed and memory; two trials of one study train the same thing.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from shardtune.api_schemas.base import Dtype, Schema
 from shardtune.api_schemas.names import RecipeName
@@ -17,7 +18,8 @@ MOST_SAMPLES = 1_000_000
 class Recipe(Schema):
     """Which dtype each kind of value has, for every backend alike."""
 
-    name: RecipeName
+    name: RecipeName = "own"
+    """Left out: that of a known recipe with these dtypes, else `own`."""
     master_dtype: Dtype
     """Weights the optimizer updates, and its state."""
     compute_dtype: Dtype
@@ -25,7 +27,17 @@ class Recipe(Schema):
     reduce_dtype: Dtype
     """Gradients while they are accumulated and reduced across ranks."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _known_by_its_dtypes(cls, given: object) -> object:
+        """A recipe spelt out means the one that is called so: the same case, whoever wrote it."""
+        if not isinstance(given, Mapping) or "name" in given:
+            return given
+        same = (known.name for known in RECIPES.values() if all(given.get(d) == getattr(known, d) for d in _DTYPES))
+        return {**given, "name": next(same, "own")}
 
+
+_DTYPES = ("master_dtype", "compute_dtype", "reduce_dtype")
 RECIPES: dict[str, Recipe] = {
     "bf16-mixed": Recipe(name="bf16-mixed", master_dtype="float32", compute_dtype="bfloat16", reduce_dtype="float32"),
     "fp32": Recipe(name="fp32", master_dtype="float32", compute_dtype="float32", reduce_dtype="float32"),

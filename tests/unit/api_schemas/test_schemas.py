@@ -9,7 +9,7 @@ from shardtune.api_schemas.failures import Failure, FailureKind
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.models import ModelProfile, ModelSpec, preset, preset_names
 from shardtune.api_schemas.strategies import Fsdp1Config, Fsdp2Config, TrialConfig, ZeroConfig
-from shardtune.api_schemas.workload import RECIPES, Recipe, Workload, gradient_accumulation
+from shardtune.api_schemas.workload import RECIPES, Recipe, Workload, WorkloadRequest, gradient_accumulation
 from tests.support.tuner_cases import cpu, gpus
 
 PUBLIC_PRESETS = {"gpt2", "gpt2-large", "llama-3.2-1b", "llama-2-7b", "llama-3.1-8b", "llama-2-70b", "qwen3-8b"}
@@ -162,3 +162,11 @@ def test_equal_values_have_equal_keys_and_different_ones_do_not() -> None:
 def test_every_failure_is_somebodys_fault(kind: FailureKind) -> None:
     config_fault = kind in {FailureKind.OOM, FailureKind.OVER_LIMIT, FailureKind.ILLEGAL, FailureKind.NUMERICS}
     assert Failure(kind=kind, message="x").is_infeasible is config_fault
+
+
+def test_dtypes_spelt_out_need_no_name_and_mean_the_recipe_that_has_them() -> None:
+    dtypes = {"master_dtype": "float32", "compute_dtype": "bfloat16", "reduce_dtype": "float32"}
+    asked = WorkloadRequest.model_validate({"sequence_length": 64, "global_batch": 8, "recipe": dtypes})
+    assert asked.recipe == RECIPES["bf16-mixed"]
+    own = Recipe.model_validate(dtypes | {"reduce_dtype": "bfloat16"})
+    assert own.name == "own" and Recipe.model_validate(own.model_dump()) == own

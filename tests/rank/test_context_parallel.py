@@ -156,6 +156,7 @@ def test_shared_samples_train_the_same_on_meshes_of_four_ranks(tmp_path: Path) -
     tasks = {
         f"{name}, {size}": tiny_task(strategy, ranks=4, model=four, **SHARED | {"context_parallel": size})
         for (name, strategy), size in itertools.product(strategies.items(), (2, 4))
+        if (name, size) != ("hpz", 4)  # DeepSpeed makes the groups of hpZ once in a process
     }
     found = trajectories(tasks, tmp_path, ranks=4)
     for name, task in tasks.items():

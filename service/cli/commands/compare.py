@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardtune.api_schemas.comparisons import MOST_COMPARED, Comparison
-from shardtune.service.cli.connection import connected
+from shardtune.service.cli.connection import connected, study_named
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.options import AsJson, KeyFile, Service, StateDir
 
 if TYPE_CHECKING:
+    from shardtune.service import client as api
     from shardtune.service.wording import comparison_words
 else:
     comparison_words = LazyModule("shardtune.service.wording.comparison_words")
@@ -27,7 +28,8 @@ def compare(
         list[str],
         typer.Argument(
             metavar="STUDY…",
-            help="Two to four: a study (its answer), STUDY:NUMBER (a trial), a retune, or a case key (what is served).",
+            help="Two to four: a study or `last` (its answer), STUDY:NUMBER (a trial), a retune, or a case key (what is "
+            "served).",
         ),
     ],
     service: Service = None,
@@ -41,13 +43,19 @@ def compare(
             f"STUDY ({', '.join(picks)}): give two to {MOST_COMPARED} different ones, such as A B or A:0 A:3"
         )
     with connected(service, state_dir, key_file) as client:
-        found = client.compare(picks)
+        found = client.compare([_pick(client, pick) for pick in picks])
     if found.not_found:
         raise InputError(
-            f"STUDY ({', '.join(found.not_found)}) is unknown here, or nothing was measured of it yet; "
-            "`shardtune studies list` has those there are"
+            f"STUDY ({', '.join(found.not_found)}) is unknown here, or nothing was measured of it yet; name a study by its "
+            "id or `last`, a trial by a number behind it (last:3)"
         )
     print(found.model_dump_json() if as_json else "\n".join(_lines(found)))
+
+
+def _pick(client: api.ServiceClient, pick: str) -> str:
+    """With the newest study's id for `last`."""
+    name, colon, number = pick.partition(":")
+    return f"{study_named(client, name).study_id}{colon}{number}" if name == "last" else pick
 
 
 def _lines(found: Comparison) -> list[str]:

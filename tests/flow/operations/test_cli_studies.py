@@ -38,6 +38,7 @@ def test_a_study_from_its_file_to_its_clone(http, study_file, run):
     assert (
         "speed-up over its study's baseline, in pairs" in table and "GPU-seconds" in table and "strategy" not in table
     )
+    assert run("compare", "last:3", "nightly:0")[1]["configs"] == run("compare", "nightly:3", "nightly:0")[1]["configs"]
     assert "nobody" in run("compare", "nightly", "nobody")[1] and "two to 4" in run("compare", "nightly")[1]
     assert run("studies", "pareto", "nightly")[1]["trials"] == run("studies", "importance")[1]["trials"] == 16
     changes = Path(study_file).with_name("changes.json")

@@ -187,7 +187,18 @@ class Agent:
 
     def _report(self, lease: Lease, attempted: Attempted) -> None:
         result = attempted.result
-        report = Report(
+        log.info("run %s: %s after %.1f s", lease.run_id, words.end(result), attempted.elapsed_s)
+        try:
+            self._deliver(lease, self._report_of(lease, attempted))
+        except RequestRefused as error:
+            # Asked for work, the service would hand out the same attempt again, and refuse its result again, without end.
+            log.error("the result of run %s was refused: %s", lease.run_id, error)
+            failure = Failure(kind=FailureKind.SETUP, message=f"the service refused the result: {error}"[:4000])
+            self._deliver(lease, self._report_of(lease, dataclasses.replace(attempted, result=failure, log_tail=None)))
+
+    def _report_of(self, lease: Lease, attempted: Attempted) -> Report:
+        result = attempted.result
+        return Report(
             protocol_version=PROTOCOL_VERSION,
             session=self._session,
             attempt=lease.attempt,
@@ -198,7 +209,13 @@ class Agent:
             gpu_seconds=attempted.gpu_seconds,
             log_tail=attempted.log_tail,
         )
-        log.info("run %s: %s after %.1f s", lease.run_id, words.end(result), attempted.elapsed_s)
+
+    def _deliver(self, lease: Lease, report: Report) -> None:
+        """Until it is answered.
+
+        Raises:
+            RequestRefused: for what it says.
+        """
         try:
             answer = patiently(
                 lambda: self._client.report(lease.run_id, report),
@@ -207,26 +224,16 @@ class Agent:
             )
         except LeaseLost as error:
             log.warning("the result of run %s came too late: %s", lease.run_id, error)
-        except RequestRefused as error:
-            log.error("the result of run %s was refused: %s", lease.run_id, error)
         else:
             if answer is None:
                 log.warning("stopped before the result of run %s was accepted", lease.run_id)
 
     def _release(self, lease: Lease) -> None:
         """Tell the service at once that nobody works on the run any more; if it does not hear, the lease runs out."""
-        failure = Failure(
-            kind=FailureKind.WORKER_LOST, message=self._interrupt.reason or "the worker ended unexpectedly"
-        )
-        report = Report(
-            protocol_version=PROTOCOL_VERSION,
-            session=self._session,
-            attempt=lease.attempt,
-            failure=failure,
-            gpu_seconds=0.0,
-        )
+        why = self._interrupt.reason or "the worker ended unexpectedly"
+        failure = Failure(kind=FailureKind.WORKER_LOST, message=why)
         try:
-            self._client.report(lease.run_id, report)
+            self._client.report(lease.run_id, self._report_of(lease, Attempted(failure, 0.0, 0, None)))
         except ClientError as error:
             log.warning("could not release run %s: %s", lease.run_id, error)
 

@@ -62,7 +62,15 @@ class TrialDir:
         return cls(path)
 
     def write_script(self, script: Script) -> None:
-        """Tell the ranks what to run: the owner's own words, never the study's."""
+        """Tell the ranks what to run: the owner's own words, never the study's.
+
+        Raises:
+            ValueError: it is not there any more.
+        """
+        if not script.path.is_file():
+            raise ValueError(
+                f"the allowed script ({script.path}) is not there any more; put it back, or start the worker anew"
+            )
         content = {"path": str(script.path), "arguments": script.arguments}
         (self.path / "script.json").write_text(json.dumps(content) + "\n")
 

@@ -91,7 +91,7 @@ check-style:
 
 # What bandit leaves out is explained in pyproject.toml, and beside the line.
 check-safety:
-	$(BIN)/python -m bandit --quiet --recursive --configfile pyproject.toml api_schemas db service tuner workers
+	$(BIN)/python -m bandit --quiet --recursive --configfile pyproject.toml api_schemas db service traces tuner workers
 	$(BIN)/python -m tests.support.audit
 
 # deploy/ by its consumers' own checkers, whose packages nothing else needs.

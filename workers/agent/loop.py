@@ -8,6 +8,7 @@ import dataclasses
 import logging
 from collections.abc import Callable
 
+from shardtune.api_schemas.diagnosis import Diagnosis, Traced
 from shardtune.api_schemas.failures import Failure, FailureKind
 from shardtune.api_schemas.hardware import Fingerprint, Inventory
 from shardtune.api_schemas.leases import PROTOCOL_VERSION, Lease, LeaseRequest, Registered, Registration, Report
@@ -15,6 +16,7 @@ from shardtune.api_schemas.measurements import Measurement
 from shardtune.api_schemas.models import ModelProfile
 from shardtune.api_schemas.restart import RestartMeasurement
 from shardtune.workers.agent import words
+from shardtune.workers.agent.analysis import diagnosed
 from shardtune.workers.agent.attempt import Attempted, Workplace, attempt
 from shardtune.workers.agent.client import ClientError, LeaseLost, RequestRefused, Unreachable, WorkerClient, patiently
 from shardtune.workers.agent.heartbeat import HeartbeatThread
@@ -186,6 +188,8 @@ class Agent:
             heartbeat.join(timeout=1.0)
 
     def _report(self, lease: Lease, attempted: Attempted) -> None:
+        if isinstance(attempted.result, Traced):
+            attempted = dataclasses.replace(attempted, result=diagnosed(attempted.result))
         result = attempted.result
         log.info("run %s: %s after %.1f s", lease.run_id, words.end(result), attempted.elapsed_s)
         try:
@@ -205,6 +209,7 @@ class Agent:
             measurement=result if isinstance(result, Measurement) else None,
             profile=result if isinstance(result, ModelProfile) else None,
             restart=result if isinstance(result, RestartMeasurement) else None,
+            diagnosis=result if isinstance(result, Diagnosis) else None,
             failure=result if isinstance(result, Failure) else None,
             gpu_seconds=attempted.gpu_seconds,
             log_tail=attempted.log_tail,

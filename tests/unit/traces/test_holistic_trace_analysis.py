@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from shardtune.tuner.diagnosis import kineto
-from shardtune.tuner.diagnosis.diagnose import diagnosis
+from shardtune.traces import kineto
+from shardtune.traces.diagnose import diagnosis
 
 DATA = Path(__file__).parents[3] / "data" / "holistic_trace_analysis"
 SAID = {

@@ -72,7 +72,7 @@ test-long: soak
 		tests/rank/test_parity.py tests/rank/test_context_parallel.py tests/hosts/test_launchers.py tests/browser/test_pages.py tests/endtoend/test_own_scripts.py \
 		tests/endtoend/test_live_retune.py tests/endtoend/test_fingerprint_change.py \
 		tests/hosts/test_jobs.py tests/hosts/test_network.py tests/hosts/test_exported_job.py tests/hosts/test_bad_input.py tests/hosts/test_manifests.py \
-		tests/deploy/test_images.py tests/rank/test_trace.py \
+		tests/deploy/test_images.py tests/rank/test_trace.py tests/rank/test_memory_moments.py \
 		tests/rank/test_models_page.py tests/unit/service/cli/test_predict.py $(PYTEST_ARGS)
 
 check: setup

@@ -115,6 +115,7 @@ def of_spec(spec: StudySpec, cluster: Cluster, profile: ModelProfile, config: Tr
         return memory_gate.gate(changed, shape, spec.workload, cluster, spec.objective, memory) is None
 
     def predicted(changed: TrialConfig) -> Prediction:
+        assert shape is not None
         return predict(shape, spec.workload, cluster, changed, limits=False)
 
-    return TracedTrial(config, spec.workload, cluster, built, fits, predicted)
+    return TracedTrial(config, spec.workload, cluster, built, fits, predicted if shape is not None else None)

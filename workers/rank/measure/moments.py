@@ -24,7 +24,7 @@ _REST_OF_BUILDING = {"ddp": "buckets", "zero": "optimizer"}
 """What a backend makes beside the parameters before the first step; FSDP only buffers of the model."""
 
 
-class Mark(NamedTuple):
+class PhaseMark(NamedTuple):
     """From here on this phase and module."""
 
     at: int
@@ -32,7 +32,7 @@ class Mark(NamedTuple):
     module: str
 
 
-class Known(NamedTuple):
+class KnownStorage(NamedTuple):
     """A storage of which it is known what it is."""
 
     at: int
@@ -56,8 +56,8 @@ class MomentRecorder:
         self._rank, self._limit, self._backend, self._is_compiled = rank, limit_bytes, backend, is_compiled
         self._inside: list[str] = []
         self._phase: MemoryPhase = "building"
-        self._marks = [Mark(time.time_ns(), "building", "")]
-        self._known: list[Known] = []
+        self._marks = [PhaseMark(time.time_ns(), "building", "")]
+        self._known: list[KnownStorage] = []
         self._recording = Recording()
 
     def watch_modules(self, model: nn.Module) -> None:
@@ -73,7 +73,9 @@ class MomentRecorder:
         for parameter in model.parameters():
             self._note("parameters", (parameter, getattr(parameter, "ds_tensor", None)))
             if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(lambda one: self._note("gradients", (one.grad,)))
+                parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                    lambda one: self._note("gradients", (one.grad,))
+                )
 
     def watched(self, trainer: Trainer) -> "WatchedTrainer":
         """A trainer that says in which phase it is."""
@@ -96,7 +98,7 @@ class MomentRecorder:
         self._mark(self._inside[-1] if self._inside else "")
         for output in outputs:
             if output.requires_grad:
-                output.register_hook(lambda _: self.enter("backward", name))
+                output.register_hook(lambda _: self.enter("backward", name))  # type: ignore[no-untyped-call]
 
     def collectives(self) -> AbstractContextManager[Any]:
         """Within it, buffers of collectives are known as such."""
@@ -132,7 +134,7 @@ class MomentRecorder:
 
     def _of(self, live: Sequence[Allocation]) -> tuple[Counter[str], Counter[str]]:
         kinds, holders = Counter[str](), Counter[str]()
-        known: defaultdict[int, list[Known]] = defaultdict(list)
+        known: defaultdict[int, list[KnownStorage]] = defaultdict(list)
         for one in self._known:
             known[one.pointer].append(one)
         begins, ends = self._updates()
@@ -144,7 +146,7 @@ class MomentRecorder:
         return kinds, holders
 
     def _kind(
-        self, one: Allocation, known: Mapping[int, Sequence[Known]], begins: Sequence[int], ends: Sequence[int]
+        self, one: Allocation, known: Mapping[int, Sequence[KnownStorage]], begins: Sequence[int], ends: Sequence[int]
     ) -> str:
         """What was said of it in its life; else by where it was made and how long it lives."""
         said = [note.kind for note in known.get(one.pointer, ()) if one.born <= note.at < one.died]
@@ -168,7 +170,7 @@ class MomentRecorder:
         ends = [after.at for before, after in pairs if before.phase == "optimizer" != after.phase]
         return begins, ends or [self._marks[-1].at]
 
-    def _at(self, moment: int) -> Mark:
+    def _at(self, moment: int) -> PhaseMark:
         low, high = 0, len(self._marks)
         while low + 1 < high:
             middle = (low + high) // 2
@@ -176,11 +178,11 @@ class MomentRecorder:
         return self._marks[low]
 
     def _mark(self, module: str) -> None:
-        self._marks.append(Mark(time.time_ns(), self._phase, module))
+        self._marks.append(PhaseMark(time.time_ns(), self._phase, module))
 
     def _note(self, kind: str, tensors: Iterable[Any]) -> None:
         now = time.time_ns()
-        self._known += [Known(now, pointer, kind) for one in tensors for pointer in _pointers(one)]
+        self._known += [KnownStorage(now, pointer, kind) for one in tensors for pointer in _pointers(one)]
 
 
 _PRECEDENCE = ("parameters", "gradients", "optimizer", "gathered", "buckets")
@@ -205,11 +207,11 @@ class WatchedTrainer:
             return self._trainer.optimizer_step()
 
 
-class _Collectives(TorchDispatchMode):
+class _Collectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees the tensors that collectives of torch, and FSDP2's copies around them, are called with."""
 
     def __init__(self, recorder: MomentRecorder) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._recorder = recorder
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

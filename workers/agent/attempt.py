@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shardtune.api_schemas.base import Dtype
-from shardtune.api_schemas.diagnosis import Diagnosis, Traced
+from shardtune.api_schemas.diagnosis import Traced
 from shardtune.api_schemas.failures import Failure, FailureKind
 from shardtune.api_schemas.hardware import Fingerprint
 from shardtune.api_schemas.leases import OtherUseOfTrial, ProfileTask, Task, TrialTask
@@ -52,7 +52,7 @@ class Workplace:
 class Attempted:
     """An attempt that came to its end by itself or by our limits."""
 
-    result: Measurement | ModelProfile | RestartMeasurement | Traced | Diagnosis | Failure
+    result: Measurement | ModelProfile | RestartMeasurement | Traced | Failure
     elapsed_s: float
     held: int
     """Ranks."""

@@ -31,6 +31,8 @@ _LEASE_WAIT_S = 2.0
 """How long the service may hold our question; a signal is noticed no later than this."""
 _RIVAL_WINDOW_S, _MOST_REGISTRATIONS = 60.0, 3
 
+Result = Measurement | ModelProfile | RestartMeasurement | Traced | Diagnosis | Failure
+
 log = logging.getLogger(__name__)
 
 
@@ -188,20 +190,17 @@ class Agent:
             heartbeat.join(timeout=1.0)
 
     def _report(self, lease: Lease, attempted: Attempted) -> None:
-        if isinstance(attempted.result, Traced):
-            attempted = dataclasses.replace(attempted, result=diagnosed(attempted.result))
-        result = attempted.result
+        result = diagnosed(attempted.result) if isinstance(attempted.result, Traced) else attempted.result
         log.info("run %s: %s after %.1f s", lease.run_id, words.end(result), attempted.elapsed_s)
         try:
-            self._deliver(lease, self._report_of(lease, attempted))
+            self._deliver(lease, self._report_of(lease, attempted, result))
         except RequestRefused as error:
             # Asked for work, the service would hand out the same attempt again, and refuse its result again, without end.
             log.error("the result of run %s was refused: %s", lease.run_id, error)
             failure = Failure(kind=FailureKind.SETUP, message=f"the service refused the result: {error}"[:4000])
-            self._deliver(lease, self._report_of(lease, dataclasses.replace(attempted, result=failure, log_tail=None)))
+            self._deliver(lease, self._report_of(lease, dataclasses.replace(attempted, log_tail=None), failure))
 
-    def _report_of(self, lease: Lease, attempted: Attempted) -> Report:
-        result = attempted.result
+    def _report_of(self, lease: Lease, attempted: Attempted, result: Result) -> Report:
         return Report(
             protocol_version=PROTOCOL_VERSION,
             session=self._session,
@@ -238,7 +237,7 @@ class Agent:
         why = self._interrupt.reason or "the worker ended unexpectedly"
         failure = Failure(kind=FailureKind.WORKER_LOST, message=why)
         try:
-            self._client.report(lease.run_id, self._report_of(lease, Attempted(failure, 0.0, 0, None)))
+            self._client.report(lease.run_id, self._report_of(lease, Attempted(failure, 0.0, 0, None), failure))
         except ClientError as error:
             log.warning("could not release run %s: %s", lease.run_id, error)
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from shardtune.api_schemas import formatting
-from shardtune.api_schemas.diagnosis import Diagnosis, Traced
+from shardtune.api_schemas.diagnosis import Traced
 from shardtune.api_schemas.failures import Failure
 from shardtune.api_schemas.hardware import HardwareReport
 from shardtune.api_schemas.measurements import Measurement
@@ -20,7 +20,7 @@ def table(rows: Sequence[tuple[str, str]]) -> str:
     return "\n".join(f"{name:<{width}}{value}" for name, value in rows)
 
 
-def outcome(result: Measurement | ModelProfile | RestartMeasurement | Traced | Diagnosis | Failure) -> str:
+def outcome(result: Measurement | ModelProfile | RestartMeasurement | Traced | Failure) -> str:
     """Of `run-trial`; a failure's traceback stands above it, in the rank's log."""
     match result:
         case Measurement():

@@ -13,6 +13,7 @@ PART_LETTERS = dict(zip("cotwpdhi", PART_NAMES, strict=True))
 
 
 MEMORY_KINDS = ("parameters", "gradients", "optimizer", "activations", "gathered", "buckets", "logits", "other")
+_PLACES = {"building": "while the model was built", "optimizer": "in the optimizer"}
 MemoryPhase = Literal["building", "forward", "backward", "optimizer"]
 
 
@@ -20,7 +21,7 @@ class MemoryMoment(Schema):
     """What one rank held at a moment: when it first held more than its limit, else when it was fullest."""
 
     rank: int
-    bytes: int
+    bytes: int = Field(gt=0)
     """Of tensors, as the allocator counts them."""
     limit_bytes: int | None
     """What a rank may hold; None where nothing was declared."""
@@ -35,6 +36,15 @@ class MemoryMoment(Schema):
     other ranks, `buckets`: buffers of reductions, `logits`: the head's output and the loss."""
     holders: dict[str, int] = {}
     """Activations by the module in which they were made, the largest first."""
+
+    def describe(self) -> str:
+        """Such as `rank 1 held 104.0 MiB of at most 40.0 in backward of model.layers.2.mlp: activations 64%, …`."""
+        mib = 1 << 20
+        limit = "" if self.limit_bytes is None else f" of at most {self.limit_bytes / mib:,.1f}"
+        where = _PLACES.get(self.phase, f"in {self.phase} of {self.module or 'no module (the loss)'}")
+        largest = sorted(self.kinds.items(), key=lambda one: -one[1])[:3]
+        kinds = ", ".join(f"{kind} {size / self.bytes:.0%}" for kind, size in largest)
+        return f"rank {self.rank} held {self.bytes / mib:,.1f} MiB{limit} {where}: {kinds}"
 
 
 class Traced(Schema):

@@ -13,7 +13,6 @@ from shardtune.api_schemas.diagnosis import (
     Traced,
     Tried,
 )
-from shardtune.tuner.diagnosis.findings.memory import evidence
 
 PART_WORDS = {
     "compute": "computing",
@@ -92,7 +91,7 @@ def sentences(found: Diagnosis) -> list[str]:
 
 def memory_in_words(moment: MemoryMoment) -> str:
     """What the fullest rank held, and where."""
-    told = evidence(moment)
+    told = moment.describe()
     return f"{told[:1].upper()}{told[1:]}."
 
 

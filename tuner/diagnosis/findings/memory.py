@@ -3,12 +3,9 @@
 from collections.abc import Iterator
 
 from shardtune.api_schemas.diagnosis import Finding, MemoryMoment
-from shardtune.tuner.diagnosis.findings.facts import MIB, Facts
+from shardtune.tuner.diagnosis.findings.facts import Facts
 from shardtune.tuner.diagnosis.findings.rule import Remedy, Seen, in_words, told
 from shardtune.tuner.diagnosis.findings.traced_trial import TracedTrial
-
-_PLACES = {"building": "while the model was built", "optimizer": "in the optimizer"}
-_MOST_KINDS = 3
 
 
 def out_of_memory(facts: Facts) -> Finding | None:
@@ -16,22 +13,13 @@ def out_of_memory(facts: Facts) -> Finding | None:
     moment = facts.found.recorded.memory if facts.found.recorded is not None else None
     if moment is None or moment.limit_bytes is None or moment.bytes <= moment.limit_bytes:
         return None
-    seen = Seen("out_of_memory", evidence(moment), moment.bytes / moment.limit_bytes, 1.0)
+    seen = Seen("out_of_memory", moment.describe(), moment.bytes / moment.limit_bytes, 1.0)
     if facts.trial is None:
         return in_words(seen, "smaller micro batches, checkpointing, or more sharding", 0.0)
     best = max(_fitting(facts.trial, moment), key=lambda one: one.gain, default=None)
     if best is None:
         return in_words(seen, "no change of one knob is predicted to fit", 0.0)
     return in_words(seen, told(facts.trial, best.knobs), 0.0).model_copy(update={"knobs": best.knobs})
-
-
-def evidence(moment: MemoryMoment) -> str:
-    """Such as `rank 1 held 104.0 MiB of at most 40.0 in backward of model.layers.2.mlp: activations 64 %, …`."""
-    limit = "" if moment.limit_bytes is None else f" of at most {moment.limit_bytes / MIB:,.1f}"
-    where = _PLACES.get(moment.phase, f"in {moment.phase} of {moment.module or 'no module (the loss)'}")
-    largest = sorted(moment.kinds.items(), key=lambda one: -one[1])[:_MOST_KINDS]
-    kinds = ", ".join(f"{kind} {size / moment.bytes:.0%}" for kind, size in largest)
-    return f"rank {moment.rank} held {moment.bytes / MIB:,.1f} MiB{limit} {where}: {kinds}"
 
 
 def _fitting(trial: TracedTrial, moment: MemoryMoment) -> Iterator[Remedy]:

@@ -6,16 +6,21 @@ from shardtune.api_schemas.workload import Workload
 
 
 def check(
-    size: int, cluster: Cluster, workload: Workload, model: ModelSpec | None = None, profile: ModelProfile | None = None
+    size: int,
+    cluster: Cluster,
+    workload: Workload,
+    model: ModelSpec | None = None,
+    profile: ModelProfile | None = None,
+    split: int = 1,
 ) -> None:
-    """Refuse what does not come out or would train something else, as far as is known.
+    """Refuse what does not come out or would train something else, as far as is known; `split`: ranks that split the model.
 
     Raises:
         ValueError: names the field, its value and the remedy.
     """
     if size == 1:
         return
-    why = _obstacle(size, cluster, workload)
+    why = _obstacle(size, cluster, workload, split)
     if why is None and model is not None and model.is_own:
         why = "takes a part of every sample, and your own code makes the samples and the loss; use 1"
     if why is not None:
@@ -55,7 +60,7 @@ def sizes(cluster: Cluster, workload: Workload, profile: ModelProfile) -> tuple[
     return tuple(legal), why_not
 
 
-def _obstacle(size: int, cluster: Cluster, workload: Workload) -> str | None:
+def _obstacle(size: int, cluster: Cluster, workload: Workload, split: int) -> str | None:
     ranks, length, batch = cluster.world_size, workload.sequence_length, workload.global_batch
     if ranks % size:
         return f"must divide the number of ranks ({ranks}); use 1 or a divisor"
@@ -63,8 +68,9 @@ def _obstacle(size: int, cluster: Cluster, workload: Workload) -> str | None:
         return f"must divide workload.sequence_length ({length}); use 1 or a divisor"
     if workload.attention != "sdpa":
         return f"shares out the heads of sdpa, not of workload.attention ({workload.attention!r}); use 1 or sdpa"
-    if batch % (ranks // size):
-        return f"leaves {ranks // size} groups of ranks, which must divide global_batch ({batch}); use more ranks to a sample"
+    groups = ranks // (size * split)
+    if groups == 0 or batch % groups:
+        return f"leaves {groups} groups of ranks, which must divide global_batch ({batch}); use more ranks to a sample"
     return None
 
 

@@ -192,6 +192,11 @@ class ModelProfile(Schema):
     None: nobody has looked."""
     context_note: str | None = Field(default=None, max_length=1000)
     """Why none can, where it is not for the number of its heads."""
+    tensor_divisor: int | None = Field(default=None, ge=1, le=MOST_ELEMENTS)
+    """Ranks that split the model (`tensor_parallel`) must divide it: the greatest common divisor of its heads and of its
+    blocks' widths; 1: none can; None: nobody has looked."""
+    tensor_note: str | None = Field(default=None, max_length=1000)
+    """Why none can, where it is not for its sizes."""
     note: str | None = Field(default=None, max_length=1000)
     """Why its FLOPs are not known, so that nothing is predicted; None where they are, or where own code makes the model."""
 

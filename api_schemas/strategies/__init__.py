@@ -70,9 +70,14 @@ class TrialConfig(Schema):
             )
         return self
 
+    @property
+    def sharing(self) -> int:
+        """Neighbouring ranks that train the same samples, each a part of the sequence or of the model."""
+        return self.context_parallel * self.strategy.model_parallel
+
     def data_ranks(self, ranks: int) -> int:
         """Groups of ranks that each take samples of their own."""
-        return ranks // self.context_parallel
+        return ranks // self.sharing
 
     def accumulation(self, global_batch: int, ranks: int) -> int:
         """Micro batches per optimizer step on each rank.

@@ -60,6 +60,11 @@ class StrategySchema(Schema):
         """Whether the backend compiles the model by itself."""
         return False
 
+    @property
+    def model_parallel(self) -> int:
+        """Ranks that compute one copy of the model together, on the same samples."""
+        return 1
+
     def check_blocks(self, checkpointing: Checkpointing, compiled: bool) -> None:
         """Refuse what the backend cannot do with the model's blocks.
 
@@ -87,10 +92,13 @@ class StrategySchema(Schema):
         return None
 
 
-def check_mesh(replicate: int, shard: int, ranks: int) -> None:
+def check_mesh(replicate: int, shard: int, ranks: int, tensor: int = 1) -> None:
     """Raises ValueError for a mesh of another size than the ranks."""
-    if replicate * shard != ranks:
+    if replicate * shard * tensor != ranks:
+        names, sizes = "dp_replicate × dp_shard", f"{replicate} × {shard}"
+        if tensor > 1:
+            names, sizes = f"{names} × tensor_parallel", f"{sizes} × {tensor}"
         raise ValueError(
-            f"dp_replicate × dp_shard ({replicate} × {shard}) must equal the number of ranks ({ranks}); "
-            f"choose two factors of it, such as dp_replicate 1, dp_shard {ranks}"
+            f"{names} ({sizes}) must equal the number of ranks ({ranks}); "
+            f"choose factors of it, such as dp_replicate 1, dp_shard {ranks // tensor}"
         )

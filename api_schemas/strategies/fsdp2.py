@@ -1,10 +1,10 @@
-"""PyTorch `fully_shard` (FSDP2) on a `dp_replicate × dp_shard` mesh; HSDP when both axes exceed 1."""
+"""PyTorch `fully_shard` (FSDP2) on a `dp_replicate × dp_shard × tensor_parallel` mesh; HSDP when both of the first exceed 1."""
 
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from shardtune.api_schemas.strategies.base import GradSync, StrategySchema, TrainerStep, check_mesh
+from shardtune.api_schemas.strategies.base import Checkpointing, GradSync, StrategySchema, TrainerStep, check_mesh
 
 
 class Fsdp2Config(StrategySchema):
@@ -15,6 +15,9 @@ class Fsdp2Config(StrategySchema):
     """Replicate groups. Gradients are all-reduced across them."""
     dp_shard: int = Field(ge=1)
     """Ranks over which parameters, gradients and optimizer state are sharded."""
+    tensor_parallel: int = Field(default=1, ge=1, le=4096)
+    """Neighbouring ranks that split heads and widths of each block, positions between blocks, and the vocabulary of the head
+    and the loss. More: a rank holds less of everything, and each block gathers and scatters activations twice in each pass."""
     reshard_after_forward: bool | int = True
     """True frees gathered parameters after forward and gathers again in backward; False keeps them;
     an integer reshards to groups of that size."""
@@ -51,9 +54,26 @@ class Fsdp2Config(StrategySchema):
         """The policy in the words all strategies share."""
         return self.grad_sync
 
+    @property
+    def model_parallel(self) -> int:
+        """See `StrategySchema`."""
+        return self.tensor_parallel
+
+    def check_blocks(self, checkpointing: Checkpointing, compiled: bool) -> None:
+        """See `StrategySchema`."""
+        if compiled and self.tensor_parallel > 1:
+            raise ValueError(
+                f"compile (true) with tensor_parallel ({self.tensor_parallel}) would compile the blocks' exchanges, which "
+                "nobody has tried; set compile to false or tensor_parallel to 1"
+            )
+
     def check_ranks(self, ranks: int) -> None:
         """See `StrategySchema`."""
-        check_mesh(self.dp_replicate, self.dp_shard, ranks)
+        if ranks % self.tensor_parallel:
+            raise ValueError(
+                f"tensor_parallel ({self.tensor_parallel}) must divide the number of ranks ({ranks}); use 1 or a divisor"
+            )
+        check_mesh(self.dp_replicate, self.dp_shard, ranks, self.tensor_parallel)
 
     def to_fully_shard(self) -> dict[str, Any]:
         """Keyword arguments for `fully_shard(module, mesh=…, mp_policy=…, **…)` that do not need torch objects."""
@@ -112,4 +132,6 @@ class Fsdp2Config(StrategySchema):
             name = f"FSDP2, sharded ×{self.dp_shard}"
         if self.reshard_after_forward is False:
             name += ", kept after forward"
+        if self.tensor_parallel > 1:
+            name += f", tensor ×{self.tensor_parallel}"
         return name + (", CPU offload" if self.cpu_offload else "")

@@ -11,6 +11,7 @@ from shardtune.service.http.errors import from_value_error, invalid
 from shardtune.service.studies import model_checks
 from shardtune.tuner import baseline
 from shardtune.tuner.baseline import ResolvedBaseline
+from shardtune.tuner.prediction import model_shape
 from shardtune.tuner.search import seeds, space, stopping
 from shardtune.tuner.search.samplers import optuna_samplers
 from shardtune.tuner.search.seeds import Seeds
@@ -98,6 +99,7 @@ def _stand_in(model: ModelSpec) -> ModelProfile:
     largest = min(hidden * hidden, MOST_ELEMENTS)
     block = min(12 * largest, MOST_ELEMENTS)
     total = min(layers * block + 32_000 * hidden, MOST_ELEMENTS)
+    widths = (None, "your own code makes the model") if model.is_own else _widths(model.trained_config)
     return ModelProfile(
         parameters=total,
         active_parameters=total,
@@ -114,7 +116,14 @@ def _stand_in(model: ModelSpec) -> ModelProfile:
         max_positions=None,
         context_heads=None if model.is_own else _heads(model.trained_config),
         context_note="your own code makes the batches and the loss" if model.is_own else None,
+        tensor_divisor=widths[0],
+        tensor_note=widths[1],
     )
+
+
+def _widths(config: dict[str, JsonValue]) -> tuple[int | None, str | None]:
+    """`tensor_divisor` and `tensor_note`, as far as the file says."""
+    return model_shape.tensor_of(config) or (_heads(config), None)
 
 
 def _heads(config: dict[str, JsonValue]) -> int:

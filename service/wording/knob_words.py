@@ -24,6 +24,11 @@ KNOBS: dict[str, KnobWords] = {
         "heads (Ulysses).",
         "context parallel",
     ),
+    "tensor_parallel": KnobWords(
+        "Neighbouring ranks that split the model: each computes a part of the heads and widths of every block, and between "
+        "blocks a part of every sequence.",
+        "tensor parallel",
+    ),
     "activation_checkpointing": KnobWords(
         "Which activations are recomputed in backward instead of kept: none, some (selective) or all (full).",
         "checkpointing",

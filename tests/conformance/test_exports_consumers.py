@@ -78,6 +78,21 @@ def test_torchtitan_shards_over_the_ranks_that_share_samples(tmp_path: Path) -> 
     assert any("in a ring" in line for line in found.lossy)
 
 
+def test_torchtitan_splits_over_the_ranks_that_did(tmp_path: Path) -> None:
+    pytest.importorskip("tyro")
+    split = TrialConfig(strategy=Fsdp2Config(dp_shard=4, tensor_parallel=2))
+    assert "dp 1 × 4, local batch 1" in read_back(split, "torchtitan", tmp_path)
+    found = exported(split, "torchtitan")
+    assert "tensor_parallel_degree = 2" in found.files["torchtitan.toml"]
+    assert any("splits it at the embedding" in line for line in found.lossy)
+
+
+@pytest.mark.parametrize("form", ["training-arguments", "lightning"])
+def test_who_has_no_words_for_split_models_says_so(form: ExportFormat) -> None:
+    with pytest.raises(ValueError, match=r"tensor_parallel \(2\)"):
+        exported(TrialConfig(strategy=Fsdp2Config(dp_shard=4, tensor_parallel=2)), form)
+
+
 @pytest.mark.parametrize("form", ["training-arguments", "lightning", "torchtitan"])
 def test_who_has_no_words_for_shared_samples_says_so(form: ExportFormat) -> None:
     with pytest.raises(ValueError, match=r"context_parallel \(2\)"):

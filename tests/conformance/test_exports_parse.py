@@ -37,6 +37,7 @@ EVERY_KIND = [
     TrialConfig(strategy=Fsdp2Config(dp_replicate=2, dp_shard=4, grad_sync="reduce_scatter", cpu_offload=True)),
     TrialConfig(strategy=ZeroConfig(stage=3, offload_param=Offload(), zero_hpz_partition_size=2)),
     TrialConfig(strategy=ZeroConfig(stage=2), context_parallel=2, micro_batch=2),
+    TrialConfig(strategy=Fsdp2Config(dp_replicate=2, dp_shard=2, tensor_parallel=2), context_parallel=2),
 ]
 
 

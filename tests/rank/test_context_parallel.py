@@ -5,7 +5,6 @@ Every backend, checkpointing and recipe, and every model type of transformers th
 
 import contextlib
 import itertools
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -18,17 +17,16 @@ from shardtune.api_schemas.models import ModelSpec
 from shardtune.api_schemas.workload import Workload
 from shardtune.tuner.verdict import parity
 from shardtune.workers.rank.model import shared_heads
-from tests.support import context_ranks, small_models, warm_forks
+from tests.support import small_models
 from tests.support.host_process import HostProcess
 from tests.support.plain_training import deviation, train
+from tests.support.sharing_ranks import BF16, FAULT, FP32, assert_same, trajectories
 from tests.support.tiny_trials import GPT2, LLAMA, MIXTRAL, tiny_task
 
 LONG = os.environ.get("SHARDTUNE_TEST_LONG") == "1"
 SHORT_LLAMA = LLAMA | {"num_hidden_layers": 2}
 MISTRAL = SHORT_LLAMA | {"model_type": "mistral", "sliding_window": 8}
 """Its window reaches from one rank's part of the sequence into the other's."""
-FP32 = {"loss": 1e-5, "grad_norm": 1e-4, "parameter_sum": 1e-6, "parameter_square_sum": 1e-6}
-BF16 = {"loss": 5e-4, "grad_norm": 3e-2, "parameter_sum": 5e-4, "parameter_square_sum": 1e-4}
 BUCKETS = {"reduce_bucket_size": 50_000, "allgather_bucket_size": 50_000}
 SHARED = {"context_parallel": 2, "micro_batch": 2, "parity_steps": 3, "max_grad_norm": 0.3}
 BACKENDS: dict[str, dict[str, Any]] = {
@@ -39,32 +37,16 @@ BACKENDS: dict[str, dict[str, Any]] = {
     "fsdp1": {"kind": "fsdp1", "dp_shard": 2},
     "fsdp2": {"kind": "fsdp2", "dp_shard": 2},
 }
-FAULT = "without its factor"
 QUICK: dict[str, TrialTask] = {
     "llama, ddp": tiny_task(BACKENDS["ddp"], model=SHORT_LLAMA, **SHARED),
     "mistral, fsdp2": tiny_task(BACKENDS["fsdp2"], model=MISTRAL, activation_checkpointing="full", **SHARED),
 }
 
 
-def trajectories(tasks: dict[str, TrialTask], folder: Path, ranks: int = 2) -> dict[str, tuple[StepRecord, ...]]:
-    """Of each by its name, all trained by the same ranks; `FAULT` in a name plants it."""
-    given = {name: (task.model_dump_json(), FAULT in name) for name, task in tasks.items()}
-    printed = warm_forks.ranks(context_ranks.print_trajectories, given, folder, logs=folder, count=ranks)
-    found = json.loads(printed[0].splitlines()[-1])
-    return {name: tuple(StepRecord.model_validate(one) for one in records) for name, records in found.items()}
-
-
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[StepRecord, ...]]:
     folder = tmp_path_factory.mktemp("context")
     return trajectories({**QUICK, f"llama, ddp, {FAULT}": QUICK["llama, ddp"]}, folder)
-
-
-def assert_same(found: tuple[StepRecord, ...], task: TrialTask, bound: dict[str, float]) -> None:
-    apart = deviation(found, train(task))
-    assert all(apart[name] <= bound[name] for name in bound), apart
-    limit = task.workload.max_grad_norm
-    assert limit is not None and all(record.grad_norm and record.grad_norm > limit for record in found), "it clips"
 
 
 @pytest.mark.ranks

@@ -23,7 +23,7 @@ from shardtune.workers.rank.classify import SetupError
 from shardtune.workers.rank.training import checkpoint_folder
 from shardtune.workers.trial_dir import TrialDir
 from tests.support import faulty_ranks
-from tests.support.tiny_trials import GPT2, tiny_task
+from tests.support.tiny_trials import GPT2, LLAMA, tiny_task
 
 pytestmark = pytest.mark.ranks
 
@@ -74,8 +74,22 @@ def run(place: Workplace) -> Callable[..., RestartMeasurement | Failure]:
         ({"kind": "fsdp1", "dp_shard": 2}, {"model": GPT2, "activation_checkpointing": "full"}),
         ({"kind": "fsdp2", "dp_shard": 2, "cpu_offload": True}, {"model": GPT2}),
         ({"kind": "fsdp2", "dp_replicate": 2, "dp_shard": 2}, {"ranks": 4, "context_parallel": 2}),
+        (
+            {"kind": "fsdp2", "dp_shard": 1, "tensor_parallel": 2},
+            {"model": LLAMA | {"num_hidden_layers": 1, "vocab_size": 2048}},
+        ),
     ],
-    ids=["ddp", "zero-1", "zero-2 offload", "zero-3", "zero-3 offload", "fsdp1", "fsdp2 offload", "hsdp, context"],
+    ids=[
+        "ddp",
+        "zero-1",
+        "zero-2 offload",
+        "zero-3",
+        "zero-3 offload",
+        "fsdp1",
+        "fsdp2 offload",
+        "hsdp, context",
+        "tensor",
+    ],
 )
 def test_new_processes_go_on_where_the_checkpoint_was_saved(
     run: Callable[..., RestartMeasurement], strategy: dict[str, Any], changes: dict[str, Any]

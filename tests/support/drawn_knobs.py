@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from shardtune.api_schemas import context_parallel
+from shardtune.api_schemas import context_parallel, tensor_parallel
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.search_space import SpaceLimits
 from shardtune.api_schemas.strategies import TrialConfig
@@ -18,7 +18,7 @@ from shardtune.tuner.search.space.limits import NoLimits
 from tests.support.tuner_cases import cpu, gpus, llama
 
 CLUSTERS = (gpus(2, 4).model_copy(update={"gpu": "NVIDIA H100 80GB HBM3"}), cpu(4))
-DRAWS = 16
+DRAWS = 24
 """Of each cluster."""
 
 
@@ -68,8 +68,9 @@ class _Draw:
         """The same but for one value, where that is legal."""
         try:
             alone = self._config({**table, knob: value})
-            sharing = alone.context_parallel
-            context_parallel.check(sharing, self._domains.cluster, self._domains.workload)
+            split, sharing = alone.strategy.model_parallel, alone.context_parallel
+            tensor_parallel.check(split, sharing, self._domains.cluster, self._domains.workload)
+            context_parallel.check(sharing, self._domains.cluster, self._domains.workload, split=split)
             steps = alone.accumulation(self._domains.workload.global_batch, self._domains.cluster.world_size)
             alone.strategy.check_cluster(self._domains.cluster, self._domains.workload.recipe, steps)
         except ValueError:
@@ -89,7 +90,9 @@ class _Draw:
     def _run(self, answer: Callable[[Question], Any]) -> Flat:
         limits = NoLimits(SpaceLimits(allow_compile=True), {**COMMON, **self._backend.knobs})
         limits.backends = (self._kind,)
-        return DefineByRun(self._domains, limits, answer).run({self._kind: self._backend.draw})
+        return DefineByRun(self._domains, limits, answer).run(
+            {self._kind: self._backend.draw}, {self._kind: self._backend.split}
+        )
 
     def _config(self, table: Flat) -> TrialConfig:
         own = self._backend.to_fields({k: v for k, v in table.items() if k not in COMMON and k != "backend"})

@@ -44,6 +44,7 @@ def llama(name: str) -> ModelProfile:
         vocab_size=vocab,
         max_positions=None,
         context_heads=math.gcd(heads, kv),
+        tensor_divisor=math.gcd(heads, kv, middle),
     )
 
 

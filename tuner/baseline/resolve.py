@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from pydantic import JsonValue, ValidationError
 
-from shardtune.api_schemas import context_parallel
+from shardtune.api_schemas import context_parallel, tensor_parallel
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.models import ModelSpec
 from shardtune.api_schemas.strategies import TrialConfig
@@ -12,6 +12,7 @@ from shardtune.api_schemas.workload import Workload
 from shardtune.tuner.baseline import accelerate, auto, deepspeed, training_arguments
 from shardtune.tuner.baseline import recipe as recipes
 from shardtune.tuner.baseline.section import Section, in_words
+from shardtune.tuner.prediction import model_shape
 
 
 class ResolvedBaseline(NamedTuple):
@@ -103,7 +104,11 @@ def _ours(values: dict[str, JsonValue]) -> TrialConfig:
 
 def _check_fits(config: TrialConfig, workload: Workload, cluster: Cluster, model: ModelSpec | None) -> None:
     try:
-        context_parallel.check(config.context_parallel, cluster, workload, model)
+        split, sharing = config.strategy.model_parallel, config.context_parallel
+        tensor_parallel.check(split, sharing, cluster, workload, model)
+        context_parallel.check(sharing, cluster, workload, model, split=split)
+        if model is not None and (known := model_shape.tensor_of(model.trained_config)) is not None:
+            tensor_parallel.check_widths(split, sharing, *known)
     except ValueError as error:
         raise ValueError(f"baseline.{error}") from None
     try:

@@ -30,7 +30,16 @@ def constant(source: ExportSource) -> list[str]:
 
 def helpers(source: ExportSource) -> str:
     """The snippet's definitions."""
-    return fill("context_parallel") if is_shared(source) else ""
+    if not is_shared(source):
+        return ""
+    # The ranks that split the model are next to each other, within those that share a sequence.
+    split = source.config.strategy.model_parallel > 1
+    return fill(
+        "context_parallel",
+        axes="(RANKS // (CONTEXT * TENSOR), CONTEXT, TENSOR)" if split else "(RANKS // CONTEXT, CONTEXT)",
+        names='("data", "context", "tensor")' if split else '("data", "context")',
+        own="dist.get_rank() // TENSOR % CONTEXT" if split else "dist.get_rank() % CONTEXT",
+    )
 
 
 def loss(source: ExportSource, model: str) -> str:

@@ -1,6 +1,6 @@
 """`train_snippet.py`: a complete training script that does what the trial did, for its reader to take over."""
 
-from shardtune.tuner.export import context
+from shardtune.tuner.export import context, tensor
 from shardtune.tuner.export.backends.record import SnippetParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.backends.shared import prepare_blocks
@@ -63,13 +63,11 @@ def source(source: ExportSource, backends: Backends = BACKENDS) -> str:
         needs=parts.needs,
         command=f"{command_prefix(source)}torchrun {torchrun_options(source)} train_snippet.py --steps 10",
         standard=_standard_imports(source, parts),
+        abstract="Callable, Iterator, Sequence" if tensor.is_split(source) else "Iterator, Sequence",
         imports=_imports(source, parts),
         ranks=source.cluster.world_size,
         micro_batch=source.config.micro_batch,
-        groups="RANKS / CONTEXT" if context.is_shared(source) else "RANKS",
-        taker="CONTEXT-th rank" if context.is_shared(source) else "rank",
-        seconds="(CONTEXT * seconds)" if context.is_shared(source) else "seconds",
-        data_rank="dist.get_rank() // CONTEXT" if context.is_shared(source) else "dist.get_rank()",
+        **_sharing(source),
         text_part='["text_config"]' if source.is_text_part else "",
         accumulation=source.accumulation,
         global_batch=workload.global_batch,
@@ -86,6 +84,20 @@ def source(source: ExportSource, backends: Backends = BACKENDS) -> str:
     )
 
 
+def _sharing(source: ExportSource) -> dict[str, str]:
+    """Where ranks that train the same samples count as one."""
+    names = [*(["CONTEXT"] if context.is_shared(source) else []), *(["TENSOR"] if tensor.is_split(source) else [])]
+    product = f"({' * '.join(names)})" if len(names) > 1 else "".join(names)
+    if not names:
+        return {"groups": "RANKS", "taker": "rank", "seconds": "seconds", "data_rank": "dist.get_rank()"}
+    return {
+        "groups": f"RANKS / {product}",
+        "taker": f"{product}-th rank",
+        "seconds": f"({' * '.join(names)} * seconds)",
+        "data_rank": f"dist.get_rank() // {product}",
+    }
+
+
 def _figures(source: ExportSource) -> str:
     contender, memory = source.contender, ""
     if contender.peak_allocated_gib is not None:
@@ -99,7 +111,8 @@ def _standard_imports(source: ExportSource, parts: SnippetParts) -> str:
     names = ["argparse", "json", "os", *parts.standard]
     names += ["sys", "time"] if source.on_cpu else []
     names += ["functools"] if source.config.activation_checkpointing == "selective" else []
-    return "\n".join(f"import {name}" for name in sorted(names))
+    names += tensor.STANDARD if tensor.is_split(source) else []
+    return "\n".join(f"import {name}" for name in sorted({*names}))
 
 
 def _imports(source: ExportSource, parts: SnippetParts) -> str:
@@ -112,13 +125,20 @@ def _imports(source: ExportSource, parts: SnippetParts) -> str:
             "from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts"
         )
     if context.is_shared(source):
-        # One line for a mesh, whoever needs it.
-        named = [line for line in named if not line.endswith(" import init_device_mesh")] + [*context.IMPORTS]
-    return "\n".join([*(f"import {name}" for name in modules), *sorted(named)])
+        named += context.IMPORTS
+    if tensor.is_split(source):
+        named += tensor.IMPORTS
+    return "\n".join([*(f"import {name}" for name in modules), *sorted(_one_for_a_mesh(named))])
+
+
+def _one_for_a_mesh(lines: list[str]) -> set[str]:
+    """The longest of several lines that import from the same module of meshes, whoever needs it."""
+    meshes = [line for line in lines if ".device_mesh import " in line]
+    return {*lines} - {*meshes} | {*sorted(meshes, key=len)[-1:]}
 
 
 def _constants(source: ExportSource, parts: SnippetParts) -> str:
-    lines = [*context.constant(source), *parts.constants]
+    lines = [*context.constant(source), *tensor.constant(source), *parts.constants]
     if parts.needs_blocks or prepare_blocks(source):
         what = remark(source.profile.block_class)
         lines.append(f"BLOCKS = {literal(source.block_list)}  # the list of repeated {what}")
@@ -144,7 +164,7 @@ def _helpers(source: ExportSource, parts: SnippetParts) -> str:
     if mode != "none":
         kept = {"kept": indent([f'"{name}",' for name in _KEPT], 8)} if mode == "selective" else {}
         checkpointing = fill(f"checkpointing_{mode}", **kept)
-    return (checkpointing + context.helpers(source) + parts.helpers).removesuffix("\n")
+    return (checkpointing + context.helpers(source) + tensor.helpers(source) + parts.helpers).removesuffix("\n")
 
 
 def _leave(source: ExportSource) -> list[str]:

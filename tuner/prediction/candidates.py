@@ -105,6 +105,8 @@ class Candidates:
     micro_batch: Array
     context: Array
     """Ranks that share samples, each with a part of the sequence."""
+    tensor: Array
+    """Ranks that split each block: parameters, and activations by heads and widths or, between blocks, by positions."""
     accumulation: Array
     checkpointing: Array
     checkpoint_every: Array
@@ -145,12 +147,17 @@ class Candidates:
     @property
     def ranks(self) -> Array:
         """Over which model states are spread or copied."""
-        return self.shard * self.replicate
+        return self.holders * self.replicate
+
+    @property
+    def holders(self) -> Array:
+        """Ranks that hold one copy of what is sharded and split."""
+        return self.shard * self.tensor
 
     @property
     def tokens(self) -> Array:
-        """Tokens of one micro batch on one rank."""
-        return self.sequence * self.micro_batch / self.context
+        """Tokens of one micro batch, by ranks: of those that share them, each computes and keeps as much as of so many."""
+        return self.sequence * self.micro_batch / (self.context * self.tensor)
 
     def checkpointed(self, blocks: int) -> Array:
         """Of the first so many blocks, those that are checkpointed."""
@@ -170,7 +177,7 @@ def _at(values: Array, index: NDArray[np.intp]) -> Array:
 
 
 _DEFAULTS: dict[str, float] = {
-    "backend": SINGLE, "stage": 0, "shard": 1, "replicate": 1, "sequence": 1, "micro_batch": 1, "context": 1, "accumulation": 1,
+    "backend": SINGLE, "stage": 0, "shard": 1, "replicate": 1, "sequence": 1, "micro_batch": 1, "context": 1, "tensor": 1, "accumulation": 1,
     "checkpointing": NONE, "checkpoint_every": 1, "compiled": 0, "regather": 1, "backward_prefetch": 1,
     "blocks_per_unit": 1, "sync_last": 0, "sync_shard_only": 0, "offload_optimizer": 0, "offload_parameters": 0,
     "ddp_bucket": 25 * MIB, "bucket_view": 0, "reduce_bucket": 5e8, "gather_bucket": 5e8, "double_buffer": 1,

@@ -41,6 +41,8 @@ class ModelShape:
     max_positions: int | None = None
     context_note: str | None = None
     """See `ModelProfile`."""
+    tensor_note: str | None = None
+    """Likewise."""
 
     @property
     def query(self) -> int:
@@ -56,6 +58,11 @@ class ModelShape:
     def context(self) -> tuple[int | None, str | None]:
         """`context_heads` and `context_note` of a profile."""
         return (1 if self.context_note else math.gcd(self.heads, self.kv_heads)), self.context_note
+
+    @property
+    def tensor(self) -> tuple[int | None, str | None]:
+        """`tensor_divisor` and `tensor_note` of a profile."""
+        return (1 if self.tensor_note else math.gcd(self.heads, self.kv_heads, self.ffn)), self.tensor_note
 
     @property
     def attention_matrix_parameters(self) -> int:
@@ -135,6 +142,8 @@ class ModelShape:
         return 3.0 * (self.layers * block + 2.0 * self.embedding_parameters)
 
 
+_NO_PLAN = "transformers has no plan of tensor parallelism for its architecture"
+_SPLIT_EXPERTS = "its experts are split as no style of torch does"
 _LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe")
 FAMILIES: tuple[str, ...] = (*_LLAMA_LIKE, "gpt2", "gpt_neox", "mpt")
 """`model_type` values known in closed form."""
@@ -166,6 +175,14 @@ def from_config(config: Mapping[str, Any], name: str = "") -> ModelShape:
             "use a divisor of the number of heads"
         )
     return shape
+
+
+def tensor_of(config: Mapping[str, Any]) -> tuple[int | None, str | None] | None:
+    """`ModelShape.tensor` where the file alone says it; else a worker looks."""
+    try:
+        return from_config(config).tensor
+    except ValueError:
+        return None
 
 
 def text(config: Mapping[str, Any]) -> str:
@@ -213,6 +230,7 @@ def _llama_like(config: Mapping[str, Any], name: str) -> ModelShape:
         experts_per_token=_whole(config, "num_experts_per_tok", 2) if moe else 1,
         qkv_bias=kind == "qwen2" or bool(config.get("attention_bias", False)),
         qk_norm=kind in ("qwen3", "qwen3_moe"),
+        tensor_note=_SPLIT_EXPERTS if moe else None,
         max_positions=_positions(config, "max_position_embeddings"),
     )
 
@@ -237,6 +255,7 @@ def _gpt2(config: Mapping[str, Any], name: str) -> ModelShape:
         mlp="gelu_tanh" if activation == "gelu_new" else "gelu",
         tied=bool(config.get("tie_word_embeddings", True)),
         biases=True,
+        tensor_note=_NO_PLAN,
         learned_positions=positions,
         max_positions=positions,
     )
@@ -266,5 +285,6 @@ def _mpt(config: Mapping[str, Any], name: str) -> ModelShape:
         mlp="gelu",
         tied=True,
         max_positions=_positions(config, "max_seq_len"),
+        tensor_note=_NO_PLAN,
         context_note="it has attention of its own, which transformers cannot replace",
     )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardtune.api_schemas import context_parallel
+from shardtune.api_schemas import context_parallel, tensor_parallel
 from shardtune.api_schemas.base import DTYPE_BYTES, GIB
 from shardtune.api_schemas.hardware import Cluster, MeasuredHardware
 from shardtune.api_schemas.native_dtypes import DeviceDtypes
@@ -63,8 +63,11 @@ def predict(
         ValueError: a mesh that does not multiply up to the cluster, or a GPU the catalogue does not have.
     """
     config.strategy.check_ranks(cluster.world_size)
-    context_parallel.check(config.context_parallel, cluster, workload)
-    context_parallel.check_heads(config.context_parallel, *shape.context)
+    split, sharing = config.strategy.model_parallel, config.context_parallel
+    tensor_parallel.check(split, sharing, cluster, workload)
+    tensor_parallel.check_widths(split, sharing, *shape.tensor)
+    context_parallel.check(sharing, cluster, workload, split=split)
+    context_parallel.check_heads(sharing, *shape.context)
     calibrations: dict[str, Any] = {"memory_calibration": memory_calibration, "speed_calibration": speed_calibration}
     calibrations["measured"] = measured
     candidates = from_configs([config], workload.sequence_length, cluster.world_size, workload.global_batch)

@@ -51,6 +51,11 @@ class TracedShape(ModelShape):
         return self.counted.context_heads, self.counted.context_note
 
     @property
+    def tensor(self) -> tuple[int | None, str | None]:
+        """Likewise."""
+        return self.counted.tensor_divisor, self.counted.tensor_note
+
+    @property
     def active_parameters(self) -> int:
         """Elements that take part in one token's forward pass."""
         return self.counted.active_parameters
@@ -116,4 +121,6 @@ def profile_of(shape: ModelShape) -> ModelProfile:
         max_positions=min(shape.max_positions, MOST_ELEMENTS) if shape.max_positions else None,
         context_heads=shape.context[0],
         context_note=shape.context[1],
+        tensor_divisor=shape.tensor[0],
+        tensor_note=shape.tensor[1],
     )

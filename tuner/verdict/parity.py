@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from shardtune.api_schemas.failures import FailureKind
 from shardtune.api_schemas.measurements import StepRecord
+from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.trials import TrialState
 from shardtune.api_schemas.workload import Recipe
 from shardtune.tuner.history import Observation
@@ -46,7 +47,7 @@ def tolerance(recipe: Recipe) -> Tolerance:
 
 
 def judge(history: Sequence[Observation], recipe: Recipe, single_backend: bool) -> Judgement:
-    """Find the reference (the first feasible trial that one of another backend confirms) and who leaves it.
+    """Find the reference (the first feasible trial that one of another backend, or of other groups that share samples, confirms) and who leaves it.
 
     `single_backend`: only one backend can run, so another configuration of it confirms; alone, a trial stands
     for itself. Recomputed from all trials each time, those an earlier judgement refused included.
@@ -133,6 +134,11 @@ def _could_win(obs: Observation) -> bool:
     return obs.state is TrialState.INFEASIBLE and refused
 
 
+def _program(config: TrialConfig) -> tuple[str, int, int]:
+    """What a fault would have to be in: two that differ here do not make it alike."""
+    return config.backend, config.context_parallel, config.strategy.model_parallel
+
+
 def _agreeing(
     witnesses: Sequence[Observation], bounds: Tolerance, single_backend: bool
 ) -> tuple[Observation, Observation] | None:
@@ -140,7 +146,7 @@ def _agreeing(
     for later in range(1, len(witnesses)):
         for earlier in range(later):
             pair = witnesses[earlier], witnesses[later]
-            independent = single_backend or pair[0].config.backend != pair[1].config.backend
+            independent = single_backend or _program(pair[0].config) != _program(pair[1].config)
             if not independent or difference(*pair, bounds) is not None:
                 continue
             for reference, other in (pair, pair[::-1]):

@@ -40,6 +40,18 @@ CASES = [
         "3",
         "must divide the number of ranks (2)",
     ),
+    (
+        {"space": {"knobs": {"tensor_parallel": 2}}, "model": "gpt2-tiny"},
+        "space.knobs.tensor_parallel",
+        "2",
+        "no plan of tensor parallelism",
+    ),
+    (
+        {"baseline": {"strategy": {"kind": "fsdp2", "dp_shard": 1, "tensor_parallel": 2}}, "model": "mixtral-tiny"},
+        "baseline.tensor_parallel",
+        "2",
+        "as no style of torch does",
+    ),
     ({"budget": {"max_trials": 0}}, "budget.max_trials", 0, "greater than or equal to 1"),
     ({"baseline": {"train_batch_size": 16}}, "baseline.train_batch_size", "16", "global_batch is 8"),
     ({"baseline": {"strategy": {"kind": "fsdp2", "dp_shard": 8}}}, "baseline", None, "dp_shard 2"),

@@ -3,7 +3,7 @@
 from typing import Any
 
 from shardtune.api_schemas.strategies import Fsdp2Config
-from shardtune.tuner.export import context
+from shardtune.tuner.export import context, tensor
 from shardtune.tuner.export.backends import shared
 from shardtune.tuner.export.backends.record import AccelerateParts, ConsumerParts, ExportedBackend, SnippetParts
 from shardtune.tuner.export.quoting import literal
@@ -49,14 +49,12 @@ def _reshards_to_groups(strategy: Fsdp2Config) -> bool:
 
 
 def _trainer(source: ExportSource, strategy: Fsdp2Config) -> str:
-    recipe, replicated = source.workload.recipe, strategy.dp_replicate > 1
+    recipe = source.workload.recipe
     offload, count = strategy.cpu_offload, strategy.blocks_per_unit
     units = f"[blocks[i : i + {count}] for i in range(0, len(blocks), {count})]" if count > 1 else "blocks"
     return fill(
         "trainer_fsdp2",
-        # With a second axis of size 1 torch would launch an all-reduce with nobody after every reduce-scatter.
-        mesh=f"({strategy.dp_replicate}, {strategy.dp_shard})" if replicated else f"({strategy.dp_shard},)",
-        mesh_names='("dp_replicate", "dp_shard")' if replicated else '("dp_shard",)',
+        **_mesh(strategy),
         reshard=strategy.to_fully_shard()["reshard_after_forward"],
         param_dtype=torch_dtype(recipe.compute_dtype) if source.is_mixed else None,
         reduce_dtype=torch_dtype(recipe.reduce_dtype) if source.is_mixed else None,
@@ -68,8 +66,29 @@ def _trainer(source: ExportSource, strategy: Fsdp2Config) -> str:
         state_device='torch.device("cpu")' if offload else "device",
         buffers=indent(_OFFLOADED_BUFFERS if offload and not source.on_cpu else [], 8),
         sync=indent(_SYNC[strategy.grad_sync], 12),
-        loss=context.loss(source, "self.model"),
+        compute=indent(_compute(source), 12),
     )
+
+
+def _mesh(strategy: Fsdp2Config) -> dict[str, str]:
+    # With a replicate axis of size 1 torch would launch an all-reduce with nobody after every reduce-scatter.
+    data = {"dp_replicate": strategy.dp_replicate} if strategy.dp_replicate > 1 else {}
+    data["dp_shard"] = strategy.dp_shard
+    axes = data | ({"tp": strategy.tensor_parallel} if strategy.tensor_parallel > 1 else {})
+    return {
+        "mesh": repr(tuple(axes.values())),
+        "mesh_names": literal(tuple(axes)),
+        "data_mesh": f"mesh[{literal(tuple(data))}]" if axes != data else "mesh",
+        "split": indent(['split_model(model, mesh["tp"])'] if axes != data else [], 8),
+    }
+
+
+def _compute(source: ExportSource) -> list[str]:
+    lines = [context.loss(source, "self.model"), "(loss / ACCUMULATION).backward()"]
+    if not tensor.is_split(source):
+        return lines
+    # Of logits that are split by vocabulary.
+    return ["with loss_parallel():", *(f"    {line}" for line in lines), "loss = loss.detach().full_tensor()"]
 
 
 def _prefetch(strategy: Fsdp2Config) -> list[str]:
@@ -94,6 +113,7 @@ def _accelerate(source: ExportSource, strategy: Fsdp2Config) -> AccelerateParts:
             "FullyShardedDataParallelPlugin(fsdp_version=2, mixed_precision_policy=MixedPrecisionPolicy("
             "torch.bfloat16, torch.float32, torch.bfloat16)): Accelerate alone reduces gradients in bfloat16"
         )
+    lines += tensor.in_accelerates_script(source)
     defaults = Fsdp2Config(dp_shard=strategy.dp_shard, dp_replicate=strategy.dp_replicate)
     for name in ("forward_prefetch", "backward_prefetch", "blocks_per_unit", "grad_sync", "pin_memory"):
         if getattr(strategy, name) != getattr(defaults, name):
@@ -113,6 +133,7 @@ def _accelerate(source: ExportSource, strategy: Fsdp2Config) -> AccelerateParts:
 
 
 def _training_arguments(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
+    tensor.refuse(source, "TrainingArguments")
     lines = []
     if source.is_mixed:
         lines.append("recipe: gradients reduced in float32 were measured; Accelerate reduces them in bfloat16")
@@ -132,18 +153,23 @@ def _torchtitan(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
     done = plain.model_copy(update={"grad_sync": "every" if source.accumulation > 1 else strategy.grad_sync})
     return ConsumerParts(
         done=done,
-        besides=("units: torchtitan also shards the embedding, and norm with output, as units of their own",),
+        besides=(
+            "units: torchtitan also shards the embedding, and norm with output, as units of their own",
+            *tensor.besides_torchtitan(source),
+        ),
         values={
             "data_parallel_replicate_degree": strategy.dp_replicate,
             "data_parallel_shard_degree": strategy.dp_shard,
             "fsdp_reshard_after_forward": "never" if strategy.reshard_after_forward is False else "always",
             "enable_cpu_offload": strategy.cpu_offload,
+            **tensor.torchtitans_mesh(source),
         },
     )
 
 
 def _lightning(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
     """Its mesh has one data-parallel axis, and gradients are reduced once a step."""
+    tensor.refuse(source, "Lightning's Trainer")
     world = source.cluster.world_size
     changes: dict[str, Any] = {"grad_sync": "last"} if source.accumulation > 1 else {}
     if strategy.dp_replicate > 1:

@@ -30,6 +30,7 @@ def _row(strategy: Fsdp2Config, _world_size: int) -> Row:
         "backend": FSDP2,
         "shard": strategy.dp_shard,
         "replicate": strategy.dp_replicate,
+        "tensor": strategy.tensor_parallel,
         "regather": regather,
         "backward_prefetch": strategy.backward_prefetch,
         "blocks_per_unit": strategy.blocks_per_unit,

@@ -16,7 +16,7 @@ from shardtune.tuner.prediction.rates import Network
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Elements, and bytes of one element where it says so."""
+    """Elements of this rank's part of the model, and bytes of one element where it says so."""
 
     count: Array
     """All parameters as they are gathered, padding included."""
@@ -24,9 +24,11 @@ class _Sizes:
     unit: Array
     """One unit of blocks."""
     unit_trained: Array
-    root: float
+    root: Array
     """What is in no block."""
-    root_trained: float
+    root_trained: Array
+    table: Array
+    """The token table's gradient, beyond this rank's part: where it is split by vocabulary, its gradient arises whole."""
     tied: float
     """Gradients of the token table that stand beside each other: a tied one has two and their sum."""
     units: Array
@@ -46,17 +48,19 @@ def _sizes(
     shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool, padding: Array | float
 ) -> _Sizes:
     extra = c.tokens * 0.0 + padding
-    count = float(shape.parameters) + shape.layers * extra
+    count = (float(shape.parameters) + shape.layers * extra) / c.tensor
     trained = count * impl.trainable
     blocks = np.minimum(c.blocks_per_unit, shape.layers)
-    unit = blocks * (shape.block_parameters + extra)
+    unit = blocks * (shape.block_parameters + extra) / c.tensor
+    root = float(shape.outside_parameters) / c.tensor
     return _Sizes(
         count=count,
         trained=trained,
         unit=unit,
         unit_trained=unit * impl.trainable,
-        root=float(shape.outside_parameters),
-        root_trained=float(shape.outside_parameters) * impl.trainable,
+        root=root,
+        root_trained=root * impl.trainable,
+        table=shape.embedding_parameters * impl.trainable * (1.0 - 1.0 / c.tensor),
         tied=3.0 if shape.tied else 1.0,
         units=np.ceil(shape.layers / c.blocks_per_unit),
         blocks=blocks,
@@ -90,7 +94,7 @@ def fully_sharded(
         **_gradients(c, d, s),
         **_gathered(c, s),
         **_reducing(shape, c, d, s, root_waits, at_once),
-        unit_gradients=s.gathered * s.blocks * (shape.block_parameters * impl.trainable)
+        unit_gradients=s.gathered * s.blocks * (shape.block_parameters * impl.trainable) / c.tensor
         + (d.reduce * s.unit_trained * s.copies if at_once else 0.0),
         step=s.shards * s.root / s.count * s.here
         + np.where(c.offload_optimizer > 0, 0.0, 0.0 if impl.fused_optimizer else s.shards),
@@ -154,7 +158,8 @@ def _reducing(
         "buckets_first": lingering + s.gathered * head,
         # The root is reduced last, after its parameters are freed: whole gradients and the reduce-scatter's input. Before
         # that, a tied table's two gradients stand beside their sum.
-        "end": np.maximum(
+        "end": d.reduce * s.table
+        + np.maximum(
             s.gathered * s.root_trained + d.reduce * s.root_trained * s.copies,
             s.gathered * (s.root + s.tied * s.root_trained) + d.reduce * s.unit_trained * s.copies,
         ),
@@ -164,7 +169,7 @@ def _reducing(
 def host_bytes(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> Array:
     """Masters, moments and gradients: FSDP's fp32 shards are its masters."""
     state = d.moments + d.master + (0.0 if gloo else d.reduce)
-    total: Array = state * shape.parameters * impl.trainable / c.shard * c.offload_optimizer
+    total: Array = state * shape.parameters * impl.trainable / c.holders * c.offload_optimizer
     return total
 
 
@@ -179,14 +184,14 @@ def traffic(
 ) -> Traffic:
     """`padding` as above. `keeps_unsynced`: under `no_sync`, parameters that are kept after forward stay over micro batches."""
     zero, units = c.tokens * 0.0, np.ceil(shape.layers / c.blocks_per_unit) + 1.0
-    count = shape.parameters + padding * shape.layers
+    count = (shape.parameters + padding * shape.layers) / c.tensor
     trained = count * impl.trainable
     # Under autocast nothing tells FSDP to cast before it gathers.
     size = (d.master if impl.autocast else d.compute) * count
-    gather = ring_seconds(zero + size, units, c.shard, network)
-    again = ring_seconds(zero + size, units, np.minimum(c.regather, c.shard), network)
-    scatter = ring_seconds(zero + d.reduce * trained, units, c.shard, network, "reduce_scatter")
-    across = ring_seconds(d.reduce * trained / c.shard, units, c.replicate, network, "all_reduce", c.shard)
+    gather = ring_seconds(zero + size, units, c.shard, network, stride=c.tensor)
+    again = ring_seconds(zero + size, units, np.minimum(c.regather, c.shard), network, stride=c.tensor)
+    scatter = ring_seconds(zero + d.reduce * trained, units, c.shard, network, "reduce_scatter", c.tensor)
+    across = ring_seconds(d.reduce * trained / c.shard, units, c.replicate, network, "all_reduce", c.holders)
     # Parameters that are kept after forward are freed after backward all the same (torch 2.13, `post_backward`), except
     # by FSDP1 under `no_sync` (`_should_free_in_backward`).
     whole = c.regather < 2
@@ -200,5 +205,5 @@ def traffic(
         last_backward=back + scatter + across,
         after_step=zero,
         unhidden=(forward + scatter + across) / units,
-        network_bound=np.where(c.shard > network.gpus_per_node, 1.0, 0.0),
+        network_bound=np.where(c.holders > network.gpus_per_node, 1.0, 0.0),
     )

@@ -41,6 +41,8 @@ def block_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implemen
     eager = _attention_bytes(shape, c, dtypes, impl) + c.tokens * (
         _norm_bytes(shape, dtypes, impl) + _mlp_bytes(shape, dtypes, impl)
     )
+    # Where a block is split, the linear layers' inputs are gathered, and saved, for all positions.
+    eager = eager + c.tokens * (c.tensor - 1.0) * (2.0 * dtypes.compute * shape.hidden)
     fused = c.tokens * _compiled_bytes(shape, dtypes) + _attention_extra(shape, c, dtypes, impl)
     everything = np.where(c.compiled > 0, np.minimum(fused, eager), eager)
     boundary = c.tokens * shape.hidden * (4 if impl.autocast else dtypes.compute)
@@ -51,7 +53,7 @@ def block_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implemen
         stored, whole = stored * 0.0, whole * 0.0
     # Tensors of the MLP's width alive at once in its backward, from traces; experts split one fused projection.
     wide = 2 if shape.mlp != "gated" or shape.experts > 1 else 3
-    width = wide * shape.experts_per_token * shape.ffn + 2 * shape.hidden
+    width = wide * shape.experts_per_token * shape.ffn + 2 * shape.hidden * c.tensor
     flowing = c.tokens * dtypes.compute * width + _scores_bytes(shape, c, dtypes, impl)
     return BlockBytes(stored, whole, everything, flowing)
 

@@ -1,4 +1,4 @@
-"""What context parallelism costs: attention's exchanges of positions for heads, and back."""
+"""What ranks that share samples send each other: positions for heads, and back; or what a block's parts add up to."""
 
 import numpy as np
 
@@ -14,7 +14,7 @@ _LAUNCHES = 60.0
 forward and 44 backward."""
 
 
-def exchange_seconds(shape: ModelShape, c: Candidates, dtypes: Dtypes, rates: Rates, network: Network) -> Array:
+def context_seconds(shape: ModelShape, c: Candidates, dtypes: Dtypes, rates: Rates, network: Network) -> Array:
     """Seconds of one micro batch, forward and backward; nothing hides them, since attention waits.
 
     An all-to-all sends as much as an all-gather of a whole of the same size, (n-1)/n of it through each link, and is taken to
@@ -24,5 +24,20 @@ def exchange_seconds(shape: ModelShape, c: Candidates, dtypes: Dtypes, rates: Ra
     elements = c.tokens * (2.0 * shape.query + 2.0 * shape.kv)
     passes = 2.0 * shape.layers + c.checkpointed(shape.layers)
     calls = _EXCHANGES * passes
-    sent = ring_seconds(elements * dtypes.compute * passes, calls, c.context, network)
+    sent = ring_seconds(elements * dtypes.compute * passes, calls, c.context, network, stride=c.tensor)
     return np.where(c.context > 1, sent + calls * _LAUNCHES * rates.launch_s, 0.0)
+
+
+_SUMS = 2.0
+"""Children of a block that are split: attention and the MLP, each with a gather before it and a sum scattered after it."""
+
+
+def tensor_seconds(shape: ModelShape, c: Candidates, dtypes: Dtypes, rates: Rates, network: Network) -> Array:
+    """Seconds of one micro batch, forward and backward: hidden states of all positions are gathered and scattered around each
+    child, which nothing hides. Forward's gathers are made again in recomputation, and the head has one of its own."""
+    whole = c.tokens * c.tensor * shape.hidden * dtypes.compute
+    passes = 2.0 * shape.layers + c.checkpointed(shape.layers)
+    calls = _SUMS * passes
+    gathers = ring_seconds(whole * (calls + 1.0), calls + 1.0, c.tensor, network)
+    sums = ring_seconds(whole * (calls + 1.0), calls + 1.0, c.tensor, network, "reduce_scatter")
+    return np.where(c.tensor > 1, gathers + sums + 2.0 * calls * _LAUNCHES * rates.launch_s, 0.0)

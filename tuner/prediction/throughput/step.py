@@ -10,7 +10,7 @@ from shardtune.tuner.prediction.collectives import Traffic
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.rates import Network, Rates
 from shardtune.tuner.prediction.throughput.compute import compute_times
-from shardtune.tuner.prediction.throughput.exchange import exchange_seconds
+from shardtune.tuner.prediction.throughput.exchange import context_seconds, tensor_seconds
 
 HOST_ADAM_BYTES_PER_S = 15e9
 """Memory traffic of one rank's share of a node's CPU Adam (a node streams 100-200 GB/s for eight ranks)."""
@@ -44,7 +44,9 @@ def step_times(
     micro = compute.total
     forward, backward = micro * compute.forward_share, micro * (1.0 - compute.forward_share)
     communication, exposed = _communication(c, rates, comm, forward, backward)
-    exchanges = c.accumulation * exchange_seconds(shape, c, dtypes, rates, network)
+    exchanges = c.accumulation * (
+        context_seconds(shape, c, dtypes, rates, network) + tensor_seconds(shape, c, dtypes, rates, network)
+    )
     communication, exposed = communication + exchanges, exposed + exchanges
     optimizer = _optimizer(shape, c, dtypes, impl, rates)
     host = _host_transfers(shape, c, dtypes, impl, network)
@@ -93,7 +95,7 @@ def _communication(c: Candidates, rates: Rates, comm: Traffic, forward: Array, b
 
 def _optimizer(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, rates: Rates) -> Array:
     """AdamW over this rank's shard, gradient norm and clipping, host overhead."""
-    trained = shape.parameters * impl.trainable / c.shard
+    trained = shape.parameters * impl.trainable / c.holders
     # A fused kernel reads and writes parameter, gradient and moments once; foreach passes over them about three times.
     fused = 3.0 * dtypes.master + 2.0 * dtypes.moments
     traffic = fused if impl.fused_optimizer else 2.6 * fused
@@ -107,11 +109,11 @@ def _optimizer(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implement
 
 def _host_transfers(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, network: Network) -> Array:
     trained = shape.parameters * impl.trainable
-    shard = trained / c.shard
+    shard = trained / c.holders
     adam = c.offload_optimizer * shard * (3.0 * dtypes.master + 2.0 * dtypes.moments) / HOST_ADAM_BYTES_PER_S
     gradients = c.offload_optimizer * shard * dtypes.reduce / network.host_link
     updated = c.offload_optimizer * shard * dtypes.compute / network.host_link
     # Parameters in host memory come up for forward and for backward of every micro batch.
     size = registry.chosen(c, lambda backend: dtypes.master if backend.uploads_masters else dtypes.compute)
-    parameters = c.offload_parameters * 2.0 * c.accumulation * shape.parameters / c.shard * size / network.host_link
+    parameters = c.offload_parameters * 2.0 * c.accumulation * shape.parameters / c.holders * size / network.host_link
     return adam + gradients + updated + parameters

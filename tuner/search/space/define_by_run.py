@@ -41,19 +41,25 @@ class DefineByRun:
         self.table: Flat = {}
         self._checkpointing: tuple[tuple[str, ...], str] = (("none", "selective", "full"), "")
 
-    def run(self, draw: Mapping[str, Callable[["DefineByRun", bool], None]]) -> Flat:
-        """Draw every knob that has an effect; the others get the value they are held at. `draw`: by backend.
+    def run(
+        self,
+        draw: Mapping[str, Callable[["DefineByRun", bool], None]],
+        split: Mapping[str, Callable[["DefineByRun"], int]],
+    ) -> Flat:
+        """Draw every knob that has an effect; the others get the value they are held at. Both by backend: `draw` all that is
+        its own, but for what decides how many ranks `split` a model.
 
         Raises:
             NoLegalValue: nothing legal is left for a knob on this path.
         """
         backend = self.pick("backend", self.limits.backends)
-        sharing = self._draw_context()
+        self._draw_context()
+        sharing = int(self.table["context_parallel"]) * split[str(backend)](self)
         sizes = self.domains.micro_batches(sharing)
-        micro_batch = int(self.pick("micro_batch", sizes, at=f"context{sharing}" if sharing > 1 else ""))
+        micro_batch = int(self.pick("micro_batch", sizes, at=f"shared{sharing}" if sharing > 1 else ""))
         allowed = self.limits.allow_compile
         compiles = self.domains.on_gpu if allowed is None else allowed
-        # `TrialConfig` says why not with shared samples.
+        # `TrialConfig` and `Fsdp2Config` say why not with shared samples.
         self.pick_if("compile", compiles and sharing == 1, (False, True), False)
         accumulates = self.domains.accumulation(micro_batch, sharing) > 1
         draw[str(backend)](self, accumulates)
@@ -63,13 +69,15 @@ class DefineByRun:
         self._draw_environment()
         return self.table
 
-    def _draw_context(self) -> int:
-        """Ranks that share samples; several only where the user asks."""
+    def _draw_context(self) -> None:
+        """Ranks that share sequences."""
         sizes, why_not = self.domains.context_parallel
-        if "context_parallel" not in self.limits:
-            self.table["context_parallel"] = 1
-            return 1
-        return int(self.pick("context_parallel", sizes, why_not=why_not))
+        self.pick_asked("context_parallel", sizes, why_not)
+
+    def pick_asked(self, knob: str, sizes: tuple[int, ...], why_not: str | None, at: str = "") -> int:
+        """Decide a number of ranks that is searched only where the user names it; else 1."""
+        self.table[knob] = 1
+        return int(self.pick(knob, sizes, at, why_not)) if knob in self.limits else 1
 
     def _draw_environment(self) -> None:
         """What the ranks find in their environment; by default what is known to matter on the device."""

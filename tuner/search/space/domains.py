@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
-from shardtune.api_schemas import context_parallel
+from shardtune.api_schemas import context_parallel, tensor_parallel
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.models import ModelProfile
 from shardtune.api_schemas.workload import Workload, gradient_accumulation
@@ -43,6 +43,10 @@ class Domains:
     def context_parallel(self) -> tuple[tuple[int, ...], str | None]:
         """Ranks that may share a sample, and why no others may."""
         return context_parallel.sizes(self.cluster, self.workload, self.profile)
+
+    def tensor_parallel(self, context: int) -> tuple[tuple[int, ...], str | None]:
+        """Ranks that may split a model where so many share a sequence, and why no others may."""
+        return tensor_parallel.sizes(context, self.cluster, self.workload, self.profile)
 
     def micro_batches(self, sharing: int) -> tuple[int, ...]:
         """Every micro batch that divides one rank's share of the global batch, where so many ranks share samples.

@@ -40,6 +40,10 @@ class KnobLimits:
             return tuple(sorted(named)) if all(_is_number(value) for value in named) else named
         return tuple(value for value in candidates if any(_same(value, other) for other in named))
 
+    def names(self, knob: str, value: KnobValue) -> bool:
+        """Whether the user asks for this very value."""
+        return _named(self._knobs.get(knob), value)
+
     def is_open(self, knob: str) -> bool:
         """A user's own values replace the search's."""
         return knob in self._known and self._known[knob].open
@@ -65,16 +69,20 @@ class NoLimits(KnobLimits):
     def __contains__(self, knob: str) -> bool:
         return True
 
+    def names(self, knob: str, value: KnobValue) -> bool:
+        """See `KnobLimits`."""
+        return True
 
-def _named(limit: object, value: KnobValue) -> bool:
-    return limit is value or (isinstance(limit, tuple) and value in limit)
+
+def _named(limit: KnobValue | tuple[KnobValue, ...] | Limit | None, value: KnobValue) -> bool:
+    return any(_same(value, one) for one in (limit if isinstance(limit, tuple) else (limit,)))
 
 
 def _is_number(value: KnobValue) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _same(left: KnobValue, right: KnobValue) -> bool:
+def _same(left: KnobValue, right: KnobValue | Limit | None) -> bool:
     return left == right and isinstance(left, bool) == isinstance(right, bool)
 
 

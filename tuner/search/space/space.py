@@ -20,6 +20,7 @@ Chooser = Callable[[str, tuple[KnobValue, ...]], KnobValue]
 
 _MOST_KEYS = 10_000
 _DRAW = {kind: backend.draw for kind, backend in BACKENDS.items()}
+_SPLIT = {kind: backend.split for kind, backend in BACKENDS.items()}
 
 Narrow = Callable[[Question], tuple[KnobValue, ...]]
 
@@ -86,7 +87,7 @@ class Space:
         own = flatten(config)
         free = DefineByRun(self.domains, self._no_limits, lambda question: own[question.knob])
         try:
-            return unflatten(free.run(_DRAW))
+            return unflatten(free.run(_DRAW, _SPLIT))
         except (ValueError, KeyError, NoLegalValue):
             # A foreign mesh that does not exist here; such a configuration is its own canonical form.
             return config
@@ -108,7 +109,8 @@ class Space:
         def answer(question: Question) -> KnobValue:
             value = own.get(question.knob)
             limited = question.knob in self.limits or question.knob == "backend"
-            if value is not None and not limited:
+            # A mesh has to come out with what the limits have moved; other values may lie between the candidates.
+            if value is not None and not limited and not (question.knob in KNOBS and KNOBS[question.knob].places):
                 return value
             index = choices.nearest(value, question.values)
             return question.values[0 if index is None else index]
@@ -177,7 +179,7 @@ class Space:
             raise ValueError("space.knobs: the limits contradict each other on every backend; drop one of them")
 
     def _walk(self, answer: Answer) -> Flat:
-        return DefineByRun(self.domains, self.limits, answer).run(_DRAW)
+        return DefineByRun(self.domains, self.limits, answer).run(_DRAW, _SPLIT)
 
     def _tables(self, narrow: Narrow | None, dead: dict[str, NoLegalValue] | None = None) -> Iterator[Flat]:
         """Depth first: repeat the walk, each time with the next combination of answers."""

@@ -93,9 +93,10 @@ def group_of(task: TrialTask, place: Place) -> ContextGroup | None:
     size = task.config.context_parallel
     if size == 1:
         return None
-    context_parallel.check(size, task.cluster, task.workload, task.model)
+    split = task.config.strategy.model_parallel
+    context_parallel.check(size, task.cluster, task.workload, task.model, split=split)
     found = shared_heads.of(task.model, task.workload)
     context_parallel.check_heads(size, found.context_heads, found.context_note)
-    axes = (place.world_size // size, size)
-    mesh = init_device_mesh(place.device.type, axes, mesh_dim_names=("data", "context"))
+    axes = (place.world_size // (size * split), size, split)
+    mesh = init_device_mesh(place.device.type, axes, mesh_dim_names=("data", "context", "model"))
     return ContextGroup(mesh["context"])

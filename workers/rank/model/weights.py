@@ -6,6 +6,7 @@ distribution of standard deviation 0.02. A shard computes its own range and noth
 
 import hashlib
 import math
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -57,9 +58,36 @@ def fill_(out: torch.Tensor, name: str, shape: torch.Size, start: int, seed: int
         out.fill_(0.0 if name.endswith("bias") else 1.0)
         return
     key = key_of("weights", seed, name)
-    scale = _STD * math.sqrt(3) / (1 << 23)
     chunk = _CHUNK[out.device.type]
     for offset in range(0, out.numel(), chunk):
         part = out[offset : offset + chunk]
-        bits = uniform_bits(hash_range(key, start + offset, part.numel(), out.device))
-        part.copy_(bits.sub_(1 << 23).to(torch.float32).mul_(scale).to(round_to))
+        part.copy_(_noise(hash_range(key, start + offset, part.numel(), out.device)).to(round_to))
+
+
+@torch.no_grad()
+def fill_part_(
+    part: torch.Tensor, name: str, shape: torch.Size, offset: Sequence[int], seed: int, round_to: torch.dtype
+) -> None:
+    """The same of a block that begins at `offset` of the parameter: whole rows of it, or of a matrix a part of them."""
+    if part.shape[1:] == shape[1:]:
+        fill_(part.view(-1), name, shape, offset[0] * math.prod(shape[1:]), seed, round_to)
+        return
+    assert len(shape) == 2, shape
+    key = key_of("weights", seed, name)
+    columns = torch.arange(offset[1], offset[1] + part.shape[1], dtype=torch.int64, device=part.device)
+    for first, rows in _in_chunks(part):
+        starts = torch.arange(offset[0] + first, offset[0] + first + len(rows), dtype=torch.int64, device=part.device)
+        positions = starts.mul_(shape[1]).unsqueeze(1) + columns
+        rows.copy_(_noise(mix_(positions.mul_(_GAMMA).add_(key))).to(round_to))
+
+
+def _in_chunks(part: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
+    """Its rows, and the number of the first, so many at a time as may be hashed."""
+    at_once = max(1, _CHUNK[part.device.type] // part.shape[1])
+    for first in range(0, part.shape[0], at_once):
+        yield first, part[first : first + at_once]
+
+
+def _noise(hashes: torch.Tensor) -> torch.Tensor:
+    """Uniform with the standard deviation that initial weights have, as float32; takes the hashes' memory."""
+    return uniform_bits(hashes).sub_(1 << 23).to(torch.float32).mul_(_STD * math.sqrt(3) / (1 << 23))

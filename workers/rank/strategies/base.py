@@ -73,7 +73,7 @@ class Setting:
     @property
     def data_rank(self) -> int:
         """Which of the groups that take samples of their own this rank is in."""
-        return self.place.rank // self.task.config.context_parallel
+        return self.place.rank // self.task.config.sharing
 
     @property
     def compute_dtype(self) -> torch.dtype:

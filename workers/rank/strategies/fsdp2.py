@@ -1,6 +1,7 @@
-"""PyTorch `fully_shard` (FSDP2), fully sharded, replicated or both (HSDP)."""
+"""PyTorch `fully_shard` (FSDP2), fully sharded, replicated or both (HSDP); with tensor parallelism within each replica."""
 
 import contextlib
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -12,26 +13,34 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.fsdp._fully_shard import _fully_shard as fully_shard_module
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.distributed.tensor.parallel import loss_parallel
 
+from shardtune.api_schemas import tensor_parallel
+from shardtune.api_schemas.leases import TrialTask
 from shardtune.api_schemas.strategies import Fsdp2Config
 from shardtune.workers.blocks.prepare import repeated_blocks
-from shardtune.workers.rank.model import weights
+from shardtune.workers.rank.model import tensor_plan, weights
 from shardtune.workers.rank.place import Place
 from shardtune.workers.rank.strategies import base, sharded_checkpoint
 
+TENSOR = "tp"
+"""The mesh's axis of ranks that split the model's matrices."""
+
 
 class Fsdp2Trainer:
-    """Parameters are DTensors sharded on axis 0; each rank initialises only its own rows."""
+    """Parameters are DTensors sharded on axis 0, and by the tensor plan; each rank initialises only its own part."""
 
     def __init__(self, model: nn.Module, setting: base.Setting, config: Fsdp2Config) -> None:
         workload, place = setting.task.workload, setting.place
         mesh = make_mesh(config, place)
+        self._is_split = config.tensor_parallel > 1
+        if self._is_split:
+            _split(model, mesh[TENSOR], setting.task)
         units = _shard(model, mesh, setting, config)
         _materialize(model, setting, config)
         _set_prefetch(units, config)
         self._model = model
         self._root = cast(FSDPModule, model)
-        self._shard_group = mesh.get_group("dp_shard")
         self._place = place
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._optimizer = base.adamw(self._parameters, workload.optimizer)
@@ -47,9 +56,12 @@ class Fsdp2Trainer:
             self._root.set_requires_gradient_sync(last)
         elif self._grad_sync == "reduce_scatter":
             self._root.set_requires_all_reduce(last)
-        loss = self._loss(self._model, batch)
-        (loss / self._accumulation).backward()  # type: ignore[no-untyped-call]
-        return loss.detach()
+        # Within it, the loss of logits that are split by vocabulary is computed on their parts, forward and backward.
+        with loss_parallel() if self._is_split else contextlib.nullcontext():
+            loss = self._loss(self._model, batch)
+            (loss / self._accumulation).backward()  # type: ignore[no-untyped-call]
+        whole = loss.detach()
+        return whole.full_tensor() if isinstance(whole, DTensor) else whole
 
     def optimizer_step(self) -> torch.Tensor:
         """See `Trainer`."""
@@ -59,9 +71,12 @@ class Fsdp2Trainer:
         return norm
 
     def parameter_checksum(self) -> tuple[float, float]:
-        """See `Trainer`; replicate groups hold the same, so one shard group is added up."""
-        local = base.checksum_of(cast(DTensor, p).to_local() for p in self._parameters)
-        return base.reduce_checksum(local, self._place, self._shard_group)
+        """See `Trainer`; what several ranks hold alike counts once."""
+        total = torch.zeros(2, dtype=torch.float64)
+        for parameter in self._parameters:
+            shard = cast(DTensor, parameter)
+            total += base.checksum_of([shard.to_local()]) / copies(shard)
+        return base.reduce_checksum(total, self._place)
 
     def save(self, folder: Path) -> None:
         """See `Trainer`."""
@@ -76,13 +91,35 @@ class Fsdp2Trainer:
 
 
 def make_mesh(config: Fsdp2Config, place: Place) -> DeviceMesh:
-    """The device mesh; neighbouring ranks shard, so a shard group lies within a host where it fits."""
-    if config.dp_replicate == 1:
-        # With a second axis of size 1 torch would launch an all-reduce with nobody after every reduce-scatter.
-        return init_device_mesh(place.device.type, (config.dp_shard,), mesh_dim_names=("dp_shard",))
-    return init_device_mesh(
-        place.device.type, (config.dp_replicate, config.dp_shard), mesh_dim_names=("dp_replicate", "dp_shard")
-    )
+    """The device mesh; neighbouring ranks split, and next to them shard, so a group lies within a host where it fits."""
+    axes = {"dp_replicate": config.dp_replicate, "dp_shard": config.dp_shard, TENSOR: config.tensor_parallel}
+    # With a replicate axis of size 1 torch would launch an all-reduce with nobody after every reduce-scatter.
+    held = {name: size for name, size in axes.items() if size > 1 or name == "dp_shard"}
+    return init_device_mesh(place.device.type, tuple(held.values()), mesh_dim_names=tuple(held))
+
+
+def _data_axes(mesh: DeviceMesh) -> DeviceMesh:
+    """Of the mesh, what FSDP2 shards and replicates over."""
+    names = tuple(name for name in mesh.mesh_dim_names or () if name != TENSOR)
+    return mesh if names == mesh.mesh_dim_names else mesh[names]
+
+
+def copies(parameter: DTensor) -> int:
+    """Ranks that hold the same part of it."""
+    sizes = zip(parameter.placements, parameter.device_mesh.shape, strict=True)
+    return math.prod(size for placement, size in sizes if placement.is_replicate())
+
+
+def _split(model: nn.Module, mesh: DeviceMesh, task: TrialTask) -> None:
+    """Apply the tensor plan.
+
+    Raises:
+        ValueError: the model or the workload does not come out.
+    """
+    size, context = mesh.size(), task.config.context_parallel
+    tensor_parallel.check(size, context, task.cluster, task.workload, task.model)
+    tensor_parallel.check_widths(size, context, *tensor_plan.widths_of(model))
+    tensor_plan.of(model).apply(model, mesh)
 
 
 def _shard(model: nn.Module, mesh: DeviceMesh, setting: base.Setting, config: Fsdp2Config) -> list[FSDPModule]:
@@ -96,7 +133,7 @@ def _shard(model: nn.Module, mesh: DeviceMesh, setting: base.Setting, config: Fs
         if config.cpu_offload
         else OffloadPolicy()
     )
-    options = {"mesh": mesh, "mp_policy": policy, "offload_policy": offload, **config.to_fully_shard()}
+    options = {"mesh": _data_axes(mesh), "mp_policy": policy, "offload_policy": offload, **config.to_fully_shard()}
     blocks = [block for _, block in repeated_blocks(model)]
     units = [blocks[i : i + config.blocks_per_unit] for i in range(0, len(blocks), config.blocks_per_unit)]
     with _one_mesh_after_forward():
@@ -142,14 +179,11 @@ def _materialize(model: nn.Module, setting: base.Setting, config: Fsdp2Config) -
         model.get_submodule(owner)._buffers[key] = buffer.to(place.device)
     for name, parameter in model.named_parameters():
         shard = cast(DTensor, parameter)
-        local = shard.to_local()
+        local = shard.to_local().detach()
         if local.numel() == 0:
             continue
         _, offset = compute_local_shape_and_global_offset(shard.shape, shard.device_mesh, shard.placements)
-        start = offset[0] * (shard.numel() // shard.shape[0])
-        weights.fill_(
-            local.detach().view(-1), name, shard.shape, start, setting.task.workload.seed, setting.compute_dtype
-        )
+        weights.fill_part_(local, name, shard.shape, offset, setting.task.workload.seed, setting.compute_dtype)
 
 
 def _set_prefetch(units: list[FSDPModule], config: Fsdp2Config) -> None:

@@ -1,4 +1,4 @@
-"""The space of FSDP2: fully sharded, replicated or both (HSDP)."""
+"""The space of FSDP2: fully sharded, replicated or both (HSDP), over ranks or over groups that split the model."""
 
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.search_space import KnobValue
@@ -9,13 +9,24 @@ from shardtune.tuner.search.space.domains import Domains, divisors
 from shardtune.tuner.search.space.legal_values import CPU_OFFLOAD, DP_REPLICATE, DP_SHARD, GRAD_SYNC, Knob
 
 
+def _split(drawing: DefineByRun) -> int:
+    """Within a host, unless the user names a larger group."""
+    context = int(drawing.table["context_parallel"])
+    legal, why_not = drawing.domains.tensor_parallel(context)
+    host = drawing.domains.cluster.gpus_per_node
+    sizes = tuple(k for k in legal if host % k == 0 or drawing.limits.names("tensor_parallel", k))
+    return drawing.pick_asked("tensor_parallel", sizes, why_not, at=f"context{context}" if context > 1 else "")
+
+
 def _draw(drawing: DefineByRun, accumulates: bool) -> None:
     domains = drawing.domains
-    world = domains.world
+    split = int(drawing.table["tensor_parallel"])
+    world = domains.world // split
     replicates = drawing.limits.restrict("dp_replicate", divisors(world))
     if not replicates:
         raise NoLegalValue("dp_replicate", divisors(world))
-    shard = int(drawing.pick("dp_shard", tuple(world // int(k) for k in reversed(replicates))))
+    shards = tuple(world // int(k) for k in reversed(replicates))
+    shard = int(drawing.pick("dp_shard", shards, at=f"tensor{split}" if split > 1 else ""))
     drawing.table["dp_replicate"] = max(1, world // shard)
     groups = domains.reshard_groups(shard)
     reshard = drawing.pick("reshard_after_forward", (True, False, *groups), at=f"{shard}" if groups else "")
@@ -70,6 +81,7 @@ def _aligned(cluster: Cluster) -> list[Fsdp2Config]:
 BACKEND = SearchedBackend(
     config=Fsdp2Config,
     knobs={
+        "tensor_parallel": Knob("int", places=True),
         "dp_shard": DP_SHARD,
         "dp_replicate": DP_REPLICATE,
         "reshard_after_forward": Knob("group", lightest=True),
@@ -81,6 +93,7 @@ BACKEND = SearchedBackend(
         "grad_sync": GRAD_SYNC,
     },
     draw=_draw,
+    split=_split,
     defaults=_defaults,
     aligned=_aligned,
 )

@@ -27,6 +27,11 @@ def nothing(_cluster: Cluster) -> list[Any]:
     return []
 
 
+def one_rank(_drawing: DefineByRun) -> int:
+    """Each rank computes whole models."""
+    return 1
+
+
 @dataclass(frozen=True)
 class SearchedBackend(Generic[S]):
     """Its part of the space."""
@@ -38,6 +43,8 @@ class SearchedBackend(Generic[S]):
     """Decides each of them, in an order in which conditions look back only. The flag: gradients are accumulated."""
     defaults: Callable[[Cluster], list[S]]
     """As the backend's documentation starts it; the first stands for the backend beside a user's baseline."""
+    split: Callable[[DefineByRun], int] = one_rank
+    """Decides how many ranks compute one copy of the model, before anything that depends on how many take samples."""
     aligned: Callable[[Cluster], list[S]] = nothing
     """Over several nodes: what keeps the heavy traffic within each of them, and runs whatever is predicted."""
     to_knobs: Callable[[S], Flat] = fields_of

@@ -1,9 +1,11 @@
 """Ranks that train several tiny trials one after the other, some with a planted fault; to be called in forks."""
 
+import contextlib
 import json
 import os
 import sys
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,10 +13,12 @@ import torch
 from torch import nn
 
 from shardtune.api_schemas.leases import TrialTask
+from shardtune.api_schemas.measurements import StepRecord
 from shardtune.workers.rank import mesh
 from shardtune.workers.rank.device import CpuDevice
-from shardtune.workers.rank.model import context
+from shardtune.workers.rank.model import context, tensor_plan
 from shardtune.workers.rank.model.context import ContextGroup
+from shardtune.workers.rank.model.tensor_styles import Whole
 from shardtune.workers.rank.place import Place
 from shardtune.workers.rank.strategies.base import Setting
 from shardtune.workers.rank.training import step as steps
@@ -22,6 +26,28 @@ from shardtune.workers.rank.training import wrap
 from shardtune.workers.rank.training.loop import run_all
 from shardtune.workers.rank.training.restart import RestartLoop
 from shardtune.workers.rank.trial_dir import ProgressFile
+from tests.support import warm_forks
+from tests.support.plain_training import deviation, train
+
+FP32 = {"loss": 1e-5, "grad_norm": 1e-4, "parameter_sum": 1e-6, "parameter_square_sum": 1e-6}
+BF16 = {"loss": 5e-4, "grad_norm": 3e-2, "parameter_sum": 5e-4, "parameter_square_sum": 1e-4}
+FAULT = "with the fault"
+"""In a name: a fault is planted."""
+
+
+def trajectories(tasks: dict[str, TrialTask], folder: Path, ranks: int = 2) -> dict[str, tuple[StepRecord, ...]]:
+    """Of each by its name, all trained by the same ranks; `FAULT` in a name plants it."""
+    given = {name: (task.model_dump_json(), FAULT in name) for name, task in tasks.items()}
+    printed = warm_forks.ranks(print_trajectories, given, folder, logs=folder, count=ranks)
+    found = json.loads(printed[0].splitlines()[-1])
+    return {name: tuple(StepRecord.model_validate(one) for one in records) for name, records in found.items()}
+
+
+def assert_same(found: tuple[StepRecord, ...], task: TrialTask, bound: dict[str, float]) -> None:
+    apart = deviation(found, train(task))
+    assert all(apart[name] <= bound[name] for name in bound), apart
+    limit = task.workload.max_grad_norm
+    assert limit is not None and all(record.grad_norm and record.grad_norm > limit for record in found), "it clips"
 
 
 @dataclass(frozen=True)
@@ -30,6 +56,17 @@ class WithoutFactor(ContextGroup):
 
     def loss(self, model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
         return super().loss(model, tokens) / self.mesh.size()
+
+
+@contextlib.contextmanager
+def unsummed_norms() -> Iterator[None]:
+    """Within it, each of the ranks that split a model keeps the gradient of norms that its own positions gave."""
+    summed = tensor_plan.SequenceParallel
+    tensor_plan.SequenceParallel = lambda **_: Whole()  # type: ignore[assignment, misc]
+    try:
+        yield
+    finally:
+        tensor_plan.SequenceParallel = summed  # type: ignore[misc]
 
 
 def print_trajectories(tasks: dict[str, tuple[str, bool]], folder: Path) -> None:
@@ -58,7 +95,8 @@ def _trained(task: TrialTask, place: Place, folder: Path, faulty: bool) -> Resta
         group = WithoutFactor(group.mesh)
     step = steps.of(task.model, task.workload, group)
     setting = Setting.of(task, place, step.loss)
-    trainer = wrap.trainer(step.build_model(), setting)
+    with unsummed_norms() if faulty else contextlib.nullcontext():
+        trainer = wrap.trainer(step.build_model(), setting)
     loop = RestartLoop(trainer.parameter_checksum, setting, step, ProgressFile(folder, place.rank))
     run_all(loop.record(task.plan.parity_steps), trainer)
     trainer.close()

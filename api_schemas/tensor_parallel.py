@@ -1,0 +1,82 @@
+"""Tensor parallelism: which numbers of ranks may split a model, and why others may not."""
+
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.models import ModelProfile, ModelSpec
+from shardtune.api_schemas.workload import Workload
+
+
+def check(
+    size: int,
+    context: int,
+    cluster: Cluster,
+    workload: Workload,
+    model: ModelSpec | None = None,
+    profile: ModelProfile | None = None,
+) -> None:
+    """Refuse what does not come out, as far as is known; `context`: ranks that share each sequence besides.
+
+    Raises:
+        ValueError: names the field, its value and the remedy.
+    """
+    if size == 1:
+        return
+    why = _obstacle(size, context, cluster, workload)
+    if why is None and model is not None and model.is_own:
+        why = "splits models by transformers' plans, and your own code makes this one; use 1"
+    if why is not None:
+        raise _refused(size, why)
+    if profile is not None:
+        check_widths(size, context, profile.tensor_divisor, profile.tensor_note)
+
+
+def check_widths(size: int, context: int, divisor: int | None, note: str | None) -> None:
+    """The same of what a profile says of the model (`tensor_divisor`, `tensor_note`).
+
+    Raises:
+        ValueError: as `check`.
+    """
+    if size == 1:
+        return
+    if note is not None:
+        raise _refused(size, f"is not for this model: {note}; use 1")
+    if divisor is None:
+        raise _refused(size, "is only for models whose plan a worker has looked at; use 1")
+    if divisor % (size * context):
+        number = f"{size} × context_parallel ({context})" if context > 1 else "it"
+        raise _refused(
+            size,
+            f"does not come out: {number} must divide heads, heads of keys and split widths, whose greatest common divisor is "
+            f"{divisor}; use 1 or a divisor",
+        )
+
+
+def sizes(
+    context: int, cluster: Cluster, workload: Workload, profile: ModelProfile
+) -> tuple[tuple[int, ...], str | None]:
+    """Those that may be searched, in rising order, and why the first other divisor of the ranks may not."""
+    legal, why_not = [], None
+    for size in range(1, cluster.world_size + 1):
+        if cluster.world_size % size == 0:
+            try:
+                check(size, context, cluster, workload, profile=profile)
+                legal.append(size)
+            except ValueError as error:
+                why_not = why_not or str(error)
+    return tuple(legal), why_not
+
+
+def _obstacle(size: int, context: int, cluster: Cluster, workload: Workload) -> str | None:
+    ranks, length, batch, sharing = cluster.world_size, workload.sequence_length, workload.global_batch, size * context
+    times = f" times context_parallel ({context})" if context > 1 else ""
+    if ranks % sharing:
+        return f"{times} must divide the number of ranks ({ranks}); use 1 or a divisor".lstrip()
+    if length % sharing:
+        return f"{times} must divide workload.sequence_length ({length}); use 1 or a divisor".lstrip()
+    if batch % (ranks // sharing):
+        groups = ranks // sharing
+        return f"leaves {groups} groups of ranks, which must divide global_batch ({batch}); use more ranks to a model"
+    return None
+
+
+def _refused(size: int, why: str) -> ValueError:
+    return ValueError(f"tensor_parallel ({size}) {why}")

@@ -1,1 +1,0 @@
-"""The page "Why": where the steps of a trial went."""

@@ -1,0 +1,72 @@
+"""Tensor parallelism in the exported files: what `train_snippet.py` has for it, and who has no words for it."""
+
+from typing import Any
+
+from shardtune.tuner.export.source import ExportSource
+from shardtune.tuner.export.templates import fill
+
+IMPORTS = (
+    "from torch.distributed.device_mesh import DeviceMesh, init_device_mesh",
+    "from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor",
+    "from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel",
+    "from torch.distributed.tensor.parallel import loss_parallel, parallelize_module",
+    "from torch.distributed.tensor.parallel.style import ParallelStyle",
+)
+STANDARD = ("fnmatch", "functools")
+
+
+def size(source: ExportSource) -> int:
+    """Ranks that split the model."""
+    return source.config.strategy.model_parallel
+
+
+def is_split(source: ExportSource) -> bool:
+    """Whether several do."""
+    return size(source) > 1
+
+
+def constant(source: ExportSource) -> list[str]:
+    """The snippet's."""
+    if not is_split(source):
+        return []
+    return [f"TENSOR = {size(source)}  # neighbouring ranks that split the model"]
+
+
+def helpers(source: ExportSource) -> str:
+    """The snippet's definitions."""
+    return fill("tensor_parallel") if is_split(source) else ""
+
+
+def in_accelerates_script(source: ExportSource) -> list[str]:
+    """What stands in the user's own."""
+    if not is_split(source):
+        return []
+    return [
+        f"tensor_parallel={size(source)}, as measured: Accelerate 1.15 has tp_size, and fails with transformers 5.23 for want of "
+        "ReplicateParallel; take split_model, the mesh and the data's rank from train_snippet.py"
+    ]
+
+
+def refuse(source: ExportSource, consumer: str) -> None:
+    """For a consumer without words for it.
+
+    Raises:
+        ValueError: ranks split the model.
+    """
+    if is_split(source):
+        raise ValueError(
+            f"tensor_parallel ({size(source)}) has no words in {consumer}; take the standard files, whose train_snippet.py "
+            "does it, or export a trial without it with --which NUMBER"
+        )
+
+
+def torchtitans_mesh(source: ExportSource) -> dict[str, Any]:
+    """Its axis for it."""
+    return {"tensor_parallel_degree": size(source)} if is_split(source) else {}
+
+
+def besides_torchtitan(source: ExportSource) -> tuple[str, ...]:
+    """What it does otherwise."""
+    if not is_split(source):
+        return ()
+    return ("tensor_parallel: the sequence was split at the first block; torchtitan splits it at the embedding",)

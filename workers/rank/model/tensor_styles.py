@@ -1,0 +1,62 @@
+"""Styles for torch's `parallelize_module` that torch does not have: where the sequence is split, gathered, or left alone."""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel.style import ParallelStyle
+
+
+class SplitAtDoor(ParallelStyle):
+    """Hidden states [samples, positions, width] come whole; from here on each rank has a part of the positions."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        module.register_forward_pre_hook(partial(_at_door, device_mesh, _split), with_kwargs=True)
+        return module
+
+
+class GatherAtDoor(ParallelStyle):
+    """Hidden states come in parts of the sequence, and go on as one DTensor: what a child's matrices send back is summed once."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        module.register_forward_pre_hook(partial(_at_door, device_mesh, _gather), with_kwargs=True)
+        return module
+
+
+class Whole(ParallelStyle):
+    """Every rank computes all of a module on equal input, so gradients of its parameters are equal too."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        for name, parameter in module.named_parameters(recurse=False):
+            whole = distribute_tensor(parameter, device_mesh, [Replicate()], src_data_rank=None)
+            module.register_parameter(name, nn.Parameter(whole, requires_grad=parameter.requires_grad))
+        module.register_forward_pre_hook(
+            lambda _module, inputs: tuple(_as_whole(value, device_mesh) for value in inputs)
+        )
+        module.register_forward_hook(lambda _module, _inputs, output: output.to_local())
+        return module
+
+
+def _as_whole(value: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
+    return value if isinstance(value, DTensor) else DTensor.from_local(value, mesh, [Replicate()], run_check=False)
+
+
+def _at_door(
+    mesh: DeviceMesh, change: Any, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Change the hidden states, which blocks and their children take first or by name."""
+    if args:
+        return (change(args[0], mesh), *args[1:]), kwargs
+    return args, kwargs | {"hidden_states": change(kwargs["hidden_states"], mesh)}
+
+
+def _split(hidden: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
+    whole = DTensor.from_local(hidden, mesh, [Replicate()], run_check=False)
+    return whole.redistribute(placements=[Shard(1)]).to_local()
+
+
+def _gather(hidden: torch.Tensor, mesh: DeviceMesh) -> DTensor:
+    return DTensor.from_local(hidden, mesh, [Shard(1)], run_check=False).redistribute(placements=[Replicate()])

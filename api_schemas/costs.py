@@ -11,7 +11,7 @@ class CostCause(StrEnum):
     SEARCH = "search"
     """Profiles and trials, of users' studies and of the searches that retunes begin."""
     PROMOTION = "promotion"
-    """Fresh runs of candidates and baseline, and restart checks, of the same."""
+    """Fresh runs of candidates and baseline, restart checks and profiles, of the same."""
     CHALLENGE = "challenge"
     """What is served, measured again against a few others."""
     CANARY = "canary"

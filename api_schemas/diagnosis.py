@@ -8,12 +8,49 @@ from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.search_space import KnobValue
 
 PART_NAMES = ("compute", "optimizer", "transferring", "waiting", "copies", "data", "host", "idle")
+PART_LETTERS = dict(zip("cotwpdhi", PART_NAMES, strict=True))
+"""What stands for each part in a timeline."""
+
+
+MEMORY_KINDS = ("parameters", "gradients", "optimizer", "activations", "gathered", "buckets", "logits", "other")
+_PLACES = {"building": "while the model was built", "optimizer": "in the optimizer"}
+MemoryPhase = Literal["building", "forward", "backward", "optimizer"]
+
+
+class MemoryMoment(Schema):
+    """What one rank held at a moment: when it first held more than its limit, else when it was fullest."""
+
+    rank: int
+    bytes: int = Field(gt=0)
+    """Of tensors, as the allocator counts them."""
+    limit_bytes: int | None
+    """What a rank may hold; None where nothing was declared."""
+    peak_bytes: int
+    """Later, or then."""
+    phase: MemoryPhase
+    """What was computed again for the backward pass is part of it."""
+    module: str = Field(examples=["model.layers.17.mlp"])
+    """The innermost one that ran; empty: none, such as in the loss or in the optimizer."""
+    kinds: dict[str, int] = Field(examples=[{"activations": 41_000_000, "parameters": 8_000_000}])
+    """Bytes of each of `MEMORY_KINDS` that was there. `activations` with what backward makes meanwhile, `gathered`: parameters of
+    other ranks, `buckets`: buffers of reductions, `logits`: the head's output and the loss."""
+    holders: dict[str, int] = {}
+    """Activations by the module in which they were made, the largest first."""
+
+    def describe(self) -> str:
+        """Such as `rank 1 held 104.0 MiB of at most 40.0 in backward of model.layers.2.mlp: activations 64%, …`."""
+        mib = 1 << 20
+        limit = "" if self.limit_bytes is None else f" of at most {self.limit_bytes / mib:,.1f}"
+        where = _PLACES.get(self.phase, f"in {self.phase} of {self.module or 'no module (the loss)'}")
+        largest = sorted(self.kinds.items(), key=lambda one: -one[1])[:3]
+        kinds = ", ".join(f"{kind} {size / self.bytes:.0%}" for kind, size in largest)
+        return f"rank {self.rank} held {self.bytes / mib:,.1f} MiB{limit} {where}: {kinds}"
 
 
 class Traced(Schema):
     """What a run under the profiler left behind, and what it cost."""
 
-    folder: str
+    folder: str = Field(examples=["work/run-5d1e0c2f7f6f-1/traces"])
     """With one trace a rank."""
     bytes: int
     """Of all ranks, compressed."""
@@ -25,6 +62,8 @@ class Traced(Schema):
     """Of the step just before, without the profiler."""
     elapsed_s: float
     """Of the whole run."""
+    memory: MemoryMoment | None = None
+    """Of the fullest rank; None on GPUs, and for a compiled model as far as modules go."""
 
 
 class StepParts(Schema):
@@ -59,20 +98,43 @@ class RankStep(Schema):
     rank: int
     step: int
     parts: StepParts
+    """Of this step."""
     communication_s: float
     """Any collective ran."""
     hidden_s: float
     """Of it, beside computation."""
 
 
+class Lane(Schema):
+    """One rank's step, cut into cells of equal length: what was there in the middle of each."""
+
+    rank: int
+    parts: str = Field(max_length=1000, pattern="^[cotwpdhi]*$", examples=["hccccttco"])
+    """A letter a cell: c compute, o optimizer, t transferring, w waiting, p copies, d data, h host, i idle."""
+    communication: str = Field(max_length=1000, pattern="^[xb.]*$", examples=["..bbbxx.."])
+    """x: a collective ran with nothing computed beside it; b: beside computation; a dot: none ran."""
+
+
+class Timeline(Schema):
+    """One step of the first ranks, each from its own begin."""
+
+    step: int
+    seconds: float
+    """Of the longest lane; the others are as long in proportion to their cells."""
+    lanes: tuple[Lane, ...]
+    """Of the first ranks."""
+
+
 class CollectiveFigures(Schema):
     """Collectives of one kind and purpose, per step and rank."""
 
-    kind: str
-    purpose: str
+    kind: str = Field(examples=["all_gather"])
+    purpose: str = Field(examples=["parameters"])
     """parameters, gradients, activations, small values (a norm, a loss, a count) or other: by kind and size."""
     group_size: int | None
+    """Ranks that take part; None where the trace does not say."""
     calls: float
+    """Of a step and rank."""
     message_bytes: float | None
     """Of a call: the gathered result, what is scattered, the buffer that is reduced; None where the trace does not say."""
     moved_bytes: float | None
@@ -109,6 +171,7 @@ FindingKind = Literal[
     "late_rank",
     "network_limits",
     "offload_costs",
+    "out_of_memory",
     "reduces_every_micro_batch",
     "units_too_large",
     "units_too_small",
@@ -135,18 +198,19 @@ class Finding(Schema):
 
     kind: FindingKind
     """The rule; docs/diagnosis.md says what each looks at."""
-    evidence: str
+    evidence: str = Field(examples=["exposed all-gathers take 38% of the step"])
     """What was seen, with its figures."""
     measured: float
     """What the rule compares with its threshold: a share of the step."""
     threshold: float
     """From which on it speaks."""
-    remedy: str
+    remedy: str = Field(examples=["dp_shard 4 instead of 8"])
     """What to change, in words."""
     knobs: dict[str, KnobValue] = {}
     """The same as knobs of the search space; empty where the trial is not known, or no knob changes it."""
     expected_gain: float = Field(ge=0, le=1)
-    """Share of the step that the change is expected to save: estimated from the trace, not measured."""
+    """Share of the step that the change is expected to save: estimated from the trace, not measured. 0 of `out_of_memory`, whose
+    change is to fit."""
     tried: Tried | None = None
     """The same, measured; None where nobody has."""
 
@@ -166,10 +230,13 @@ class Diagnosis(Schema):
     overlap: float | None = Field(default=None, ge=0, le=1)
     """Share of communication that ran beside computation; None without any."""
     steps: tuple[RankStep, ...]
+    """Each recorded step of each rank."""
     collectives: tuple[CollectiveFigures, ...]
     """The longest exposed first."""
     late_rank: LateRank | None = None
     """None where nobody waits, or it could not be told."""
+    timeline: Timeline | None = None
+    """Of one recorded step; None where a step has no length."""
     findings: tuple[Finding, ...] = ()
     """The largest expected gain first."""
     recorded: Traced | None = None

@@ -39,7 +39,7 @@ class FailureKind(StrEnum):
     DISTURBED = "disturbed"
     """Other programs used the machine meanwhile, so the run says nothing; it is repeated."""
     SETUP = "setup"
-    """The worker could not start the run (missing package, full disk, device busy)."""
+    """The worker could not start the run (missing package, full disk, device busy), or the service did not take its result."""
 
 
 _INFEASIBLE = {FailureKind.OOM, FailureKind.OVER_LIMIT, FailureKind.ILLEGAL, FailureKind.NUMERICS}

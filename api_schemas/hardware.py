@@ -188,6 +188,11 @@ class MeasuredHardware(Schema):
         """Large matrix products by dtype."""
         return {"bfloat16": self.bf16_flops, "float32": self.fp32_flops}
 
+    def fastest_link_bytes_per_s(self, ranks: int) -> float | None:
+        """Bus bandwidth of the fastest all-reduce over so many ranks; None where none was measured."""
+        across = [one for one in self.collectives if one.operation == "all_reduce" and (one.ranks or ranks) == ranks]
+        return max((1e9 * one.bus_gb_per_s(ranks) for one in across), default=0.0) or None
+
 
 class HardwareReport(Schema):
     """The answer of `shardtune measure-hardware`: what was measured, on what."""

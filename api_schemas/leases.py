@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.diagnosis import Diagnosis
 from shardtune.api_schemas.failures import Failure
 from shardtune.api_schemas.hardware import Cluster, Inventory
 from shardtune.api_schemas.measurements import Measurement, MeasurePlan, Progress
@@ -97,10 +98,9 @@ class TraceTask(OtherUseOfTrial):
     """Recorded; some megabytes of JSON each."""
 
 
-Task = Annotated[ProfileTask | TrialTask | RestartTask, Field(discriminator="kind")]
-RankTask = Annotated[ProfileTask | TrialTask | RestartTask | TraceTask, Field(discriminator="kind")]
-"""What ranks can be told to do: what is leased, and a trace, which a person asks of the machine at hand."""
-TASK_KINDS: tuple[str, ...] = ("profile", "trial", "restart")
+Task = Annotated[ProfileTask | TrialTask | RestartTask | TraceTask, Field(discriminator="kind")]
+"""What ranks can be told to do."""
+TASK_KINDS: tuple[str, ...] = ("profile", "trial", "restart", "trace")
 """What this release's worker offers in its inventory."""
 
 
@@ -206,7 +206,7 @@ class HeartbeatAnswer(Schema):
 
 
 class Report(Schema):
-    """The end of an attempt: exactly one of `measurement`, `profile`, `restart`, `failure`."""
+    """The end of an attempt: exactly one of `measurement`, `profile`, `restart`, `diagnosis`, `failure`."""
 
     protocol_version: int
     session: Session
@@ -214,6 +214,8 @@ class Report(Schema):
     measurement: Measurement | None = None
     profile: ModelProfile | None = None
     restart: RestartMeasurement | None = None
+    diagnosis: Diagnosis | None = None
+    """Of a trace; findings are the service's own, whatever it says."""
     failure: Failure | None = None
     gpu_seconds: float = Field(ge=0, le=1e12)
     """Wall seconds of the attempt × ranks it held."""

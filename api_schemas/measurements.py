@@ -6,6 +6,7 @@ from pydantic import Field
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.conditions import Conditions
+from shardtune.api_schemas.diagnosis import MemoryMoment
 from shardtune.api_schemas.failures import Failure
 from shardtune.api_schemas.names import ONE_LINE
 from shardtune.api_schemas.workload import MOST_SAMPLES
@@ -182,6 +183,8 @@ class RankReport(Schema):
     measured_steps: int = 0
     trajectory: tuple[StepRecord, ...] = ()
     losses: tuple[float, ...] = ()
+    moment: MemoryMoment | None = None
+    """Of a traced run."""
     checkpoint: CheckpointPart | None = None
     """Of a restart task only; `trajectory` then holds the steps after it."""
     versions: dict[str, str | None] = {}

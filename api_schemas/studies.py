@@ -53,6 +53,10 @@ class Budget(Schema):
     """Before it becomes the answer, the winner trains on, saves a checkpoint and goes on from it in new processes (seconds,
     and disk for 16 bytes per parameter)."""
 
+    profile: bool = False
+    """After the verdict, the winner and what it was held against run once more each, some steps of it under torch's profiler:
+    `GET /v1/studies/{id}/trials/{n}/diagnosis`. Each takes about as long as a trial, and the answer does not wait for it."""
+
     @property
     def most_trials(self) -> int:
         """Trials after which its search ends at the latest."""

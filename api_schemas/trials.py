@@ -85,6 +85,8 @@ class RunPurpose(StrEnum):
     """A fresh run of a promotion."""
     RESTART = "restart"
     """Of the winner, from a checkpoint in new processes."""
+    TRACE = "trace"
+    """Under the profiler, once the study has ended: nothing of the study follows from it."""
 
 
 class AttemptEnd(StrEnum):

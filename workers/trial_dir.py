@@ -11,12 +11,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.hardware import Fingerprint
-from shardtune.api_schemas.leases import RankTask
+from shardtune.api_schemas.leases import Task
 from shardtune.api_schemas.measurements import Progress, RankReport
 from shardtune.api_schemas.models import ModelProfile
 from shardtune.workers.config.allowlist import Script
 
-_TASK: TypeAdapter[RankTask] = TypeAdapter(RankTask)
+_TASK: TypeAdapter[Task] = TypeAdapter(Task)
 _OUTCOME = "outcome.json"
 _FIRST_LIFE = "first_life"
 CHECKPOINT = "checkpoint"
@@ -40,7 +40,7 @@ class TrialDir:
     path: Path
 
     @classmethod
-    def create(cls, root: Path, name: str, task: RankTask, fingerprint: Fingerprint, min_free_gib: float) -> "TrialDir":
+    def create(cls, root: Path, name: str, task: Task, fingerprint: Fingerprint, min_free_gib: float) -> "TrialDir":
         """Make an empty folder with the task in it.
 
         What an earlier life left under the same name is removed: the service leases the same attempt again to a
@@ -62,7 +62,15 @@ class TrialDir:
         return cls(path)
 
     def write_script(self, script: Script) -> None:
-        """Tell the ranks what to run: the owner's own words, never the study's."""
+        """Tell the ranks what to run: the owner's own words, never the study's.
+
+        Raises:
+            ValueError: it is not there any more.
+        """
+        if not script.path.is_file():
+            raise ValueError(
+                f"the allowed script ({script.path}) is not there any more; put it back, or start the worker anew"
+            )
         content = {"path": str(script.path), "arguments": script.arguments}
         (self.path / "script.json").write_text(json.dumps(content) + "\n")
 

@@ -12,8 +12,6 @@ from tests.lab.laboratory import HEAD, Laboratory
 from tests.lab.service import LEASE_S, LabService
 from tests.lab.worker import LabWorker
 
-NO_PROGRESS_S = 15
-"""The service's limit for a run: a rank that stands still is told from a slow one by nothing else."""
 LAST = "n1"
 """The host that is hurt: not the agent's under Slurm, not where ranks meet."""
 
@@ -39,8 +37,6 @@ class HostFault:
     undo: Callable[[Scene], None] = lambda scene: None
     lasts_s: float = 0.0
     costs_nothing: bool = False
-    unseen_s: float = 0.0
-    """Before anybody can know of it."""
 
 
 def ranks_on(host: Host) -> set[int]:
@@ -128,7 +124,7 @@ _CUT = HostFault(lambda scene: scene.laboratory.cut(LAST), _restore_last, lasts_
 
 COMMON: dict[str, HostFault] = {
     "rank_killed": HostFault(_signalled(signal.SIGKILL, _rank)),
-    "rank_stopped": HostFault(_signalled(signal.SIGSTOP, _rank), unseen_s=NO_PROGRESS_S),
+    "rank_stopped": HostFault(_signalled(signal.SIGSTOP, _rank)),
     "warm_host_killed": HostFault(_signalled(signal.SIGKILL, _warm_host)),
     "warm_host_stopped": HostFault(_signalled(signal.SIGSTOP, _warm_host)),
     "node_process_killed": HostFault(_signalled(signal.SIGKILL, _node_process)),

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Select, bindparam, func, select, tuple_
+from sqlalchemy import Select, bindparam, func, select, text, tuple_, union_all
 from sqlalchemy.orm import Session, joinedload, load_only
 
-from shardtune.api_schemas.studies import ACTIVE_STUDY_STATES, StudyPurpose, StudyState
+from shardtune.api_schemas.studies import ACTIVE_STUDY_STATES, OPEN_STUDY_STATES, StudyPurpose, StudyState
 from shardtune.api_schemas.trials import OPEN_TRIAL_STATES, TrialState
 from shardtune.db.tables.studies import RejectionRow, RunRow, StudyRow, TrialRow
 
@@ -28,6 +28,20 @@ def get(session: Session, study_id: str) -> StudyRow | None:
 def lock(session: Session, study_id: str) -> StudyRow:
     """The study, held until the transaction ends; its row is read anew."""
     return session.scalars(_LOCKED, {"study_id": study_id}).one()
+
+
+_WITH_WORK = union_all(
+    select(StudyRow.id).where(StudyRow.state == StudyState.RUNNING),
+    # Ended ones of which a trial is to be traced. Their words are those of the index.
+    select(StudyRow.id)
+    .join(RunRow, RunRow.study_id == StudyRow.id)
+    .where(
+        text("runs.purpose = 'trace' AND runs.state IN ('waiting', 'running')"),
+        StudyRow.state.not_in(OPEN_STUDY_STATES),
+        StudyRow.deleted_at.is_(None),
+    ),
+)
+"""Studies of which a worker may be given a run."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +79,7 @@ def page(
 
 @dataclass(frozen=True)
 class OpenStudy:
-    """A running study as a question for work sees it."""
+    """A study with work to do, as a question for it sees it: a running one, or an ended one with a trace to be run."""
 
     study: StudyRow
     """Without its large columns."""
@@ -84,7 +98,7 @@ class OpenStudy:
 
 
 def open_ones(session: Session) -> list[OpenStudy]:
-    """Running studies with their projects, oldest first, which is the order they are served in."""
+    """Studies with work to do and their projects, oldest first, which is the order they are served in."""
     return [
         OpenStudy(
             row[0], frozenset(state for state, is_there in zip(OPEN_TRIAL_STATES, row[1:], strict=True) if is_there)
@@ -93,16 +107,15 @@ def open_ones(session: Session) -> list[OpenStudy]:
     ]
 
 
-def _running() -> Select[StudyRow]:
+def _few(query: Select[StudyRow]) -> Select[StudyRow]:
     """Large columns are read when asked for."""
     few = (StudyRow.version, StudyRow.phase, StudyRow.cluster, StudyRow.fingerprint_key, StudyRow.project_id)
-    query = select(StudyRow).where(StudyRow.state == StudyState.RUNNING)
     query = query.options(load_only(*few, StudyRow.purpose, StudyRow.system_study))
     return query.order_by(StudyRow.created_at, StudyRow.id)
 
 
 _OPEN = (
-    _running()
+    _few(select(StudyRow).where(StudyRow.id.in_(_WITH_WORK)))
     .add_columns(
         *(
             select(RunRow.id).where(RunRow.study_id == StudyRow.id, RunRow.state == state).exists()
@@ -130,7 +143,7 @@ def needing_workers(session: Session, project_id: str | None) -> Sequence[StudyR
 
 def running(session: Session) -> Sequence[StudyRow]:
     """Running studies, oldest first."""
-    return session.scalars(_running()).all()
+    return session.scalars(_few(select(StudyRow).where(StudyRow.state == StudyState.RUNNING))).all()
 
 
 def read_specs(session: Session, rows: Sequence[StudyRow]) -> None:
@@ -146,8 +159,8 @@ def with_running_runs(session: Session) -> set[str]:
 
 
 def running_versions(session: Session) -> dict[str, int]:
-    """Version by running study: where none differs, there is no more work than before."""
-    query = select(StudyRow.id, StudyRow.version).where(StudyRow.state == StudyState.RUNNING)
+    """Version by study with work to do: where none differs, there is no more work than before."""
+    query = select(StudyRow.id, StudyRow.version).where(StudyRow.id.in_(_WITH_WORK))
     return {row.id: row.version for row in session.execute(query)}
 
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 
 from sqlalchemy import bindparam, or_, select
-from sqlalchemy.orm import Session, defer, joinedload, selectinload
+from sqlalchemy.orm import Session, defer, joinedload, selectinload, undefer
 
 from shardtune.api_schemas.predictions import TrialPrediction
 from shardtune.api_schemas.strategies import TrialConfig
@@ -92,6 +92,13 @@ def page(
 
 def by_number(session: Session, study_id: str, number: int) -> TrialRow | None:
     return session.scalars(_BY_NUMBER, {"of_study": study_id, "of_number": number}).one_or_none()
+
+
+def newest_trace(session: Session, trial: TrialRow) -> RunRow | None:
+    """The last run of a trial under the profiler, with what it told and its attempts."""
+    query = select(RunRow).where(RunRow.trial_id == trial.id, RunRow.purpose == RunPurpose.TRACE)
+    load = (undefer(RunRow.diagnosis), selectinload(RunRow.attempts).joinedload(AttemptRow.worker))
+    return session.scalars(query.order_by(RunRow.position.desc()).limit(1).options(*load)).one_or_none()
 
 
 def measured_ids(session: Session, fingerprint_key: str, project_id: str, at_most: int) -> Sequence[str]:

@@ -6,6 +6,7 @@ from typing import Any
 from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
+from shardtune.api_schemas.diagnosis import Diagnosis
 from shardtune.api_schemas.events import EventType
 from shardtune.api_schemas.failures import Failure
 from shardtune.api_schemas.hardware import Cluster, Fingerprint, Inventory, Offer
@@ -26,14 +27,23 @@ from shardtune.api_schemas.studies import (
     StudyState,
 )
 from shardtune.api_schemas.system_studies import SystemStudy
-from shardtune.api_schemas.trials import AttemptEnd, Rejection, RunPurpose, TrialOrigin, TrialReason, TrialState
+from shardtune.api_schemas.trials import (
+    OPEN_TRIAL_STATES,
+    AttemptEnd,
+    Rejection,
+    RunPurpose,
+    TrialOrigin,
+    TrialReason,
+    TrialState,
+)
 from shardtune.api_schemas.webhooks import DeliveryState
 from shardtune.db.tables.access import ProjectRow
 from shardtune.db.tables.base import Row
-from shardtune.db.tables.types import Stored, among, words
+from shardtune.db.tables.types import Packed, Stored, among, words
 
 _RUNNING = text("state = 'running'")
 _OPEN = among("state", OPEN_STUDY_STATES)
+_OPEN_TRACE = text(f"purpose = 'trace' AND {among('state', OPEN_TRIAL_STATES).text}")
 _OF_A_PROJECT, _OF_NONE = text("project_id IS NOT NULL"), text("project_id IS NULL")
 
 
@@ -191,7 +201,7 @@ class RejectionRow(Row):
 
 
 class RunRow(Row):
-    """The leased unit: the profile run, a trial's search run, one of its fresh runs in a promotion, or its restart check."""
+    """The leased unit: the profile run, a trial's search run, one of its fresh runs in a promotion, its restart check, or a trace of it."""
 
     __tablename__ = "runs"
 
@@ -220,6 +230,8 @@ class RunRow(Row):
     """The only project that may learn from it, since its worker is bound to it; None: every one."""
     measurement: Mapped[Measurement | None] = mapped_column(Stored(Measurement))
     restart: Mapped[RestartMeasurement | None] = mapped_column(Stored(RestartMeasurement))
+    diagnosis: Mapped[Diagnosis | None] = mapped_column(Packed(Diagnosis), deferred=True)
+    """Of a trace; read where it is asked for."""
     failure: Mapped[Failure | None] = mapped_column(Stored(Failure))
     progress: Mapped[Progress | None] = mapped_column(Stored(Progress))
     log_tail: Mapped[str | None] = mapped_column(Text)
@@ -234,6 +246,8 @@ class RunRow(Row):
         Index("ix_runs_lease", "state", "lease_until"),
         # What was measured on a fingerprint, newest first: asked at every claim.
         Index("ix_runs_measured", "fingerprint_key", "purpose", "finished_at", "id"),
+        # Ended studies of which a trace is to be run: asked at every claim.
+        Index("ix_runs_open_traces", "study_id", sqlite_where=_OPEN_TRACE, postgresql_where=_OPEN_TRACE),
         # Two requests of one session racing each other cannot both be given work.
         Index(
             "uq_runs_session_running",

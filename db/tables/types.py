@@ -1,6 +1,7 @@
 """Column types that behave the same on SQLite and Postgres."""
 
 import json
+import zlib
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -8,7 +9,7 @@ from functools import lru_cache
 from typing import Any, TypeVar, get_origin
 
 from pydantic import TypeAdapter
-from sqlalchemy import JSON, DateTime, Dialect, Enum, TextClause, text
+from sqlalchemy import JSON, DateTime, Dialect, Enum, LargeBinary, TextClause, text
 from sqlalchemy.types import TypeDecorator
 
 T = TypeVar("T")
@@ -70,6 +71,26 @@ class Stored(TypeDecorator[T]):
     def coerce_compared_value(self, op: Any, value: Any) -> Any:
         """Compare as this type."""
         return self
+
+
+class Packed(TypeDecorator[T]):
+    """One of our frozen values, as compressed JSON: nothing asks for a part of it. None is SQL NULL."""
+
+    impl = LargeBinary
+    cache_ok = True
+
+    def __init__(self, kind: type[T]) -> None:
+        super().__init__()
+        self.kind = kind
+        self._adapter = TypeAdapter(kind)
+
+    def process_bind_param(self, value: T | None, dialect: Dialect) -> bytes | None:
+        """The value's JSON, compressed."""
+        return None if value is None else zlib.compress(self._adapter.dump_json(value, exclude_defaults=True))
+
+    def process_result_value(self, value: bytes | None, dialect: Dialect) -> T | None:
+        """The value, validated again."""
+        return None if value is None else self._adapter.validate_json(zlib.decompress(value))
 
 
 class AnyJson(TypeDecorator[Any]):

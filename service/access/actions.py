@@ -21,6 +21,8 @@ class Action(StrEnum):
     CANCEL_STUDY = "studies.cancel"
     DELETE_STUDY = "studies.delete"
     UNDELETE_STUDY = "studies.undelete"
+    DIAGNOSE_TRIAL = "trials.diagnose"
+    """Run a trial once more under the profiler."""
     READ_BEST = "best.read"
     RESOLVE_BEST = "best.resolve"
     PLAN_RUN = "best.plan"
@@ -67,6 +69,7 @@ _BY_SCOPE: Mapping[Scope, Sequence[Action]] = {
         Action.CANCEL_STUDY,
         Action.DELETE_STUDY,
         Action.UNDELETE_STUDY,
+        Action.DIAGNOSE_TRIAL,
         Action.RESOLVE_BEST,
         Action.PLAN_RUN,
         Action.CREATE_SCHEDULE,

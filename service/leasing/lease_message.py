@@ -1,6 +1,6 @@
 """The lease as its worker gets it: the task, and the limits as seconds from now."""
 
-from shardtune.api_schemas.leases import Lease, ProfileTask, RestartTask, Task, TrialTask
+from shardtune.api_schemas.leases import Lease, ProfileTask, RestartTask, Task, TraceTask, TrialTask
 from shardtune.api_schemas.trials import RunPurpose, TrialState
 from shardtune.db.tables.studies import RunRow, StudyRow
 from shardtune.service.leasing import run_limits
@@ -49,4 +49,6 @@ def _task(context: Context, study: StudyRow, run: RunRow) -> Task:
         forward_flops_per_token=study.profile.forward_flops_per_token,
         least_flops_per_token=study.profile.least_flops_per_token,
     )
+    if run.purpose == RunPurpose.TRACE:
+        return TraceTask(trial=trial)
     return RestartTask(trial=trial, plan=context.settings.restart) if run.purpose == RunPurpose.RESTART else trial

@@ -192,7 +192,8 @@ def _held(context: Context, session: Session, found: OpenStudy) -> StudyRow | No
     study = studies.lock(session, found.study.id)
     if found.is_background and not retune_budget.admits_run(context, session, study):
         return None
-    return study if study.state is StudyState.RUNNING else None
+    # What waits of an ended one is a trace.
+    return study if study.state is StudyState.RUNNING or not study.state.is_open else None
 
 
 def _take(

@@ -5,19 +5,24 @@ Queries live in db.queries.leases; what an end means lives in service.lifecycle.
 
 from datetime import timedelta
 
+from shardtune.api_schemas.diagnosis import Diagnosis
 from shardtune.api_schemas.failures import FailureKind
 from shardtune.api_schemas.leases import Heartbeat, HeartbeatAnswer, Report, ReportAnswer
-from shardtune.api_schemas.trials import TrialState
+from shardtune.api_schemas.trials import RunPurpose, TrialState
 from shardtune.db.queries import leases, workers
 from shardtune.db.tables.studies import AttemptRow, RunRow
 from shardtune.service.http.errors import Conflict, NotFound, invalid
 from shardtune.service.leasing import preemption
-from shardtune.service.lifecycle import advance, outcomes
+from shardtune.service.lifecycle import advance, outcomes, traces
 from shardtune.service.lifecycle.held_run import hold
 from shardtune.service.lifecycle.outcomes import JudgedEnd
 from shardtune.service.planning import study_snapshot
 from shardtune.service.process.context import Context
 from shardtune.service.workers.registry import check_protocol, of_session
+
+_ENDS = ("measurement", "profile", "restart", "diagnosis", "failure")
+_END_OF = {RunPurpose.PROFILE: "profile", RunPurpose.RESTART: "restart", RunPurpose.TRACE: "diagnosis"}
+"""Of every other run: a measurement."""
 
 
 def renew(context: Context, run_id: str, heartbeat: Heartbeat) -> HeartbeatAnswer:
@@ -44,6 +49,7 @@ def renew(context: Context, run_id: str, heartbeat: Heartbeat) -> HeartbeatAnswe
 def finish(context: Context, run_id: str, report: Report) -> ReportAnswer:
     """Store the end of an attempt. The same report again is no news; from anyone but the lease's holder, a 409."""
     check_protocol(report.protocol_version)
+    told = traces.explained(context, run_id, report.diagnosis) if report.diagnosis is not None else None
     with context.db.write() as session:
         if context.principal.project_id is not None:
             of_session(context, session, report.session)
@@ -58,7 +64,7 @@ def finish(context: Context, run_id: str, report: Report) -> ReportAnswer:
         before = context.planner_cache.snapshot(held.study.id, held.study.version)
         if before is not None:
             held.rejected = before.rejected
-        outcomes.settle(session, held, _ended(report, key), context.now())
+        outcomes.settle(session, held, _ended(report, key, told), context.now())
         seen = study_snapshot.view(session, held.study, held.trials, held.rejected)
     end = (attempt.end if attempt is not None else None) or "unknown"
     context.metrics.ended(held.run.purpose, end, report.gpu_seconds)
@@ -87,23 +93,24 @@ def _check_live(run: RunRow, attempt: AttemptRow | None, report: Report) -> None
 
 def _check_outcome(run: RunRow, report: Report) -> None:
     """A report carries one end, of the kind the run can have."""
-    right = run.purpose if run.purpose in ("profile", "restart") else "measurement"
-    given = [name for name in ("measurement", "profile", "restart", "failure") if getattr(report, name) is not None]
+    right = _END_OF.get(run.purpose, "measurement")
+    given = [name for name in _ENDS if getattr(report, name) is not None]
     if len(given) != 1 or given[0] not in (right, "failure"):
         raise invalid(
-            "measurement, profile, restart, failure",
+            ", ".join(_ENDS),
             ", ".join(given) or None,
             f"a report of a {run.purpose} run carries either {right} or failure, but this has "
             f"({', '.join(given) or 'neither'}); send exactly one",
         )
 
 
-def _ended(report: Report, key: str) -> JudgedEnd:
+def _ended(report: Report, key: str, told: Diagnosis | None) -> JudgedEnd:
     return JudgedEnd(
         gpu_seconds=report.gpu_seconds,
         measurement=report.measurement,
         profile=report.profile,
         restart=report.restart,
+        diagnosis=told,
         failure=report.failure,
         # A worker that itself says so is leaving in good order and hands the run back.
         is_release=report.failure is not None and report.failure.kind is FailureKind.WORKER_LOST,

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from shardtune.api_schemas.leases import ProfileTask, RestartTask, Task, TrialTask
+from shardtune.api_schemas.leases import ProfileTask, RestartTask, Task, TraceTask, TrialTask
 from shardtune.api_schemas.trials import RunPurpose
 from shardtune.db.tables.studies import RunRow, TrialRow
 from shardtune.service.settings import Settings
@@ -44,8 +44,10 @@ def foreseen_s(run: RunRow, task: Task) -> float:
     return _STARTS_S + _SPARE * _steps(task) * step_s
 
 
-def _steps(task: TrialTask | RestartTask) -> int:
+def _steps(task: TrialTask | RestartTask | TraceTask) -> int:
     """The fewest that a task's plan asks for, after as much warm-up as it allows."""
+    if isinstance(task, TraceTask):
+        return task.warmup_steps + _SLOWER * task.steps
     if isinstance(task, TrialTask):
         return task.plan.parity_steps + task.plan.max_warmup_steps + task.plan.min_windows
     return task.plan.fewest_steps + 2 * task.plan.steps_after
@@ -57,7 +59,7 @@ def _measured_s(trial: TrialRow) -> float | None:
     return None if measured is None else measured.step_time_s
 
 
-def _predicted_s(trial: TrialRow, task: TrialTask | RestartTask) -> float | None:
+def _predicted_s(trial: TrialRow, task: TrialTask | RestartTask | TraceTask) -> float | None:
     """A step as it was predicted; None where nobody knows."""
     if trial.prediction is None or trial.prediction.tokens_per_s_per_gpu is None:
         return None

@@ -11,7 +11,7 @@ from shardtune.api_schemas.system_studies import SystemStudyKind
 from shardtune.api_schemas.trials import RunPurpose
 from shardtune.db.queries import leases, studies, trials
 from shardtune.db.tables.studies import RunRow, StudyRow
-from shardtune.service.lifecycle import transitions
+from shardtune.service.lifecycle import traces, transitions
 from shardtune.service.planning import study_plan, study_snapshot, system_study_plan
 from shardtune.service.planning.study_plan import (
     Complete,
@@ -128,6 +128,7 @@ def apply(context: Context, session: Session, study: StudyRow, step: Step, seen:
             study.result = step.result
             transitions.end_study(session, study, StudyState.COMPLETE, step.reason, now)
             record.propose(context, session, study, now)
+            traces.ask_after_verdict(session, study, now)
             log.info("study complete: %s", step.result.verdict.value, extra=extra)
         case Fail():
             # Of a study that was extended: what it found since contradicts it.

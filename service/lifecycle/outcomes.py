@@ -7,6 +7,7 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
+from shardtune.api_schemas.diagnosis import Diagnosis
 from shardtune.api_schemas.failures import Failure, FailureKind
 from shardtune.api_schemas.measurements import Measurement
 from shardtune.api_schemas.models import ModelProfile
@@ -34,12 +35,13 @@ _MOST_TRIES = 4
 
 @dataclass(frozen=True)
 class JudgedEnd:
-    """How an attempt ended: exactly one of measurement, profile, restart and failure."""
+    """How an attempt ended: exactly one of measurement, profile, restart, diagnosis and failure."""
 
     gpu_seconds: float
     measurement: Measurement | None = None
     profile: ModelProfile | None = None
     restart: RestartMeasurement | None = None
+    diagnosis: Diagnosis | None = None
     failure: Failure | None = None
     is_release: bool = False
     log_tail: str | None = None
@@ -88,7 +90,7 @@ def settle(session: Session, held: HeldRun, ended: JudgedEnd, now: datetime) -> 
     """
     study, run, attempt = held.study, held.run, held.attempt(held.run.attempt)
     assert run.state is TrialState.RUNNING and attempt is not None and attempt.end is None, "no live attempt"
-    if run.purpose != RunPurpose.PROFILE:
+    if run.purpose not in (RunPurpose.PROFILE, RunPurpose.TRACE):
         # Read before anything changes: reading would write what has changed, and the rest again later.
         assert held.trials
     failure = ended.failure or _fault_found(session, held, ended)
@@ -112,6 +114,7 @@ def _close_run(run: RunRow, state: TrialState, ended: JudgedEnd, failure: Failur
     run.lease_until, run.log_tail = None, ended.log_tail
     run.measurement = ended.measurement if is_over else None
     run.restart = ended.restart if is_over else None
+    run.diagnosis = ended.diagnosis if is_over else None
     run.failure = failure if is_over else None
 
 
@@ -152,6 +155,8 @@ def _close_attempt(held: HeldRun, attempt: AttemptRow, ended: JudgedEnd, judged:
 def _follow(session: Session, held: HeldRun, judged: JudgedEnd, now: datetime) -> None:
     """What the run's new state does to its trial and study."""
     study, run = held.study, held.run
+    if run.purpose == RunPurpose.TRACE:
+        return  # The study has its answer, and what a profile saw or broke does not touch it.
     if run.purpose == RunPurpose.PROFILE:
         _follow_profile(session, study, run, judged, now)
         return

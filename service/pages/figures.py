@@ -103,7 +103,13 @@ def tests(stored: str) -> str:
     return said[:1].upper() + said[1:]
 
 
+def sentence(text: str) -> str:
+    """Beginning with a capital; the rest stays, names and units."""
+    return text[:1].upper() + text[1:]
+
+
 FILTERS = {
+    "sentence": sentence,
     "tests": tests,
     "rate": rate,
     "memory": memory,

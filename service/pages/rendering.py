@@ -16,7 +16,7 @@ from shardtune.api_schemas.strategies import Checkpointing
 from shardtune.db.clock import utc_now
 from shardtune.service.pages import assets, cookies, figures
 from shardtune.service.process.principal import LOCAL
-from shardtune.service.wording import told_apart
+from shardtune.service.wording import diagnosis_words, told_apart
 from shardtune.service.wording.backend_words import BACKENDS
 from shardtune.service.wording.knob_words import knob_help
 
@@ -117,6 +117,7 @@ def _environment() -> Environment:
     )
     environment.filters |= figures.FILTERS | {
         "knob_help": knob_help,
+        "expected": diagnosis_words.expected,
         "ago": _time,
         "knob_value": _knob_value,
     }

@@ -8,6 +8,7 @@ from shardtune.api_schemas.diagnosis import (
     Diagnosis,
     Finding,
     FindingKind,
+    MemoryMoment,
     StepParts,
     Traced,
     Tried,
@@ -42,6 +43,7 @@ KNOWN_MISTAKES: dict[FindingKind, str] = {
     "late_rank": "One rank is late",
     "network_limits": "The network limits",
     "offload_costs": "Offload costs more than it need",
+    "out_of_memory": "It runs out of memory",
     "reduces_every_micro_batch": "Gradients are reduced in every micro batch",
     "units_too_large": "Parameters are gathered in units too large to overlap",
     "units_too_small": "Parameters are gathered in units that are too small",
@@ -58,9 +60,16 @@ def findings_in_words(found: Diagnosis) -> list[str]:
 
 def _finding(number: int, one: Finding) -> Iterator[str]:
     yield f"{number}. {KNOWN_MISTAKES[one.kind]}: {one.evidence}."
-    yield f"   change: {one.remedy}; expected to save {one.expected_gain:.0%} of the step (estimated, not measured)."
+    yield f"   change: {one.remedy}{expected(one)}."
     if one.tried is not None:
         yield f"   tried: {tried_in_words(one.tried)}."
+
+
+def expected(one: Finding) -> str:
+    """What a change is expected to bring."""
+    if one.kind == "out_of_memory":
+        return "; predicted to fit, the fastest of those that are" if one.knobs else ""
+    return f"; expected to save {one.expected_gain:.0%} of the step (estimated, not measured)"
 
 
 def tried_in_words(tried: Tried) -> str:
@@ -78,6 +87,12 @@ def tried_in_words(tried: Tried) -> str:
 def sentences(found: Diagnosis) -> list[str]:
     """Where the step went, what communication did, and who was waited for."""
     return [_where(found), _communication(found), _late(found)]
+
+
+def memory_in_words(moment: MemoryMoment) -> str:
+    """What the fullest rank held, and where."""
+    told = moment.describe()
+    return f"{told[:1].upper()}{told[1:]}."
 
 
 def share(part_s: float, found: Diagnosis) -> float:

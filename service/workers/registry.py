@@ -237,7 +237,7 @@ def live_among(context: Context, session: Session, study: StudyRow, ids: Collect
 
 def knows(worker: WorkerRow, run: RunRow) -> bool:
     """Whether the worker's release has heard of the run's kind of task."""
-    return run.purpose != RunPurpose.RESTART or "restart" in worker.offer.task_kinds
+    return run.purpose not in (RunPurpose.RESTART, RunPurpose.TRACE) or run.purpose in worker.offer.task_kinds
 
 
 def has_restart_worker(context: Context, session: Session, study: StudyRow) -> bool:

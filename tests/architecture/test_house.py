@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("api_schemas", "db", "tuner", "workers", "service", "shardtune")
+PACKAGES = ("api_schemas", "db", "traces", "tuner", "workers", "service", "shardtune")
 MOST_FILES = 20
 ONE_NOUN_A_FILE = "api_schemas"
 HISTORY = (

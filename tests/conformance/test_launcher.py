@@ -144,17 +144,43 @@ def test_closing_ends_ranks_and_helpers_and_may_be_repeated(make: Make, director
         assert marked(mark) == set()
 
 
+@pytest.mark.parametrize(("kind", "words"), [("warm", "a rank was stopped"), ("cold", "rank 0 was stopped")])
+def test_a_rank_that_is_stopped_ends_the_launch(
+    kind: str, words: str, tmp_path: Path, directory: Path, mark: str
+) -> None:
+    with closing(patient_for_a_moment(kind, tmp_path, mark)) as launcher:
+        launcher.prepare(lambda: False)
+        helpers = marked(mark)
+        launcher.launch(directory, Launch.of(1))
+        while not (log := directory / "rank_0.log").exists() or not log.read_text():
+            launcher.wait(0.01)
+        for pid in marked(mark) - helpers:
+            os.kill(pid, signal.SIGSTOP)
+        while launcher.lost is None:
+            launcher.wait(0.05)
+        assert launcher.lost.message == words
+        launcher.kill()
+        assert not marked(mark) - helpers
+
+
 def test_a_helper_that_is_stopped_is_lost_and_replaced(tmp_path: Path, directory: Path, mark: str) -> None:
-    log, environment = tmp_path / "host.log", {**os.environ, "FAKE_ACTS": json.dumps(["hang"])}
-    with closing(WarmLauncher(environment, mark, log, ready_timeout_s=30, command=FAKE_HOST)) as launcher:
+    with closing(patient_for_a_moment("warm", tmp_path, mark)) as launcher:
         launcher.prepare(lambda: False)
         helpers = marked(mark)
         launcher.launch(directory, Launch.of(1))
         for pid in helpers:
             os.kill(pid, signal.SIGSTOP)
         while launcher.lost is None:
-            launcher.wait(0.5)
+            launcher.wait(0.05)
         assert launcher.lost.message == "the warm host was stopped"
         launcher.kill()
         assert not marked(mark)
         launcher.prepare(lambda: False)
+
+
+def patient_for_a_moment(kind: str, tmp_path: Path, mark: str) -> Launcher:
+    """A launcher of one rank that does nothing."""
+    environment = {**os.environ, "FAKE_ACTS": json.dumps(["hang"])}
+    if kind == "cold":
+        return ColdLauncher(environment, mark, FAKE_HOST, patience_s=0.3)
+    return WarmLauncher(environment, mark, tmp_path / "host.log", 30, FAKE_HOST, patience_s=0.3)

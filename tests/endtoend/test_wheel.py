@@ -21,7 +21,7 @@ from tests.support.tiny_trials import tiny_task
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("api_schemas", "db", "tuner", "workers", "service")
+SOURCES = ("api_schemas", "db", "traces", "tuner", "workers", "service")
 SCRIPT = """
 import api_schemas, db, service, tuner, workers
 import torch

@@ -7,8 +7,8 @@ import pytest
 
 from shardtune.api_schemas.leases import TraceTask
 from shardtune.api_schemas.measurements import RankReport
-from shardtune.tuner.diagnosis import kineto
-from shardtune.tuner.diagnosis.diagnose import diagnosis
+from shardtune.traces import kineto
+from shardtune.traces.diagnose import diagnosis
 from tests.support.tiny_trials import tiny_task
 
 pytestmark = [

@@ -7,7 +7,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, TextIO
 
-from shardtune.api_schemas.leases import RankTask, TrialTask
+from shardtune.api_schemas.leases import Task, TrialTask
 from shardtune.api_schemas.measurements import RankReport
 from shardtune.workers.launch import Launch
 from shardtune.workers.rank.warm import host
@@ -47,7 +47,7 @@ class HostProcess:
         event: dict[str, Any] = json.loads(self.events.readline())
         return event
 
-    def prepare(self, task: RankTask) -> Path:
+    def prepare(self, task: Task) -> Path:
         """A new trial directory with that task."""
         self.launched += 1
         folder = self.folder / f"run-{self.launched}"

@@ -5,9 +5,18 @@ from typing import Any
 
 import httpx
 
+from shardtune.api_schemas.diagnosis import (
+    CollectiveFigures,
+    Diagnosis,
+    Lane,
+    RankStep,
+    StepParts,
+    Timeline,
+    Traced,
+)
 from shardtune.api_schemas.failures import Failure, FailureKind
 from shardtune.api_schemas.hardware import Cluster, Fingerprint, Inventory
-from shardtune.api_schemas.leases import PROTOCOL_VERSION, Lease, ProfileTask, RestartTask, TrialTask
+from shardtune.api_schemas.leases import PROTOCOL_VERSION, Lease, ProfileTask, RestartTask, TraceTask, TrialTask
 from shardtune.api_schemas.measurements import Measurement, Memory, StepRecord
 from shardtune.api_schemas.models import BlockProfile, ModelProfile
 from shardtune.api_schemas.restart import RestartMeasurement
@@ -101,6 +110,45 @@ def restarted(loss: float = 5.0, **changes: Any) -> RestartMeasurement:
     return RestartMeasurement.model_validate(values | changes)
 
 
+def diagnosis(ranks: int = 2, steps: int = 3, host_s: float = 0.2, **changes: Any) -> Diagnosis:
+    """Of steps of a second, of which the host takes some and half is computing; what is left is exposed."""
+    parts = StepParts(compute_s=0.5, optimizer_s=0.1, host_s=host_s, transferring_s=round(0.4 - host_s, 9))
+    gathered = CollectiveFigures(
+        kind="all_gather",
+        purpose="parameters",
+        group_size=ranks,
+        calls=10,
+        message_bytes=4_000_000,
+        moved_bytes=20_000_000,
+        transferring_s=parts.transferring_s,
+        waiting_s=0.0,
+        exposed_s=parts.transferring_s,
+        bytes_per_s=1e8,
+    )
+    lane = "c" * 100 + "o" * 20 + "h" * round(200 * host_s) + "t" * round(200 * (0.4 - host_s))
+    found = Diagnosis(
+        device="cpu",
+        world_size=ranks,
+        ranks=tuple(range(ranks)),
+        step_s=1.0,
+        parts=parts,
+        overlap=0.25,
+        steps=tuple(
+            RankStep(rank=rank, step=step, parts=parts, communication_s=0.3, hidden_s=0.1)
+            for step in range(steps)
+            for rank in range(ranks)
+        ),
+        collectives=(gathered,),
+        timeline=Timeline(
+            step=1,
+            seconds=1.0,
+            lanes=tuple(Lane(rank=rank, parts=lane, communication="." * len(lane)) for rank in range(ranks)),
+        ),
+        recorded=Traced(folder="work/traces", bytes=1_000_000, steps=3, step_s=1.0, plain_step_s=0.9, elapsed_s=12.0),
+    )
+    return found.model_copy(update=changes)
+
+
 def speed_of(config: TrialConfig) -> float:
     """FSDP2 is fastest here, and larger micro batches help everyone."""
     base = {"ddp": 1000.0, "zero": 900.0, "fsdp2": 1150.0, "fsdp1": 1050.0}[config.backend]
@@ -126,10 +174,12 @@ class SimulatedWorker:
         behave: Behaviour = well,
         cluster: Cluster = CLUSTER,
         restart: Callable[[Lease], RestartMeasurement | Failure] = lambda _: restarted(),
+        trace: Callable[[Lease], Diagnosis | Failure] = lambda _: diagnosis(),
         **inventory: Any,
     ) -> None:
         """Of the release before the restart check, unless `task_kinds` says otherwise."""
         self.client, self.name, self.behave, self.restart = client, name, behave, restart
+        self.trace = trace
         self.session = ""
         fingerprint = inventory.pop("fingerprint", FINGERPRINT)
         self.inventory = Inventory(cluster=cluster, fingerprint=fingerprint, **inventory)
@@ -161,11 +211,12 @@ class SimulatedWorker:
         return answer.json()
 
     def report(self, lease: Lease, outcome: Any, **body: Any) -> httpx.Response:
-        """Deliver a measurement, a profile, a restart or a failure."""
+        """Deliver a measurement, a profile, a restart, a diagnosis or a failure."""
         kinds = {
             Measurement: "measurement",
             ModelProfile: "profile",
             RestartMeasurement: "restart",
+            Diagnosis: "diagnosis",
             Failure: "failure",
         }
         body = {
@@ -182,6 +233,8 @@ class SimulatedWorker:
                 outcome: Any = PROFILE
             case RestartTask():
                 outcome = self.restart(lease)
+            case TraceTask():
+                outcome = self.trace(lease)
             case TrialTask():
                 outcome = self.behave(lease, lease.task)
         self.report(lease, outcome).raise_for_status()

@@ -13,11 +13,12 @@ from shardtune.api_schemas.models import preset
 from tests.support.local_client import local_client
 from tests.support.page_reader import log_in
 from tests.support.scenarios import bearer, make_key
-from tests.support.simulated_worker import FINGERPRINT, PROFILE, SPEC, SimulatedWorker, failure
+from tests.support.simulated_worker import FINGERPRINT, PROFILE, SPEC, SimulatedWorker, diagnosis, failure
 
 WORD = "kanarienvogel"
 """Allowed in every name, and in no text of ours."""
 OWN = "mine"
+TRACED: Any = {"task_kinds": ("profile", "trial", "trace"), "trace": lambda lease: diagnosis(notes=(lease.study_id,))}
 SHORT = SPEC | {"budget": {"max_trials": 2, "max_pairs": 7}}
 Ids = Mapping[str, str]
 """By the names that routes have for them."""
@@ -43,12 +44,12 @@ def two_projects(client: TestClient) -> TwoProjects:
     operator = local_client(client.app, headers=bearer(make_key(client, "admin")))
     mine, theirs = (make_key(operator, *Scope, project=project) for project in (OWN, WORD))
     api, other = (local_client(client.app, headers=bearer(key)) for key in (mine, theirs))
-    shared = SimulatedWorker(_worker(operator, None), name="shared").register()
+    shared = SimulatedWorker(_worker(operator, None), name="shared", **TRACED).register()
     own = _tuned(api, shared, "first", "llama-tiny") | {"key_id": mine["key"]["key_id"], "project_id": OWN}
     operator.post("/v1/webhooks", json={"url": f"https://operator-{WORD}.example/"}).raise_for_status()
     fingerprint = FINGERPRINT.model_copy(update={"torch": f"2.{WORD}"})
     worker = SimulatedWorker(
-        _worker(operator, WORD), name=f"{WORD}-1", fingerprint=fingerprint, details={"host": WORD}
+        _worker(operator, WORD), name=f"{WORD}-1", fingerprint=fingerprint, details={"host": WORD}, **TRACED
     ).register()
     found = _tuned(other, worker, WORD, {"name": WORD, "config": preset("llama-tiny").config})
     pin = other.post("/v1/best:pin", params={"case_key": found["case_key"]}, json={"note": WORD})
@@ -82,6 +83,8 @@ def _tuned(client: TestClient, worker: SimulatedWorker, name: str, model: Any) -
 
     hook = made("/v1/webhooks", json={"url": f"https://{name}.example/hook"})
     study = made("/v1/studies", json=SHORT | {"model": model}, params={"study_id": name})["study_id"]
+    worker.work()
+    made(f"/v1/studies/{study}/trials/0:diagnose")
     worker.work()
     schedule = made("/v1/schedules", json={"name": name, "trigger": "manual"})["schedule_id"]
     made(f"/v1/schedules/{schedule}:run")

@@ -9,7 +9,7 @@ from shardtune.api_schemas.base import Dtype
 from shardtune.api_schemas.diagnosis import Traced
 from shardtune.api_schemas.failures import Failure, FailureKind
 from shardtune.api_schemas.hardware import Fingerprint
-from shardtune.api_schemas.leases import OtherUseOfTrial, ProfileTask, RankTask, TrialTask
+from shardtune.api_schemas.leases import OtherUseOfTrial, ProfileTask, Task, TrialTask
 from shardtune.api_schemas.measurements import Measurement
 from shardtune.api_schemas.models import ModelProfile
 from shardtune.api_schemas.native_dtypes import DeviceDtypes, emulation
@@ -66,7 +66,7 @@ class Attempted:
 
 def attempt(
     place: Workplace,
-    task: RankTask,
+    task: Task,
     directory_of: Callable[[], TrialDir],
     limits: RunLimits,
     interrupted: Callable[[], str | None],
@@ -120,14 +120,14 @@ def _finished(
     return Attempted(result, ended.elapsed_s, held, directory.log_tail(result.rank or 0))
 
 
-def _warn_of_emulation(task: RankTask, place: Workplace) -> None:
+def _warn_of_emulation(task: Task, place: Workplace) -> None:
     if isinstance(task, TrialTask):
         note = emulation(task.workload.recipe, DeviceDtypes.of(place.fingerprint, place.matmul_flops))
         if note is not None:
             log.warning(note)
 
 
-def _check_fits(task: RankTask, place: Workplace) -> None:
+def _check_fits(task: Task, place: Workplace) -> None:
     place.allowed.check(task.model)
     if isinstance(task, OtherUseOfTrial) and task.model.script is not None:
         raise ValueError(

@@ -8,9 +8,9 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 from shardtune.api_schemas.conditions import NodeConditions
-from shardtune.api_schemas.diagnosis import Traced
+from shardtune.api_schemas.diagnosis import MemoryMoment, Traced
 from shardtune.api_schemas.failures import Failure, FailureKind
-from shardtune.api_schemas.leases import ProfileTask, RankTask, TraceTask, TrialTask
+from shardtune.api_schemas.leases import ProfileTask, Task, TraceTask, TrialTask
 from shardtune.api_schemas.measurements import Measurement, Memory, NodeFigures, RankFigures, RankReport
 from shardtune.api_schemas.models import ModelProfile
 from shardtune.api_schemas.restart import RestartMeasurement
@@ -31,7 +31,7 @@ _MOST_RANKS = 64
 
 
 def outcome(
-    task: RankTask, directory: TrialDir, ended: Ended, peak_flops: float | None
+    task: Task, directory: TrialDir, ended: Ended, peak_flops: float | None
 ) -> Measurement | ModelProfile | RestartMeasurement | Traced | Failure:
     """What an attempt came to."""
     failure = first_failure(directory, ended)
@@ -89,7 +89,12 @@ def traced(task: TraceTask, directory: TrialDir, reports: Sequence[RankReport], 
         step_s=max(report.window_step_times_s[0] for report in reports),
         plain_step_s=max(report.warmup_step_times_s[-1] for report in reports),
         elapsed_s=ended.elapsed_s,
+        memory=max((one.moment for one in reports if one.moment is not None), key=_fullness, default=None),
     )
+
+
+def _fullness(one: MemoryMoment) -> int:
+    return one.peak_bytes
 
 
 def _total(counts: Iterable[int | None]) -> int | None:

@@ -8,6 +8,7 @@ import dataclasses
 import logging
 from collections.abc import Callable
 
+from shardtune.api_schemas.diagnosis import Diagnosis, Traced
 from shardtune.api_schemas.failures import Failure, FailureKind
 from shardtune.api_schemas.hardware import Fingerprint, Inventory
 from shardtune.api_schemas.leases import PROTOCOL_VERSION, Lease, LeaseRequest, Registered, Registration, Report
@@ -15,6 +16,7 @@ from shardtune.api_schemas.measurements import Measurement
 from shardtune.api_schemas.models import ModelProfile
 from shardtune.api_schemas.restart import RestartMeasurement
 from shardtune.workers.agent import words
+from shardtune.workers.agent.analysis import diagnosed
 from shardtune.workers.agent.attempt import Attempted, Workplace, attempt
 from shardtune.workers.agent.client import ClientError, LeaseLost, RequestRefused, Unreachable, WorkerClient, patiently
 from shardtune.workers.agent.heartbeat import HeartbeatThread
@@ -28,6 +30,8 @@ from shardtune.workers.trial_dir import TrialDir, check_disk, prune
 _LEASE_WAIT_S = 2.0
 """How long the service may hold our question; a signal is noticed no later than this."""
 _RIVAL_WINDOW_S, _MOST_REGISTRATIONS = 60.0, 3
+
+Result = Measurement | ModelProfile | RestartMeasurement | Traced | Diagnosis | Failure
 
 log = logging.getLogger(__name__)
 
@@ -186,19 +190,36 @@ class Agent:
             heartbeat.join(timeout=1.0)
 
     def _report(self, lease: Lease, attempted: Attempted) -> None:
-        result = attempted.result
-        report = Report(
+        result = diagnosed(attempted.result) if isinstance(attempted.result, Traced) else attempted.result
+        log.info("run %s: %s after %.1f s", lease.run_id, words.end(result), attempted.elapsed_s)
+        try:
+            self._deliver(lease, self._report_of(lease, attempted, result))
+        except RequestRefused as error:
+            # Asked for work, the service would hand out the same attempt again, and refuse its result again, without end.
+            log.error("the result of run %s was refused: %s", lease.run_id, error)
+            failure = Failure(kind=FailureKind.SETUP, message=f"the service refused the result: {error}"[:4000])
+            self._deliver(lease, self._report_of(lease, dataclasses.replace(attempted, log_tail=None), failure))
+
+    def _report_of(self, lease: Lease, attempted: Attempted, result: Result) -> Report:
+        return Report(
             protocol_version=PROTOCOL_VERSION,
             session=self._session,
             attempt=lease.attempt,
             measurement=result if isinstance(result, Measurement) else None,
             profile=result if isinstance(result, ModelProfile) else None,
             restart=result if isinstance(result, RestartMeasurement) else None,
+            diagnosis=result if isinstance(result, Diagnosis) else None,
             failure=result if isinstance(result, Failure) else None,
             gpu_seconds=attempted.gpu_seconds,
             log_tail=attempted.log_tail,
         )
-        log.info("run %s: %s after %.1f s", lease.run_id, words.end(result), attempted.elapsed_s)
+
+    def _deliver(self, lease: Lease, report: Report) -> None:
+        """Until it is answered.
+
+        Raises:
+            RequestRefused: for what it says.
+        """
         try:
             answer = patiently(
                 lambda: self._client.report(lease.run_id, report),
@@ -207,26 +228,16 @@ class Agent:
             )
         except LeaseLost as error:
             log.warning("the result of run %s came too late: %s", lease.run_id, error)
-        except RequestRefused as error:
-            log.error("the result of run %s was refused: %s", lease.run_id, error)
         else:
             if answer is None:
                 log.warning("stopped before the result of run %s was accepted", lease.run_id)
 
     def _release(self, lease: Lease) -> None:
         """Tell the service at once that nobody works on the run any more; if it does not hear, the lease runs out."""
-        failure = Failure(
-            kind=FailureKind.WORKER_LOST, message=self._interrupt.reason or "the worker ended unexpectedly"
-        )
-        report = Report(
-            protocol_version=PROTOCOL_VERSION,
-            session=self._session,
-            attempt=lease.attempt,
-            failure=failure,
-            gpu_seconds=0.0,
-        )
+        why = self._interrupt.reason or "the worker ended unexpectedly"
+        failure = Failure(kind=FailureKind.WORKER_LOST, message=why)
         try:
-            self._client.report(lease.run_id, report)
+            self._client.report(lease.run_id, self._report_of(lease, Attempted(failure, 0.0, 0, None), failure))
         except ClientError as error:
             log.warning("could not release run %s: %s", lease.run_id, error)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from shardtune.api_schemas.conditions import Conditions
-from shardtune.api_schemas.leases import RankTask, RestartTask
+from shardtune.api_schemas.leases import RestartTask, Task
 from shardtune.workers.agent.failures import first_failure
 from shardtune.workers.agent.supervise import Ended, RunLimits, supervise
 from shardtune.workers.clock import now_s
@@ -17,7 +17,7 @@ from shardtune.workers.trial_dir import TrialDir
 
 def run_to_end(
     launcher: Launcher,
-    task: RankTask,
+    task: Task,
     directory: TrialDir,
     ranks: int,
     limits: RunLimits,

@@ -2,7 +2,7 @@
 
 from typing import assert_never
 
-from shardtune.api_schemas.diagnosis import Traced
+from shardtune.api_schemas.diagnosis import Diagnosis, Traced
 from shardtune.api_schemas.failures import Failure
 from shardtune.api_schemas.leases import Lease
 from shardtune.api_schemas.measurements import Measurement
@@ -17,7 +17,7 @@ def task(lease: Lease) -> str:
     return f"{lease.task.kind} of {lease.task.config.describe()}"
 
 
-def end(result: Measurement | ModelProfile | RestartMeasurement | Traced | Failure) -> str:
+def end(result: Measurement | ModelProfile | RestartMeasurement | Traced | Diagnosis | Failure) -> str:
     """What it came to."""
     match result:
         case Failure():
@@ -28,6 +28,8 @@ def end(result: Measurement | ModelProfile | RestartMeasurement | Traced | Failu
             return f"saved in {result.save_s:.2f} s, loaded in {result.load_s:.2f} s"
         case Traced():
             return f"{result.steps} steps recorded in {result.folder}"
+        case Diagnosis():
+            return f"a diagnosis of steps of {1e3 * result.step_s:.1f} ms"
         case ModelProfile():
             return f"{result.parameters:,} parameters"
         case _:

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from shardtune.api_schemas.failures import Failure
-from shardtune.api_schemas.leases import RankTask, Task, TraceTask, TrialTask
+from shardtune.api_schemas.leases import Task, TraceTask, TrialTask
 from shardtune.workers.agent.attempt import Attempted, Workplace, attempt
 from shardtune.workers.agent.supervise import RunLimits
 from shardtune.workers.commands import printed
@@ -47,7 +47,7 @@ def run(settings: WorkerSettings, options: argparse.Namespace) -> int:
     return TRIAL_FAILED if isinstance(attempted.result, Failure) else DONE
 
 
-def _attempt(place: Workplace, task: RankTask, options: argparse.Namespace, interrupt: Interrupt) -> Attempted | None:
+def _attempt(place: Workplace, task: Task, options: argparse.Namespace, interrupt: Interrupt) -> Attempted | None:
     return attempt(
         place,
         task,
@@ -57,7 +57,7 @@ def _attempt(place: Workplace, task: RankTask, options: argparse.Namespace, inte
     )
 
 
-def traced(task: RankTask) -> TraceTask:
+def traced(task: Task) -> TraceTask:
     """The same trial under the profiler.
 
     Raises:

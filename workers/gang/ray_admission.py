@@ -44,15 +44,21 @@ def require_token(environment: Mapping[str, str]) -> None:
         )
 
 
-def require_closed(address: str) -> None:
+def require_closed(address: str, patience_s: float = _PROBE_S) -> None:
     """Ask without a token.
 
     Raises:
-        ValueError: it answers.
+        ValueError: it answers, or says nothing at all.
     """
     command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
     environment = {**without_secrets(os.environ), "RAY_AUTH_MODE": "disabled"}
-    done = subprocess.run(command, env=environment, capture_output=True, timeout=_PROBE_S, check=False)
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, timeout=patience_s, check=False)
+    except subprocess.TimeoutExpired:
+        raise ValueError(
+            f"ray_address ({address}) did not say within {patience_s:g} s whether it answers without a token. Look at the "
+            "cluster's head (`ray status`), or try again when it is less busy"
+        ) from None
     if done.returncode == 0:
         raise ValueError(
             f"ray_address ({address}) answers without a token: the cluster is open, and whoever reaches its ports runs programs on "

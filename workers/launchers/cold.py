@@ -11,6 +11,7 @@ from shardtune.api_schemas.rank_environment import THREADS, threads_of
 from shardtune.workers.launch import ANY_PORT, Launch
 from shardtune.workers.launchers.base import LaunchFailed, Lost, Prepared, RankExit, RanksAlive, Unobserved
 from shardtune.workers.launchers.processes import DYING_S, MARK, PYTHON, kill_marked, kill_quietly, start_child
+from shardtune.workers.launchers.standstill import PATIENCE_S, Standstill
 
 RANK_COMMAND = (*PYTHON, "-m", "shardtune.workers.rank")
 STORE_COMMAND = (*PYTHON, "-m", "shardtune.workers.rank.process.store")
@@ -22,8 +23,14 @@ class ColdLauncher(Unobserved):
     """Starts `COMMAND TRIAL_DIR PROGRAM` once per rank."""
 
     def __init__(
-        self, environment: Mapping[str, str], mark: str, command: Sequence[str] = RANK_COMMAND, dying_s: float = DYING_S
+        self,
+        environment: Mapping[str, str],
+        mark: str,
+        command: Sequence[str] = RANK_COMMAND,
+        dying_s: float = DYING_S,
+        patience_s: float = PATIENCE_S,
     ):
+        """`patience_s`: with a rank that is stopped."""
         self._environment = {**environment, MARK: mark}
         self._mark = mark
         self._command = command
@@ -31,6 +38,9 @@ class ColdLauncher(Unobserved):
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._store: subprocess.Popen[bytes] | None = None
         self._exits: list[RankExit] = []
+        self._patience_s = patience_s
+        self._standstill = Standstill()
+        self._lost: Lost | None = None
 
     @property
     def exits(self) -> tuple[RankExit, ...]:
@@ -39,8 +49,8 @@ class ColdLauncher(Unobserved):
 
     @property
     def lost(self) -> Lost | None:
-        """There is no helper to lose."""
-        return None
+        """A rank that was stopped; there is no helper to lose."""
+        return self._lost
 
     def prepare(self, give_up: Callable[[], bool]) -> Prepared:
         """Nothing to prepare."""
@@ -62,6 +72,7 @@ class ColdLauncher(Unobserved):
     def launch(self, directory: Path, launch: Launch) -> None:
         """Start the ranks."""
         self._exits.clear()
+        self._lost = None
         begun = launch.begun()
         # What a rank does by itself once it knows its configuration; OpenMP is loaded before that.
         threads = str(threads_of(self._environment, len(os.sched_getaffinity(0)), launch.ranks))
@@ -79,12 +90,16 @@ class ColdLauncher(Unobserved):
             except OSError as error:
                 self.kill()
                 raise LaunchFailed(f"rank {rank} could not be started: {error}") from error
+        names = {process.pid: f"rank {rank}" for rank, process in self._running.items()}
+        self._standstill = Standstill(names, self._patience_s)
 
     def wait(self, timeout_s: float) -> None:
         """Poll the ranks until one has ended."""
         ends_s = time.monotonic() + timeout_s
         while not self._reap() and self._running and time.monotonic() < ends_s:
             time.sleep(0.05)
+        if (stopped := self._standstill.who()) is not None:
+            self._lost = Lost(f"{stopped} was stopped")
 
     def _reap(self) -> bool:
         ended = [(rank, code) for rank, process in self._running.items() if (code := process.poll()) is not None]

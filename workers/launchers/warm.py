@@ -10,7 +10,7 @@ import queue
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -18,7 +18,7 @@ from typing import IO, Any
 from shardtune.workers.launch import ANY_PORT, Launch
 from shardtune.workers.launchers.base import LaunchFailed, Lost, Prepared, RankExit, RanksAlive, Unobserved
 from shardtune.workers.launchers.processes import DYING_S, MARK, PYTHON, kill_marked, marked, start_child
-from shardtune.workers.launchers.standstill import Standstill
+from shardtune.workers.launchers.standstill import PATIENCE_S, Standstill
 from shardtune.workers.trial_dir import tail
 
 HOST_COMMAND = (*PYTHON, "-m", "shardtune.workers.rank.warm.host")
@@ -42,8 +42,11 @@ class WarmLauncher(Unobserved):
         ready_timeout_s: float = 1200.0,
         command: Sequence[str] = HOST_COMMAND,
         dying_s: float = DYING_S,
+        patience_s: float = PATIENCE_S,
     ):
-        """`dying_s`: how long the host may take to end its ranks before we end it with them, and these may take then."""
+        """`dying_s`: how long the host may take to end its ranks before we end it with them, and these may take then.
+        `patience_s`: with a process that is stopped.
+        """
         self._environment = {**environment, MARK: mark}
         self._mark = mark
         self._log_path = log_path
@@ -55,7 +58,8 @@ class WarmLauncher(Unobserved):
         self._prepared: Prepared | None = None
         self._own: set[int] = set()
         """The host and its helpers, which outlive a trial."""
-        self._standstill = Standstill(())
+        self._patience_s = patience_s
+        self._standstill = Standstill()
         self._launched: str | None = None
         """The trial directory of the launch, or of the store before it."""
         self._ranks = 0
@@ -71,7 +75,7 @@ class WarmLauncher(Unobserved):
 
     @property
     def lost(self) -> Lost | None:
-        """The host, when it died during this launch, or was stopped."""
+        """The host, when it died during this launch; or who was stopped, it or a rank."""
         return self._lost
 
     def prepare(self, give_up: Callable[[], bool]) -> Prepared:
@@ -153,8 +157,12 @@ class WarmLauncher(Unobserved):
         self._exits.clear()
         self._lost = None
         self._own = marked(self._mark)
-        self._standstill = Standstill(self._own)
+        self._watch_out()
         self._launched, self._ranks, self._port, self._has_store = str(directory), 0, None, False
+
+    def _watch_out(self, ranks: Collection[int] = ()) -> None:
+        names = dict.fromkeys(self._own, "the warm host") | dict.fromkeys(ranks, "a rank")
+        self._standstill = Standstill(names, self._patience_s)
 
     def _order(self, message: Mapping[str, Any]) -> None:
         if not self._send(message):
@@ -178,8 +186,8 @@ class WarmLauncher(Unobserved):
         try:
             event = self._events.get(timeout=timeout_s)
         except queue.Empty:
-            if self._standstill.has_lasted:
-                self._lost = Lost("the warm host was stopped")
+            if (stopped := self._standstill.who()) is not None:
+                self._lost = Lost(f"{stopped} was stopped")
             return
         if event is None:
             assert self._host is not None
@@ -187,6 +195,9 @@ class WarmLauncher(Unobserved):
         # What concerns an earlier launch may come late.
         elif event.get("dir") != self._launched:
             return
+        elif event.get("event") == "started":
+            # Their numbers in the host's own PID namespace are not ours.
+            self._watch_out(marked(self._mark) - self._own)
         elif event.get("event") == "store":
             self._port, self._has_store = int(event["port"]), True
         elif event.get("event") == "closed":

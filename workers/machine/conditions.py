@@ -11,7 +11,7 @@ from shardtune.api_schemas.conditions import Conditions, NodeConditions
 from shardtune.api_schemas.diagnosis import Traced
 from shardtune.api_schemas.failures import Failure, FailureKind
 from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.leases import RankTask, TrialTask
+from shardtune.api_schemas.leases import Task, TrialTask
 from shardtune.api_schemas.measurements import Measurement, RankReport
 from shardtune.api_schemas.models import ModelProfile
 from shardtune.api_schemas.restart import RestartMeasurement
@@ -93,7 +93,7 @@ def observe(
     )
 
 
-def judged(task: RankTask, result: Result, conditions: Conditions, peak_flops: float | None) -> Result:
+def judged(task: Task, result: Result, conditions: Conditions, peak_flops: float | None) -> Result:
     """The result with its circumstances; a failure of the device where these take it away, marked where it cannot be true."""
     if task.kind == "profile" or isinstance(result, ModelProfile | Traced):
         return result

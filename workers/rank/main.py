@@ -18,6 +18,7 @@ from shardtune.workers.launch import LAUNCHED
 from shardtune.workers.rank import classify, mesh, trial_dir
 from shardtune.workers.rank.device import CudaDevice, Device, of_kind
 from shardtune.workers.rank.measure import memory, speed_check
+from shardtune.workers.rank.measure.moments import MomentRecorder
 from shardtune.workers.rank.model import context
 from shardtune.workers.rank.place import MakeDevice, Place
 from shardtune.workers.rank.process import cpu_adam, deadline, environment
@@ -109,24 +110,31 @@ class RankAttempt:
             update={"first_forward_s": first_forward_s, "steps_ended_s": _since_launch_s(), "pace_s": pace_s}
         )
 
-    def _build(self, task: TrialTask, place: Place, *, is_traced: bool = False) -> restart.Built:
+    def _build(
+        self, task: TrialTask, place: Place, *, is_traced: bool = False, recorder: MomentRecorder | None = None
+    ) -> restart.Built:
         step = steps.of(task.model, task.workload, context.group_of(task, place))
         if is_traced:
             step = trace.NamedStep(step)
         setting = Setting.of(task, place, step.loss)
         model = step.build_model()
         parameters = sum(parameter.numel() for parameter in model.parameters())
+        if recorder is not None:
+            recorder.watch_modules(model)
         self._trainer = self._make_trainer(model, setting)
+        if recorder is not None:
+            recorder.watch_states(model)
         self.phase = "training"
         return restart.Built(setting, step, self._trainer, parameters)
 
     def _other_use(self, task: RestartTask | TraceTask, place: Place) -> RankReport:
         begin = time.perf_counter()
+        recorder = trace.moment_recorder(task, place) if isinstance(task, TraceTask) else None
         with self._progress.ticking(Progress(phase="building")):
-            built = self._build(task.trial, place, is_traced=isinstance(task, TraceTask))
+            built = self._build(task.trial, place, is_traced=isinstance(task, TraceTask), recorder=recorder)
         wrap_time = time.perf_counter() - begin
         if isinstance(task, TraceTask):
-            report = trace.run(task, built, self._folder, self._progress)
+            report = trace.run(task, built, recorder, self._folder, self._progress)
             done = len(report.losses)
         else:
             report = restart.run(task, built, self._folder, self._progress)

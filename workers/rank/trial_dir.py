@@ -9,17 +9,17 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from shardtune.api_schemas.leases import RankTask
+from shardtune.api_schemas.leases import Task
 from shardtune.api_schemas.measurements import Progress, RankReport
 from shardtune.api_schemas.models import ModelProfile
 
-_TASK: TypeAdapter[RankTask] = TypeAdapter(RankTask)
+_TASK: TypeAdapter[Task] = TypeAdapter(Task)
 _TICK_S = 5.0
 _THROTTLE_S = 0.5
 """At most so often within timed windows: a write is small, but not nothing."""
 
 
-def read_task(folder: Path) -> RankTask:
+def read_task(folder: Path) -> Task:
     """The content of `task.json`."""
     return _TASK.validate_json((folder / "task.json").read_text())
 

@@ -16,6 +16,7 @@ from shardtune.service.wording.diagnosis_words import (
     bytes_in_words,
     cost,
     findings_in_words,
+    memory_in_words,
     sentences,
     share,
     use_in_words,
@@ -84,6 +85,8 @@ def show(found: Diagnosis) -> None:
     console.print()
     for sentence in sentences(found):
         console.print(sentence)
+    if found.recorded is not None and found.recorded.memory is not None:
+        console.print(memory_in_words(found.recorded.memory))
     console.print()
     for line in findings_in_words(found):
         console.print(line)

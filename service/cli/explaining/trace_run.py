@@ -10,7 +10,6 @@ from typing import NamedTuple
 from pydantic import ValidationError
 
 from shardtune.api_schemas.diagnosis import Traced
-from shardtune.api_schemas.hardware import MeasuredHardware
 from shardtune.api_schemas.leases import TrialTask
 from shardtune.api_schemas.studies import Study
 from shardtune.service.cli.connection import connected, study_named
@@ -56,12 +55,8 @@ def record(study: str, which: str, state_dir: Path, worker_options: Sequence[str
 
 def _link(client: ServiceClient, study: Study) -> float | None:
     measured = [one.inventory.measured for one in client.workers() if one.inventory.cluster == study.cluster]
-    return max((_fastest(one, study.cluster.world_size) for one in measured if one is not None), default=0.0) or None
-
-
-def _fastest(measured: MeasuredHardware, ranks: int) -> float:
-    across = [one for one in measured.collectives if one.operation == "all_reduce" and (one.ranks or ranks) == ranks]
-    return max((1e9 * one.bus_gb_per_s(ranks) for one in across), default=0.0)
+    known = [one.fastest_link_bytes_per_s(study.cluster.world_size) for one in measured if one is not None]
+    return max((speed for speed in known if speed is not None), default=None)
 
 
 def _run(task: TrialTask, name: str, state_dir: Path, worker_options: Sequence[str]) -> Traced:

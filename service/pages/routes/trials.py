@@ -1,12 +1,16 @@
-"""`/studies/…/trials/N`: one trial."""
+"""`/studies/…/trials/N`: one trial, and where its steps went."""
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from shardtune.service.access.actions import Action
 from shardtune.service.http.errors import NotFound
-from shardtune.service.pages.rendering import render
+from shardtune.service.pages.page_access import may
+from shardtune.service.pages.rendering import Checked, render, see_other
 from shardtune.service.pages.views.trial import trial_page
+from shardtune.service.pages.views.why.page import why_page
 from shardtune.service.process.context import InContext
+from shardtune.service.studies import diagnoses
 from shardtune.service.studies.create_and_read import must_exist
 
 router = APIRouter(prefix="/studies/{study_id}/trials")
@@ -20,3 +24,18 @@ def show_trial(request: Request, context: InContext, study_id: str, number: int)
     if shown is None:
         raise NotFound("unknown_trial", f"There is no trial {number} in study {study_id}.")
     return render(request, "trial.html", p=shown)
+
+
+@router.get("/{number}/why")
+def show_why(request: Request, context: InContext, study_id: str, number: int) -> Response:
+    """Where its steps went, by its last run under the profiler."""
+    with context.db.read() as session:
+        shown = why_page(session, must_exist(context, session, study_id), number)
+    return render(request, "why.html", p=shown)
+
+
+@router.post("/{number}/why", dependencies=[Checked, may(Action.DIAGNOSE_TRIAL)])
+def ask_why(context: InContext, study_id: str, number: int) -> Response:
+    """Run it once more under the profiler."""
+    diagnoses.ask(context, study_id, number)
+    return see_other(f"/studies/{study_id}/trials/{number}/why")

@@ -103,6 +103,7 @@ def populated(empty_database_url):
             }
             # The first release knew no such field.
             plain.get("spec", {}).get("budget", {}).pop("repeat_disturbed", None)
+            plain.get("spec", {}).get("budget", {}).pop("profile", None)
             plain.get("spec", {}).pop("wait_for_worker_s", None)
             connection.execute(table.insert(), plain)
     yield empty_database_url

@@ -1,7 +1,7 @@
 """All rules over one diagnosis, ordered by what their remedies are expected to save."""
 
 from shardtune.api_schemas.diagnosis import Diagnosis, Finding
-from shardtune.tuner.diagnosis.findings import messages, sharding, working
+from shardtune.tuner.diagnosis.findings import memory, messages, sharding, working
 from shardtune.tuner.diagnosis.findings.facts import Facts
 from shardtune.tuner.diagnosis.findings.rule import Rule
 from shardtune.tuner.diagnosis.findings.traced_trial import TracedTrial
@@ -27,7 +27,9 @@ LEAST_GAIN = 0.03
 def findings(
     found: Diagnosis, trial: TracedTrial | None = None, link_bytes_per_s: float | None = None
 ) -> tuple[Finding, ...]:
-    """What the rules see; the first has the largest expected gain."""
+    """What the rules see: first what does not fit, then by the gain that is expected."""
     facts = Facts(found, trial, link_bytes_per_s)
+    full = memory.out_of_memory(facts)
     seen = [one for rule in RULES if (one := rule(facts)) is not None and one.expected_gain >= LEAST_GAIN]
-    return tuple(sorted(seen, key=lambda one: -one.expected_gain))
+    ordered = sorted(seen, key=lambda one: -one.expected_gain)
+    return (*([full] if full is not None else []), *ordered)

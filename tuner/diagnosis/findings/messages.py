@@ -61,7 +61,7 @@ def buckets_too_large(facts: Facts) -> Finding | None:
     if (facts.found.overlap or 0.0) > _OVERLAPS or not _could_overlap(facts, reduced):
         return None
     evidence = (
-        f"gradients are reduced in {reduced.calls:.0f} calls of {message / MIB:.1f} MiB a step, of which nothing hides "
+        f"gradients are reduced in {reduced.calls:.0f} messages of {message / MIB:.1f} MiB a step, of which nothing hides "
         f"{exposed:.0%} of the step"
     )
     hidden = min(exposed, _BACKWARD * facts.share(facts.found.parts.compute_s))

@@ -1,16 +1,19 @@
 """The trial that left a trace, where it is known: which of its knobs could be changed, and to what."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
 from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.models import ModelProfile
+from shardtune.api_schemas.predictions import Prediction
 from shardtune.api_schemas.search_space import KnobValue, SpaceLimits
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies import Study
+from shardtune.api_schemas.studies import Study, StudySpec
 from shardtune.api_schemas.workload import Workload
 from shardtune.tuner.prediction import memory_gate, traced_shape
 from shardtune.tuner.prediction.calibration import MemoryCalibration
+from shardtune.tuner.prediction.predict import predict
 from shardtune.tuner.search import space
 from shardtune.tuner.search.space import Space
 from shardtune.tuner.search.space.flat import flatten, unflatten
@@ -28,6 +31,8 @@ class TracedTrial:
     space: Space
     fits: Callable[[TrialConfig], bool]
     """Whether the memory gate lets it run."""
+    predict: Callable[[TrialConfig], Prediction] | None = None
+    """Its memory and speed; None where they are not asked."""
 
     @property
     def accumulation(self) -> int:
@@ -45,6 +50,11 @@ class TracedTrial:
         except ValueError:
             return ()
         return next((question.values for question, _ in answers if question.knob == knob), ())
+
+    def neighbours(self) -> Iterator[Knobs]:
+        """Every change of one knob to a value that the study would search."""
+        for knob, now in flatten(self.config).items():
+            yield from ({knob: value} for value in self.values(knob) if value != now)
 
     def numbers(self, knob: str) -> tuple[int, ...]:
         """Those of `values` that are numbers, rising."""
@@ -90,16 +100,22 @@ class TracedTrial:
 
 def of_study(study: Study, config: TrialConfig) -> TracedTrial | None:
     """A trial of a study; None before its model was profiled, and for limits that leave no space."""
-    profile, spec = study.profile, study.spec
-    if profile is None:
-        return None
+    return None if study.profile is None else of_spec(study.spec, study.cluster, study.profile, config)
+
+
+def of_spec(spec: StudySpec, cluster: Cluster, profile: ModelProfile, config: TrialConfig) -> TracedTrial | None:
+    """The same of what a study is about, once its model was profiled."""
     try:
-        built = space.build(spec.workload, study.cluster, profile, spec.space)
+        built = space.build(spec.workload, cluster, profile, spec.space)
     except ValueError:
         return None
     shape, memory = traced_shape.of_study(spec.model, profile), MemoryCalibration()
 
     def fits(changed: TrialConfig) -> bool:
-        return memory_gate.gate(changed, shape, spec.workload, study.cluster, spec.objective, memory) is None
+        return memory_gate.gate(changed, shape, spec.workload, cluster, spec.objective, memory) is None
 
-    return TracedTrial(config, spec.workload, study.cluster, built, fits)
+    def predicted(changed: TrialConfig) -> Prediction:
+        assert shape is not None
+        return predict(shape, spec.workload, cluster, changed, limits=False)
+
+    return TracedTrial(config, spec.workload, cluster, built, fits, predicted if shape is not None else None)

@@ -28,11 +28,8 @@ def meter(device: Device) -> MemoryMeter:
     return _CountedMeter(device) if device.count_from_here() else _RecordedMeter()
 
 
-class _RecordedMeter:
-    """Exact, but each allocation and release is recorded, so it must end before anything is timed.
-
-    The CPU has no caching allocator: what a step takes at its peak is the same in every later step.
-    """
+class Recording:
+    """Every allocation and release on the CPU, of all threads, from here on."""
 
     def __init__(self) -> None:
         self._count_in_all_threads = _allocator_flag()
@@ -51,14 +48,28 @@ class _RecordedMeter:
         # `torch.profiler` has no switch for the operators, whose records cost ten times the memory's: a third of the
         # processor time of a short run. So the scope is one that no operator of a training step has.
         _enable_profiler(config, activities, scopes={RecordScope.STATIC_RUNTIME_MODEL})  # type: ignore[call-arg]
+
+    def stop(self) -> list[Any]:
+        """torch's records of them in order: `start_time_ns`, and `extra_fields` with `ptr`, `alloc_size` (negative: released)
+        and `total_allocated`, the bytes in use then."""
+        records: list[Any] = _disable_profiler().experimental_event_tree()
+        self._count_in_all_threads.value = False
+        return [record for record in records if record.name == "[memory]"]
+
+
+class _RecordedMeter:
+    """Exact, but each allocation and release is recorded, so it must end before anything is timed.
+
+    The CPU has no caching allocator: what a step takes at its peak is the same in every later step.
+    """
+
+    def __init__(self) -> None:
+        self._recording = Recording()
         self._peak: float | None = None
 
     def end_of_profiled_steps(self) -> float | None:
         """See `MemoryMeter`."""
-        records: list[Any] = _disable_profiler().experimental_event_tree()
-        self._count_in_all_threads.value = False
-        # "Total Allocated" in the profiler's words: bytes in use after each allocation and release.
-        in_use = (record.extra_fields.total_allocated for record in records if record.name == "[memory]")
+        in_use = (record.extra_fields.total_allocated for record in self._recording.stop())
         self._peak = max(in_use, default=0) / GIB
         return self._peak
 

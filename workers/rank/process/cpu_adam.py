@@ -19,7 +19,7 @@ import torch
 from deepspeed.ops.op_builder import CPUAdamBuilder
 from torch.utils.cpp_extension import _get_build_directory, _import_module_from_library
 
-from shardtune.api_schemas.leases import ProfileTask, RankTask, RestartTask, TraceTask, TrialTask
+from shardtune.api_schemas.leases import ProfileTask, RestartTask, Task, TraceTask, TrialTask
 from shardtune.api_schemas.strategies import ZeroConfig
 from shardtune.workers.rank.classify import SetupError
 from shardtune.workers.rank.process import parent_death
@@ -33,7 +33,7 @@ _MARKER = "shardtune-built-for"
 _BUILD_TIMEOUT_S = 600
 
 
-def needed(task: RankTask) -> bool:
+def needed(task: Task) -> bool:
     """Whether the task steps its optimizer on the host with DeepSpeed's CPU Adam."""
     return (
         not isinstance(task, ProfileTask)

@@ -8,10 +8,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.leases import TraceTask
 from shardtune.api_schemas.measurements import Progress, RankReport
 from shardtune.workers.rank import mesh
 from shardtune.workers.rank.device import clock
+from shardtune.workers.rank.measure.moments import MomentRecorder
 from shardtune.workers.rank.place import Place
 from shardtune.workers.rank.strategies.base import Trainer
 from shardtune.workers.rank.training.loop import Loop, Steps, run_all
@@ -21,8 +23,26 @@ from shardtune.workers.rank.trial_dir import ProgressFile
 from shardtune.workers.rank.versions import library_versions
 from shardtune.workers.trial_dir import TRACES
 
+_WATCHED = 2
+"""Steps whose memory is looked into: the optimizer's state is there from the end of the first."""
 
-def run(task: TraceTask, built: Built, folder: Path, progress: ProgressFile) -> RankReport:
+
+def moment_recorder(task: TraceTask, place: Place) -> MomentRecorder | None:
+    """Started, before the model is built; None on GPUs, whose allocator is another."""
+    if place.is_cuda:
+        return None
+    limit, config = task.trial.memory_limit_gib, task.trial.config
+    return MomentRecorder(
+        place.rank,
+        None if limit is None else round(limit * GIB),
+        config.backend,
+        is_compiled=config.compile,
+    )
+
+
+def run(
+    task: TraceTask, built: Built, recorder: MomentRecorder | None, folder: Path, progress: ProgressFile
+) -> RankReport:
     """Leave this rank's trace in the trial directory's folder of traces.
 
     Raises:
@@ -30,18 +50,23 @@ def run(task: TraceTask, built: Built, folder: Path, progress: ProgressFile) -> 
     """
     place = built.setting.place
     loop = TraceLoop(built.trainer.parameter_checksum, built.setting, built.step, progress)
+    moment = None
+    if recorder is not None:
+        run_all(loop.warm_up(_WATCHED), recorder.watched(built.trainer))
+        moment = recorder.told()
     run_all(loop.warm_up(task.warmup_steps), built.trainer)
     # Shapes: gloo's collectives tell their bytes in no other way.
-    recorder = profile(activities=_activities(place), record_shapes=True)
-    recorder.start()
+    profiler = profile(activities=_activities(place), record_shapes=True)
+    profiler.start()
     run_all(loop.record(task.steps), NamedTrainer(built.trainer))
-    recorder.stop()
+    profiler.stop()
     (folder / TRACES).mkdir(exist_ok=True)
     with progress.ticking(Progress(phase="finishing", step=task.warmup_steps + task.steps)):
-        recorder.export_chrome_trace(str(folder / TRACES / f"rank_{place.rank}.json.gz"))
+        profiler.export_chrome_trace(str(folder / TRACES / f"rank_{place.rank}.json.gz"))
     return RankReport(
         rank=place.rank,
         status="complete",
+        moment=moment,
         warmup_step_times_s=tuple(loop.outcome.warmup_step_times_s),
         window_step_times_s=tuple(loop.outcome.window_step_times_s),
         losses=tuple(loop.outcome.losses),

@@ -22,7 +22,7 @@ from typing import Any
 import cpuinfo  # type: ignore[import-untyped]
 import transformers
 
-from shardtune.api_schemas.leases import RankTask
+from shardtune.api_schemas.leases import Task
 from shardtune.workers.launch import Launch
 from shardtune.workers.rank import inventory, trial_dir
 from shardtune.workers.rank.process import cpu_adam, deadline, parent_death
@@ -195,7 +195,7 @@ def _ended_children() -> Iterator[tuple[int, int]]:
             yield pid, os.waitstatus_to_exitcode(status)
 
 
-def preload(task: RankTask) -> None:
+def preload(task: Task) -> None:
     """Import the architecture's module before the fork, as the rank would for every trial."""
     names = transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES
     if task.model.model_type is not None and task.model.model_type in names:

@@ -9,8 +9,8 @@ import pytest
 from shardtune.api_schemas.diagnosis import Diagnosis
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.workload import RECIPES, Workload
-from shardtune.tuner.diagnosis import kineto
-from shardtune.tuner.diagnosis.diagnose import diagnosis
+from shardtune.traces import kineto
+from shardtune.traces.diagnose import diagnosis
 from shardtune.tuner.diagnosis.findings.find import RULES, findings
 from shardtune.tuner.diagnosis.findings.traced_trial import TracedTrial
 from tests.support import made_traces, tuner_cases

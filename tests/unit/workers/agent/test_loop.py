@@ -106,6 +106,19 @@ def test_a_report_is_repeated_until_answered(world):
     assert seen[0] == seen[2]
 
 
+def test_a_result_that_the_service_refuses_ends_the_attempt_as_a_failure_that_says_why(world):
+    refused = (422, {"detail": "step_time_s (-1) must be positive"})
+    result, told = world("complete", "complete", until=asked(2), report=[refused, (200, {"applied": True})]).reports()
+    assert result.measurement is not None
+    assert (told.attempt, told.measurement, told.failure.kind) == (3, None, "setup")
+    assert "the service refused the result" in told.failure.message and "step_time_s (-1)" in told.failure.message
+
+
+def test_a_worker_of_which_no_report_is_taken_asks_for_no_further_work(world):
+    with pytest.raises(RequestRefused, match="no key"):
+        world("complete", "complete", until=asked(2), report=(403, {"detail": "no key"}))
+
+
 def test_told_to_stop_the_ranks_end_and_nothing_is_reported(world):
     stop = (200, {"action": "stop", "reason": "cancelled", "lease_s": 20})
     seen = world("busy", "busy", until=asked(2), heartbeat=[CONTINUE, stop])

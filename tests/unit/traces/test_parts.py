@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from shardtune.api_schemas.diagnosis import PART_NAMES
-from shardtune.tuner.diagnosis import kineto
-from shardtune.tuner.diagnosis.diagnose import diagnosis
-from shardtune.tuner.diagnosis.rank_trace import RankTrace
+from shardtune.traces import kineto
+from shardtune.traces.diagnose import diagnosis
+from shardtune.traces.rank_trace import RankTrace
 from tests.support import made_traces
 
 MOMENTS = 200_000

@@ -49,6 +49,7 @@ class Segments:
         merged = [union(clip(layer, start, end)) for layer in layers]
         cuts = np.unique(np.concatenate([np.array([start, end], dtype=np.int64), *(one.ravel() for one in merged)]))
         self.lengths: NDArray[np.int64] = np.diff(cuts)
+        self._cuts = cuts
         self.active = np.zeros((len(layers), len(self.lengths)), dtype=np.bool_)
         for row, one in zip(self.active, merged, strict=True):
             row[:] = holds(one, cuts[:-1])
@@ -56,6 +57,11 @@ class Segments:
     def time(self, pieces: NDArray[np.bool_]) -> int:
         """Nanoseconds of some of the pieces."""
         return int(self.lengths[pieces].sum())
+
+    def at(self, moments: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The piece that each of these moments of the window is in."""
+        last = len(self.lengths) - 1
+        return np.clip(np.searchsorted(self._cuts, moments, side="right") - 1, 0, last)
 
     def first_active(self, layers: int) -> NDArray[np.int64]:
         """For each piece the first of the first `layers` that is there; their number where none is."""

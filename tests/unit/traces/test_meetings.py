@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from shardtune.tuner.diagnosis import kineto
-from shardtune.tuner.diagnosis.diagnose import diagnosis
+from shardtune.traces import kineto
+from shardtune.traces.diagnose import diagnosis
 from tests.support import made_traces
 
 

@@ -7,9 +7,9 @@ import re
 from collections import defaultdict
 from typing import Any, BinaryIO
 
-from shardtune.tuner.diagnosis.gloo import Asked, Ran, collectives_of
-from shardtune.tuner.diagnosis.json_pieces import EVENTS, JsonPieces, UnreadableTrace
-from shardtune.tuner.diagnosis.kinds import (
+from shardtune.traces.gloo import Asked, Ran, collectives_of
+from shardtune.traces.json_pieces import EVENTS, JsonPieces, UnreadableTrace
+from shardtune.traces.kinds import (
     collective_kind,
     computes,
     dtype_bytes,
@@ -18,8 +18,8 @@ from shardtune.tuner.diagnosis.kinds import (
     is_data,
     is_optimizer,
 )
-from shardtune.tuner.diagnosis.rank_trace import Collective, RankTrace, StepMark, Work
-from shardtune.tuner.diagnosis.spans import spans
+from shardtune.traces.rank_trace import Collective, RankTrace, StepMark, Work
+from shardtune.traces.spans import spans
 
 MOST_BYTES = 1 << 30
 MOST_EVENTS = 4_000_000

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from shardtune.tuner.diagnosis import kineto
-from shardtune.tuner.diagnosis.diagnose import diagnosis
+from shardtune.traces import kineto
+from shardtune.traces.diagnose import diagnosis
 
-DATA = Path(__file__).parents[3] / "data" / "holistic_trace_analysis"
+DATA = Path(__file__).parents[2] / "data" / "holistic_trace_analysis"
 SAID = {
     "sampled_rank-0": {"idle": 675_191, "compute": 210_320, "other": 337_336, "whole": 1_222_847, "overlap": 14.95},
     "sampled_rank-1": {"idle": 651_136, "compute": 271_973, "other": 308_077, "whole": 1_231_186, "overlap": 19.93},

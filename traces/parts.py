@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shardtune.api_schemas.diagnosis import PART_NAMES, StepParts
-from shardtune.tuner.diagnosis.kinds import purpose
-from shardtune.tuner.diagnosis.rank_trace import RankTrace, StepMark, Work
-from shardtune.tuner.diagnosis.spans import Segments, Spans, clip, holds, spans, union
+from shardtune.api_schemas.diagnosis import PART_LETTERS, PART_NAMES, StepParts
+from shardtune.traces.kinds import purpose
+from shardtune.traces.rank_trace import RankTrace, StepMark, Work
+from shardtune.traces.spans import Segments, Spans, clip, holds, spans, union
 
 _S = 1e-9
 Pieces = NDArray[np.bool_]
@@ -38,6 +38,31 @@ class StepTimes:
     communication_s: float
     hidden_s: float
     uses: dict[Use, UseTimes]
+    moments: "Moments"
+    """For a timeline."""
+
+
+@dataclass(frozen=True)
+class Moments:
+    """A step piece by piece, to be looked at in its moments."""
+
+    pieces: Segments
+    start: int
+    part: NDArray[np.int64]
+    """Index of `PART_NAMES`, by piece."""
+    is_busy: Pieces
+    communicates: Pieces
+
+    def lane(self, length: int, cell: float) -> tuple[str, str]:
+        """Parts and communication in the middle of each cell, as letters."""
+        if length <= 0 or not len(self.pieces.lengths):
+            return "", ""
+        count = max(1, round(length / cell))
+        middles = self.start + ((np.arange(count) + 0.5) * length / count).astype(np.int64)
+        at = self.pieces.at(middles)
+        letters = np.array(list(PART_LETTERS))
+        told = np.where(self.communicates, np.where(self.is_busy, "b", "x"), ".")
+        return "".join(letters[self.part[at]]), "".join(told[at])
 
 
 def windows(trace: RankTrace) -> tuple[StepMark, ...]:
@@ -96,6 +121,7 @@ class RankTimes:
         is_busy: Pieces = np.isin(part, [PART_NAMES.index("compute"), PART_NAMES.index("optimizer")])
         communicates: Pieces = np.any(pieces.active[len(layers) :], axis=0)
         return StepTimes(
+            moments=Moments(pieces, start, part, is_busy, communicates),
             step=window.number,
             parts=StepParts(**parts),
             communication_s=pieces.time(communicates) * _S,

@@ -8,8 +8,8 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from shardtune.tuner.diagnosis.kinds import collective_kind, dtype_bytes
-from shardtune.tuner.diagnosis.rank_trace import Collective
+from shardtune.traces.kinds import collective_kind, dtype_bytes
+from shardtune.traces.rank_trace import Collective
 
 
 class Ran(NamedTuple):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from shardtune.tuner.diagnosis.spans import Spans
+from shardtune.traces.spans import Spans
 
 Device = Literal["cuda", "cpu"]
 

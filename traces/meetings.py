@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shardtune.tuner.diagnosis.rank_trace import Collective, RankTrace, StepMark
+from shardtune.traces.rank_trace import Collective, RankTrace, StepMark
 
 _NOT_OF_ALL = ("send_recv", "other")
 """Between two ranks of a group, or nobody knows: their order on one rank is not that on another."""

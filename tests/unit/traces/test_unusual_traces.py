@@ -6,9 +6,9 @@ import tracemalloc
 
 import pytest
 
-from shardtune.tuner.diagnosis import kineto
-from shardtune.tuner.diagnosis.diagnose import diagnosis
-from shardtune.tuner.diagnosis.json_pieces import UnreadableTrace
+from shardtune.traces import kineto
+from shardtune.traces.diagnose import diagnosis
+from shardtune.traces.json_pieces import UnreadableTrace
 from tests.support import made_traces
 
 
@@ -77,7 +77,7 @@ def test_memory_does_not_grow_with_what_is_passed_over():
 def test_pieces_that_are_cut_anywhere_by_the_reading_are_the_same(monkeypatch):
     trace = one_step(note="ü" * 50, number=123456789)
     whole = read(json.dumps(trace, ensure_ascii=False))
-    monkeypatch.setattr("shardtune.tuner.diagnosis.json_pieces._CHUNK", 7)
+    monkeypatch.setattr("shardtune.traces.json_pieces._CHUNK", 7)
     assert str(read(json.dumps(trace, ensure_ascii=False))) == str(whole)
 
 

@@ -4,15 +4,26 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
-from shardtune.api_schemas.diagnosis import PART_NAMES, CollectiveFigures, Diagnosis, LateRank, RankStep, StepParts
-from shardtune.tuner.diagnosis.json_pieces import UnreadableTrace
-from shardtune.tuner.diagnosis.meetings import clock_offsets, meetings, moving_from, on_clock, steps_of, waits_for
-from shardtune.tuner.diagnosis.parts import RankTimes, StepTimes, Use
-from shardtune.tuner.diagnosis.rank_trace import RankTrace
+from shardtune.api_schemas.diagnosis import (
+    PART_NAMES,
+    CollectiveFigures,
+    Diagnosis,
+    Lane,
+    LateRank,
+    RankStep,
+    StepParts,
+    Timeline,
+)
+from shardtune.traces.json_pieces import UnreadableTrace
+from shardtune.traces.meetings import clock_offsets, meetings, moving_from, on_clock, steps_of, waits_for
+from shardtune.traces.parts import RankTimes, StepTimes, Use
+from shardtune.traces.rank_trace import RankTrace
 
 _LEAST_WAIT = 0.01
 """Of a step: less is nobody's fault."""
 _MOST_RANKS_TOLD = 3
+_CELLS, _MOST_LANES = 200, 16
+"""Of a timeline: the longest lane, and how many ranks it shows."""
 
 
 def diagnosis(traces: Sequence[RankTrace]) -> Diagnosis:
@@ -47,6 +58,7 @@ def diagnosis(traces: Sequence[RankTrace]) -> Diagnosis:
         steps=tuple(told),
         collectives=tuple(_figures(ordered, times, [step for _, step in steps])),
         late_rank=_late_rank(ordered, waits_for(ordered, met), told, step_s),
+        timeline=_timeline(steps),
         notes=tuple(_notes(ordered, any(one.is_whole for one in met), offsets)),
     )
 
@@ -115,6 +127,22 @@ def _use_figures(
         exposed_s=_rounded(sum(one.exposed_s for one in of_step) / len(steps)),
         bytes_per_s=round(moved_bytes / transferring_s) if moved_bytes and transferring_s > 0 else None,
     )
+
+
+def _timeline(steps: Sequence[tuple[int, StepTimes]]) -> Timeline | None:
+    """The step in the middle, on one scale for all ranks."""
+    numbers = sorted({step.step for _, step in steps})
+    chosen = numbers[len(numbers) // 2]
+    shown = [(rank, step) for rank, step in steps if step.step == chosen][:_MOST_LANES]
+    longest = max(step.parts.step_s for _, step in shown)
+    if longest <= 0:
+        return None
+    lanes = []
+    for rank, step in shown:
+        length = round(1e9 * step.parts.step_s)
+        parts, communication = step.moments.lane(length, 1e9 * longest / _CELLS)
+        lanes.append(Lane(rank=rank, parts=parts, communication=communication))
+    return Timeline(step=chosen, seconds=_rounded(longest), lanes=tuple(lanes))
 
 
 def _late_rank(

@@ -1,0 +1,1 @@
+"""The page "Why": where the steps of a trial went."""

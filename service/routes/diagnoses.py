@@ -1,0 +1,39 @@
+"""Where the steps of trials went, over HTTP."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path
+
+from shardtune.api_schemas.diagnosis_runs import TrialDiagnosis
+from shardtune.service.access.actions import Action
+from shardtune.service.access.auth import requires
+from shardtune.service.http.error_codes import problems
+from shardtune.service.http.idempotent_requests import InOnce
+from shardtune.service.process.context import InContext
+from shardtune.service.routes.studies import READ, InStudyId
+from shardtune.service.studies import diagnoses
+
+router = APIRouter(prefix="/v1/studies/{study_id}/trials", tags=["studies"])
+
+InNumber = Annotated[int, Path(ge=0, lt=2**31, description="A trial's number.")]
+
+
+@router.get(
+    "/{number}/diagnosis", dependencies=READ, responses=problems("unknown_study", "unknown_trial", "unknown_diagnosis")
+)
+def read_diagnosis(context: InContext, study_id: InStudyId, number: InNumber) -> TrialDiagnosis:
+    """Where the steps of a trial went, by its last run under the profiler; or what became of that run."""
+    return diagnoses.read(context, study_id, number)
+
+
+@router.post(
+    "/{number}:diagnose",
+    status_code=202,
+    dependencies=[requires(Action.DIAGNOSE_TRIAL)],
+    responses=problems("unknown_study", "unknown_trial", "study_running", "study_deleted", "trial_untraceable"),
+)
+def diagnose_trial(context: InContext, study_id: InStudyId, number: InNumber, once: InOnce) -> TrialDiagnosis:
+    """Run a trial of an ended study once more, some steps of it under torch's profiler. It takes about as long as a trial, on
+    a worker like those that measured the study; the study and its answer stay as they are. While one waits or runs, asking
+    again is no second one."""
+    return diagnoses.ask(context, study_id, number, once)

@@ -1,0 +1,100 @@
+"""Ask for a trial to be run under the profiler, and read what came of it."""
+
+import logging
+
+from sqlalchemy.orm import Session
+
+from shardtune.api_schemas.diagnosis_runs import TrialDiagnosis
+from shardtune.db.queries import studies, trials
+from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow
+from shardtune.service.http.errors import Conflict, NotFound
+from shardtune.service.http.idempotent_requests import ALWAYS, Once
+from shardtune.service.lifecycle import traces
+from shardtune.service.process.context import Context
+from shardtune.service.studies.create_and_read import must_exist
+
+log = logging.getLogger(__name__)
+
+
+def ask(context: Context, study_id: str, number: int, once: Once = ALWAYS) -> TrialDiagnosis:
+    """Run a trial once more under the profiler, as soon as a worker like the study's asks for work. While one waits or runs,
+    asking again is no second one.
+
+    Raises:
+        NotFound: no such study or trial.
+        Conflict: the study still runs, was deleted, or its trials cannot be traced.
+    """
+    with once.write(context) as session:
+        must_exist(context, session, study_id)
+        study = studies.lock(session, study_id)
+        trial = _trial(session, study_id, number)
+        _check(study)
+        run = traces.ask(session, study, trial, context.now())
+        log.info("trace asked for", extra={"study": study_id, "trial": number, "run": run.id})
+        return once.answer(session, _view(study, trial, run), status=202)
+
+
+def read(context: Context, study_id: str, number: int) -> TrialDiagnosis:
+    """The last one of a trial, or what became of the run that is to tell.
+
+    Raises:
+        NotFound: no such study or trial, or nobody asked for one.
+    """
+    with context.db.read() as session:
+        study = must_exist(context, session, study_id)
+        trial = _trial(session, study_id, number)
+        run = trials.newest_trace(session, trial)
+        if run is None:
+            raise NotFound(
+                "unknown_diagnosis",
+                f"trial {number} of study {study_id} was never run under the profiler; "
+                f"POST /v1/studies/{study_id}/trials/{number}:diagnose",
+            )
+        return _view(study, trial, run)
+
+
+def newest(session: Session, study: StudyRow, number: int) -> TrialDiagnosis | None:
+    """The same inside a transaction; None where nobody asked for one.
+
+    Raises:
+        NotFound: no such trial.
+    """
+    trial = _trial(session, study.id, number)
+    run = trials.newest_trace(session, trial)
+    return None if run is None else _view(study, trial, run)
+
+
+def _trial(session: Session, study_id: str, number: int) -> TrialRow:
+    trial = trials.by_number(session, study_id, number)
+    if trial is None:
+        raise NotFound("unknown_trial", f"there is no trial {number} in study {study_id}")
+    return trial
+
+
+def _check(study: StudyRow) -> None:
+    if study.deleted_at is not None:
+        raise Conflict("study_deleted", f"study {study.id} was deleted; POST /v1/studies/{study.id}:undelete first")
+    if study.state.is_open:
+        raise Conflict(
+            "study_running",
+            f"study {study.id} is {study.state.value}; a profile beside it would disturb what it measures: ask when it has ended",
+        )
+    reason = traces.why_not(study)
+    if reason is not None:
+        raise Conflict("trial_untraceable", reason)
+
+
+def _view(study: StudyRow, trial: TrialRow, run: RunRow) -> TrialDiagnosis:
+    last = run.attempts[-1] if run.attempts else None
+    return TrialDiagnosis(
+        study_id=study.id,
+        trial_number=trial.number,
+        run_id=run.id,
+        state=run.state,
+        asked_at=run.created_at,
+        finished_at=run.finished_at,
+        worker=None if last is None else last.worker.name,
+        gpu_seconds=sum(attempt.gpu_seconds or 0.0 for attempt in run.attempts),
+        failure=run.failure,
+        diagnosis=run.diagnosis,
+    )

@@ -1,0 +1,24 @@
+"""`python -m shardtune.traces FOLDER`: the diagnosis of a folder as JSON; exit code 2 with the reason where there is none.
+
+A process of its own for the worker's agent, which must renew its leases meanwhile.
+"""
+
+import sys
+from pathlib import Path
+
+from shardtune.traces.folder import diagnosis_of
+from shardtune.traces.json_pieces import UnreadableTrace
+
+
+def main(folder: Path) -> int:
+    """Print it; returns the exit code."""
+    try:
+        print(diagnosis_of(folder).model_dump_json())
+    except UnreadableTrace as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

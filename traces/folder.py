@@ -1,0 +1,55 @@
+"""Read the traces of one job from a folder: which files they are, and how many are too many."""
+
+import gzip
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from shardtune.api_schemas.diagnosis import Diagnosis
+from shardtune.traces import kineto
+from shardtune.traces.diagnose import diagnosis
+from shardtune.traces.json_pieces import UnreadableTrace, too_large
+from shardtune.traces.rank_trace import RankTrace
+
+MOST_RANKS = 64
+
+
+def diagnosis_of(folder: Path) -> Diagnosis:
+    """Of the traces in a folder, one a rank.
+
+    Raises:
+        UnreadableTrace: there are none, or one cannot be read to its end.
+    """
+    return diagnosis([_read(path) for path in _traces(folder)])
+
+
+def _traces(folder: Path) -> Sequence[Path]:
+    if folder.is_file():
+        return [folder]
+    if not folder.is_dir():
+        raise UnreadableTrace("it does not exist; give the folder with one trace a rank")
+    found = sorted(path for path in folder.iterdir() if path.name.endswith((".json", ".json.gz")))
+    if not found:
+        raise UnreadableTrace(
+            "it has no .json or .json.gz; give the folder that the profiler's export of each rank went to"
+        )
+    if len(found) > MOST_RANKS:
+        raise UnreadableTrace(
+            f"it has {len(found)} traces, more than the {MOST_RANKS} that are read; leave those of some hosts"
+        )
+    return found
+
+
+def _read(path: Path) -> RankTrace:
+    try:
+        with path.open("rb") as file:
+            is_packed = file.read(2) == b"\x1f\x8b"
+            if not is_packed and path.stat().st_size > kineto.MOST_BYTES:
+                raise too_large(path.name, kineto.MOST_BYTES)
+            file.seek(0)
+            stream = cast("BinaryIO", gzip.GzipFile(fileobj=file)) if is_packed else file
+            return kineto.read(stream, path.name)
+    except OSError as error:
+        raise UnreadableTrace(
+            f"trace ({path.name}) cannot be read: {error.strerror or error}; check the file"
+        ) from None

@@ -1,0 +1,29 @@
+"""From the traces of a leased run to its diagnosis, in a process of its own: bounded in time, and no lease waits for it."""
+
+import subprocess
+import sys
+
+from pydantic import ValidationError
+
+from shardtune.api_schemas.diagnosis import Diagnosis, Traced
+from shardtune.api_schemas.failures import Failure, FailureKind
+
+LONGEST_S = 300.0
+"""Some seconds for each 100,000 events of a rank; the traces stay where they are."""
+
+
+def diagnosed(traced: Traced, longest_s: float = LONGEST_S) -> Diagnosis | Failure:
+    """What the traces say, or why nothing could be told: no fault of what was traced."""
+    command = [sys.executable, "-m", "shardtune.traces", traced.folder]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=longest_s, check=False
+        )
+        if done.returncode == 0:
+            return Diagnosis.model_validate_json(done.stdout).model_copy(update={"recorded": traced})
+        why = done.stderr.strip()[-2000:] or f"the analysis ended with exit code {done.returncode}"
+    except subprocess.TimeoutExpired:
+        why = f"the analysis took more than {longest_s:.0f} s"
+    except (OSError, ValidationError) as error:
+        why = f"the analysis failed: {error}"[:2000]
+    return Failure(kind=FailureKind.SETUP, message=f"{why}; the traces are in {traced.folder}")

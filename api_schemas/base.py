@@ -4,9 +4,11 @@ import hashlib
 import json
 from typing import Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from shardtune.api_schemas.field_docs import field_docs
 from shardtune.api_schemas.strict_numbers import exact
 
 GIB = 1 << 30
@@ -19,12 +21,22 @@ DTYPE_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2}
 class Schema(BaseModel):
     """A frozen value; unknown fields are an error, so a misspelt knob is never ignored, and text is no number."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """As pydantic makes it, with exact numbers."""
         return cast(CoreSchema, exact(cls, handler(source)))
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """As pydantic makes it, with what stands under each field."""
+        made = handler(core)
+        fields = handler.resolve_ref_schema(made).get("properties", {})
+        for name, text in field_docs(cls).items():
+            if name in fields:
+                fields[name].setdefault("description", text)
+        return made
 
     def canonical_json(self) -> str:
         """The value as JSON with sorted keys and no spaces: equal values give equal text."""

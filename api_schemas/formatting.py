@@ -1,4 +1,7 @@
-"""Sizes of memory as people read them."""
+"""Sizes of memory and mistakes of a request, as people read them."""
+
+from collections.abc import Mapping
+from typing import Any
 
 _SMALL_GIB = 0.1
 
@@ -8,3 +11,17 @@ def memory(gib: float) -> str:
     size, unit = (gib * 1024, "MiB") if abs(gib) < _SMALL_GIB else (gib, "GiB")
     digits = 2 if abs(size) < 10 else 1 if abs(size) < 1000 else 0
     return f"{size:,.{digits}f} {unit}"
+
+
+def field_line(error: Mapping[str, Any]) -> str:
+    """One mistake of a request as a line that names the field by its whole path."""
+    field, message = str(error.get("field") or ""), str(error.get("message") or "").removeprefix("Value error, ")
+    parent, _, name = field.rpartition(".")
+    if not field or message.startswith(f"{field} ("):
+        return message
+    if message.startswith(f"{name} ("):
+        return f"{parent}.{message}" if parent else message
+    if error.get("value") is None or str(error["value"]) in message:
+        return f"{field}: {message}"
+    value = repr(error["value"])
+    return f"{field} ({value if len(value) <= 80 else value[:77] + '…'}): {message}"

@@ -115,6 +115,7 @@ class Workload(WorkloadRequest):
     """One optimizer step's worth of training, the same for every configuration of a study."""
 
     recipe: StatedRecipe = RECIPES["bf16-mixed"]
+    """The dtypes of training."""
 
 
 def gradient_accumulation(global_batch: int, micro_batch: int, data_parallel_size: int) -> int:

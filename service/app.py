@@ -14,7 +14,7 @@ from shardtune.service import pages, retention
 from shardtune.service.access import actions, auth
 from shardtune.service.best import watch_staleness
 from shardtune.service.canaries import judge
-from shardtune.service.http import door, errors, idempotent_requests, openapi, turns
+from shardtune.service.http import door, error_answers, idempotent_requests, openapi, turns
 from shardtune.service.http.error_codes import Problem
 from shardtune.service.http.input_guard import READABLE
 from shardtune.service.leasing import long_poll
@@ -104,7 +104,7 @@ def create_app(
         telemetry={**config(settings), "tracer_provider": tracer_provider},
     )
     app.state.context = context
-    errors.install(app)
+    error_answers.install(app)
     idempotent_requests.install(app)
     openapi.install(app, actions.scopes_of)
     for routes in _ROUTES:

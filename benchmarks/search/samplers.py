@@ -19,7 +19,7 @@ from shardtune.tuner.prediction.calibration import CPU_PART_SIGMA, PART_SIGMA, P
 from shardtune.tuner.prediction.learning import ComparedRun
 from shardtune.tuner.search.guided.pool import Pool, PredictionBasis
 from shardtune.tuner.search.guided.sampler import GuidedSampler, Knowledge
-from shardtune.tuner.search.samplers import optuna_samplers
+from shardtune.tuner.search.samplers import gp_needs, optuna_samplers
 from shardtune.tuner.search.samplers.draw import Sampler
 from shardtune.tuner.search.suggest import next_config
 
@@ -117,7 +117,7 @@ SAMPLERS: dict[str, Entry] = {
     "guided_reversed": Entry(Guided("reversed")),
     "random": Entry(_random),
     "tpe": Entry(partial(_of_optuna, optuna_samplers.tpe)),
-    "gp": Entry(partial(_of_optuna, optuna_samplers.gp), optuna_samplers.GP_NEEDS, "pip install -e '.[benchmarks]'"),
+    "gp": Entry(partial(_of_optuna, optuna_samplers.gp), gp_needs.GP_NEEDS, "pip install -e '.[benchmarks]'"),
     **{
         f"deepspeed_{name}": Entry(
             partial(DeepSpeedAsk, name), ("deepspeed", *needs), "pip install -e '.[worker,benchmarks]'"

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
+from shardtune.api_schemas.formatting import field_line
 from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.studies import StudyRequest
+from shardtune.api_schemas.studies import StudyRequest, StudySpec
 from shardtune.api_schemas.workload import RECIPES
 from shardtune.service.cli.errors import InputError
-from shardtune.service.client.transport import field_line
 from shardtune.service.http.errors import Invalid
 from shardtune.service.studies import validation
 
@@ -26,14 +26,21 @@ def check(spec: StudyRequest, ranks: int | None) -> None:
     cluster = _cluster(spec, ranks)
     if cluster is None:
         return
-    recipe = spec.workload.recipe
-    if recipe is None:
-        # Whether the baseline's dtypes are the study's depends on the device.
-        spec = spec.model_copy(update={"baseline": None})
+    # Which recipe `auto` is depends on the device, and so does whether the baseline's dtypes are the study's: what every
+    # recipe refuses is wrong on any.
+    named = spec.workload.recipe
+    refused = [_refusal(spec.with_recipe(recipe), cluster) for recipe in ([named] if named else RECIPES.values())]
+    first = refused[0]
+    if first is not None and all(refused):
+        raise InputError(*(field_line(item.model_dump()) for item in first.errors))
+
+
+def _refusal(spec: StudySpec, cluster: Cluster) -> Invalid | None:
     try:
-        validation.check(spec.with_recipe(recipe or RECIPES["fp32"]), cluster)
+        validation.check(spec, cluster)
     except Invalid as error:
-        raise InputError(*(field_line(item.model_dump()) for item in error.errors)) from None
+        return error
+    return None
 
 
 def _cluster(spec: StudyRequest, ranks: int | None) -> Cluster | None:

@@ -15,6 +15,7 @@ from uuid import uuid4
 import httpx
 
 from shardtune.api_schemas.credentials import KeySource
+from shardtune.api_schemas.formatting import field_line
 
 _UNAUTHORIZED = 401
 _LATER = (429, 503)
@@ -52,20 +53,6 @@ class ServiceRefused(ServiceError):
         """The problem for a person: one line per field, or the detail."""
         lines = [field_line(error) for error in self.errors]
         return lines or [self.detail]
-
-
-def field_line(error: Mapping[str, Any]) -> str:
-    """One mistake of a request as a line that names the field by its whole path."""
-    field, message = str(error.get("field") or ""), str(error.get("message") or "").removeprefix("Value error, ")
-    parent, _, name = field.rpartition(".")
-    if not field or message.startswith(f"{field} ("):
-        return message
-    if message.startswith(f"{name} ("):
-        return f"{parent}.{message}" if parent else message
-    if error.get("value") is None or str(error["value"]) in message:
-        return f"{field}: {message}"
-    value = repr(error["value"])
-    return f"{field} ({value if len(value) <= 80 else value[:77] + '…'}): {message}"
 
 
 class _Bearer(httpx.Auth):

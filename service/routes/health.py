@@ -12,8 +12,9 @@ from shardtune.db.session import is_current
 from shardtune.service.access import costs
 from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
+from shardtune.service.http.error_answers import problem
 from shardtune.service.http.error_codes import problems
-from shardtune.service.http.errors import Forbidden, problem
+from shardtune.service.http.errors import Forbidden
 from shardtune.service.process import clock
 from shardtune.service.process.context import InContext, InOpenContext
 from shardtune.service.workers.registry import live_since

@@ -13,7 +13,7 @@ from shardtune.tuner import baseline
 from shardtune.tuner.baseline import ResolvedBaseline
 from shardtune.tuner.prediction import model_shape
 from shardtune.tuner.search import seeds, space, stopping
-from shardtune.tuner.search.samplers import optuna_samplers
+from shardtune.tuner.search.samplers import gp_needs
 from shardtune.tuner.search.seeds import Seeds
 
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
@@ -63,8 +63,8 @@ def _what_a_small_budget_tries(budget: Budget, starts: Seeds) -> tuple[str, ...]
 
 
 def _check_sampler(spec: StudySpec) -> None:
-    if spec.sampler == "gp" and not optuna_samplers.gp_is_installed():
-        needs = " and ".join(optuna_samplers.GP_NEEDS)
+    if spec.sampler == "gp" and not gp_needs.gp_is_installed():
+        needs = " and ".join(gp_needs.GP_NEEDS)
         raise invalid(
             "sampler",
             "gp",

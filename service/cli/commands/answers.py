@@ -2,15 +2,14 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
 from shardtune.api_schemas.exports import ExportFormat
-from shardtune.service.cli import summary
-from shardtune.service.cli.commands import export as exporting
 from shardtune.service.cli.connection import connected, study_named
 from shardtune.service.cli.errors import InputError
+from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.options import (
     AllowModel,
     AllowScript,
@@ -21,6 +20,13 @@ from shardtune.service.cli.options import (
     StudyId,
     worker_options,
 )
+
+if TYPE_CHECKING:
+    from shardtune.service.cli import summary
+    from shardtune.service.cli.commands import export as exporting
+else:
+    summary = LazyModule("shardtune.service.cli.summary")
+    exporting = LazyModule("shardtune.service.cli.commands.export")
 
 app = typer.Typer()
 

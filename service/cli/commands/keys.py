@@ -26,13 +26,12 @@ from shardtune.api_schemas.retunes import RetunePolicy
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.options import AsJson, StateDir
-from shardtune.service.cli.study_file import error_lines
 
 if TYPE_CHECKING:
     from shardtune.db import session as databases
     from shardtune.db.queries import keys as rows
     from shardtune.service.access import local_only, manage_keys, projects
-    from shardtune.service.cli import environment, stack
+    from shardtune.service.cli import environment, stack, study_file
     from shardtune.service.http import errors as service_errors
     from shardtune.service.process import context as contexts
 else:
@@ -43,6 +42,7 @@ else:
         LazyModule("shardtune.service.access.manage_keys"),
         LazyModule("shardtune.service.access.projects"),
     )
+    study_file = LazyModule("shardtune.service.cli.study_file")
     environment, stack = LazyModule("shardtune.service.cli.environment"), LazyModule("shardtune.service.cli.stack")
     service_errors = LazyModule("shardtune.service.http.errors")
     contexts = LazyModule("shardtune.service.process.context")
@@ -93,7 +93,7 @@ def create(
             expires_in_days=expires_in_days,
         )
     except ValidationError as error:
-        raise InputError(*error_lines(error)) from None
+        raise InputError(*study_file.error_lines(error)) from None
     with _opened(state_dir) as context:
         _print_secret(manage_keys.create(context, spec), as_json)
 
@@ -121,7 +121,7 @@ def rotate(
     try:
         request = RotateRequest(grace_s=grace_s, expires_in_days=expires_in_days)
     except ValidationError as error:
-        raise InputError(*error_lines(error)) from None
+        raise InputError(*study_file.error_lines(error)) from None
     with _opened(state_dir) as context:
         _print_secret(manage_keys.rotate(context, key_id, request), as_json)
 
@@ -174,7 +174,7 @@ def set_project(
             on_fingerprint=retune_on_fingerprint,
         )
     except ValidationError as error:
-        raise InputError(*error_lines(error)) from None
+        raise InputError(*study_file.error_lines(error)) from None
     with _opened(state_dir) as context:
         spec = ProjectSpec(quotas=quotas, requires_approval=requires_approval, retuning=retuning)
         stored = projects.put(context, project, spec)

@@ -12,17 +12,20 @@ from pydantic import ValidationError
 from shardtune.api_schemas.hardware import HardwareReport
 from shardtune.api_schemas.models import ModelSpec, preset_names
 from shardtune.api_schemas.predictions import PredictionRequest, PredictionTable
-from shardtune.service.cli import study_file
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.options import AsJson, StateDir
-from shardtune.service.cli.predicting import model_trace
-from shardtune.service.cli.predicting.lines import show
-from shardtune.tuner.prediction.model_shape import NoClosedForm
 
 if TYPE_CHECKING:
+    from shardtune.service.cli import study_file
+    from shardtune.service.cli.predicting import lines, model_trace
+    from shardtune.tuner.prediction import model_shape
     from shardtune.tuner.search import fastest
 else:
+    study_file = LazyModule("shardtune.service.cli.study_file")
+    lines = LazyModule("shardtune.service.cli.predicting.lines")
+    model_trace = LazyModule("shardtune.service.cli.predicting.model_trace")
+    model_shape = LazyModule("shardtune.tuner.prediction.model_shape")
     fastest = LazyModule("shardtune.tuner.search.fastest")
 
 app = typer.Typer()
@@ -102,7 +105,7 @@ def _table(request: PredictionRequest, options: PredictOptions) -> PredictionTab
     if not options.trace:
         try:
             return fastest.table(request)
-        except NoClosedForm:
+        except model_shape.NoClosedForm:
             if request.model.is_own:
                 raise
     profile = model_trace.profile_of(request.model, request.sequence_length)
@@ -155,4 +158,4 @@ def command(
     if as_json:
         print(table.model_dump_json())
     else:
-        show(table)
+        lines.show(table)

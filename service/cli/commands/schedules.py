@@ -1,7 +1,7 @@
 """`shardtune schedules` and `shardtune retunes`: of a running service."""
 
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from pydantic import BaseModel, ValidationError
@@ -11,9 +11,15 @@ from shardtune.api_schemas.retunes import Retune, RetunePage, RetuneState
 from shardtune.api_schemas.schedules import Schedule, SchedulePage, ScheduleSpec, Trigger
 from shardtune.service.cli.connection import running
 from shardtune.service.cli.errors import InputError
+from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.options import DEFAULT_SERVICE, AsJson, KeyFile, RunningService
-from shardtune.service.cli.study_file import error_lines
-from shardtune.service.wording import retune_words
+
+if TYPE_CHECKING:
+    from shardtune.service.cli import study_file
+    from shardtune.service.wording import retune_words
+else:
+    study_file = LazyModule("shardtune.service.cli.study_file")
+    retune_words = LazyModule("shardtune.service.wording.retune_words")
 
 app = typer.Typer(help="When recommendations are measured again, and what that may cost.", no_args_is_help=True)
 retunes_app = typer.Typer(help="What was, is and will be measured again.", no_args_is_help=True)
@@ -72,7 +78,7 @@ def create(
     try:
         spec = ScheduleSpec.model_validate(values)
     except ValidationError as error:
-        raise InputError(*error_lines(error)) from None
+        raise InputError(*study_file.error_lines(error)) from None
     with running(service, key_file) as client:
         _print(client.create_schedule(spec, project), as_json)
 

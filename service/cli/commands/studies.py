@@ -14,19 +14,21 @@ from pydantic import ValidationError
 
 from shardtune.api_schemas.studies import Study, StudyState
 from shardtune.api_schemas.study_changes import CloneRequest, Extension
-from shardtune.service.cli import study_file, summary
 from shardtune.service.cli.connection import running, study_named
 from shardtune.service.cli.errors import InputError, Interrupted, PlatformFailure
 from shardtune.service.cli.lazy_module import LazyModule
-from shardtune.service.cli.lines import LineView
 from shardtune.service.cli.options import DEFAULT_SERVICE, AsJson, KeyFile, RunningService, StudyId
 from shardtune.service.cli.signals import signals_interrupt
-from shardtune.service.wording import study_words
 
 if TYPE_CHECKING:
+    from shardtune.service.cli import lines, study_file, summary
     from shardtune.service.cli.commands import tune
     from shardtune.service.client import ServiceClient
+    from shardtune.service.wording import study_words
 else:
+    lines, summary = LazyModule("shardtune.service.cli.lines"), LazyModule("shardtune.service.cli.summary")
+    study_file = LazyModule("shardtune.service.cli.study_file")
+    study_words = LazyModule("shardtune.service.wording.study_words")
     tune = LazyModule("shardtune.service.cli.commands.tune")
 
 app = typer.Typer(help="Studies of a running service: list, create, follow and change them.", no_args_is_help=True)
@@ -240,7 +242,7 @@ def _interruptible(words: str) -> Iterator[None]:
 
 def _follow(client: ServiceClient, study_id: str, timeout_s: float | None, as_json: bool) -> None:
     """Tell what happens on stderr, then the answer."""
-    with LineView(tune.say) as view:
+    with lines.LineView(tune.say) as view:
 
         def seen(study: Study) -> None:
             elapsed_s = (

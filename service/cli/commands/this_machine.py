@@ -3,12 +3,12 @@
 import os
 import subprocess
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardtune.service.cli import study_file
 from shardtune.service.cli.errors import PLATFORM_FAILURE
+from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.options import (
     AllowModel,
     AllowScript,
@@ -20,6 +20,11 @@ from shardtune.service.cli.options import (
     worker_options,
 )
 from shardtune.service.cli.processes import MODULE
+
+if TYPE_CHECKING:
+    from shardtune.service.cli import study_file
+else:
+    study_file = LazyModule("shardtune.service.cli.study_file")
 
 app = typer.Typer()
 

@@ -1,6 +1,6 @@
 """Who proposes a study's trials: the sampler it names, the guided one where it names none."""
 
-from shardtune.tuner.search.samplers import optuna_samplers
+from shardtune.tuner.search.samplers import gp_needs
 from tests.support.scenarios import run_study
 from tests.support.simulated_worker import SPEC, SimulatedWorker, measurement, speed_of
 
@@ -38,7 +38,7 @@ def test_every_sampler_can_be_named_and_no_other(quick_client):
 def test_a_sampler_that_is_not_installed_is_refused_with_what_it_needs(quick_client):
     SimulatedWorker(quick_client).register()
     answer = quick_client.post("/v1/studies", json=SPEC | {"sampler": "gp"})
-    if optuna_samplers.gp_is_installed():
+    if gp_needs.gp_is_installed():
         assert answer.status_code == 201
         return
     assert answer.status_code == 422

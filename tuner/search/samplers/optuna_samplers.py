@@ -4,7 +4,6 @@ An in-memory Optuna study is rebuilt from the observations for every ask, so tha
 ever the truth (docs/decisions/0001).
 """
 
-import importlib.util
 import random
 import warnings
 from collections.abc import Iterator
@@ -31,13 +30,6 @@ _DRAWS = 8
 _RANDOM_DRAWS = 64
 OF_ANOTHER_STUDY = "of_another_study"
 """Marks the trials that the sampler sees and this study did not run."""
-GP_NEEDS = ("scipy", "torch")
-"""Packages of Optuna's Gaussian process that the service does not bring."""
-
-
-def gp_is_installed() -> bool:
-    """Whether Optuna's Gaussian process can be used here."""
-    return all(importlib.util.find_spec(name) is not None for name in GP_NEEDS)
 
 
 def uniform(view: SearchView) -> Iterator[Draw | None]:

@@ -1,5 +1,6 @@
 """The table of commands: complete, in the commands' own words, and quick to read."""
 
+import json
 import subprocess
 import sys
 
@@ -8,6 +9,8 @@ import pytest
 from shardtune.service.cli import main
 from shardtune.service.cli.commands.app import PLACES, command
 
+MOST_MODULES = 550
+"""That an error of meaning imports, of which the language brings a half; it was 1,300."""
 HEAVY = {"fastapi", "sqlalchemy", "alembic", "numpy", "optuna", "pydantic", "httpx", "torch"}
 
 
@@ -53,6 +56,31 @@ def test_who_asks_for_the_help_of_the_worker_waits_for_nothing():
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     said, _, loaded = ran.stdout.rpartition("loaded ")
     assert "--allow-script" in said and not (HEAVY | {"psutil"}) & set(loaded.split())
+
+
+SOUND = {"model": "llama-tiny", "workload": {"sequence_length": 64, "global_batch": 16}, "cluster": "local"}
+WRONG = {
+    "model ('nope') is not a preset": {"model": "nope"},
+    "workload.global_batch (17) must be a multiple": {"workload": {"sequence_length": 64, "global_batch": 17}},
+    "space.knobs.micro_batch ([3]) leaves nothing": {"space": {"knobs": {"micro_batch": [3]}}},
+    "did you mean zero_optimization?": {"baseline": {"zero_optimisation": {"stage": 2}}},
+}
+
+
+@pytest.mark.parametrize("said", WRONG)
+def test_an_error_of_meaning_waits_for_no_database_predictor_client_or_process(said, tmp_path):
+    study = tmp_path / "study.json"
+    study.write_text(json.dumps(SOUND | WRONG[said]))
+    script = (
+        "import sys\nfrom shardtune.service.cli import main\n"
+        f"try:\n    main(['tune', {str(study)!r}])\nexcept SystemExit as end:\n    assert end.code == 2\n"
+        "print('loaded', *sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    loaded = set(ran.stdout.rpartition("loaded ")[2].split())
+    assert said in ran.stderr and len(ran.stderr.splitlines()) == 1
+    assert not (HEAVY - {"pydantic"}) & loaded and "shardtune.service.cli.stack" not in loaded
+    assert len(loaded) < MOST_MODULES
 
 
 def test_a_command_that_is_none(capsys):

@@ -1,0 +1,114 @@
+"""How every error becomes problem+json (RFC 9457)."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from fastapi.routing import iter_route_contexts
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.routing import Match
+
+from shardtune.db.limits import is_busy, is_outage
+from shardtune.service.http.error_codes import FieldError, Problem
+from shardtune.service.http.errors import ApiError
+from shardtune.service.http.validation_errors import cut, field_error, of_the_likeliest_branch, sentence
+
+log = logging.getLogger(__name__)
+
+_HTTP_CODES = {
+    400: "bad_request",
+    404: "not_found",
+    405: "method_not_allowed",
+    413: "content_too_large",
+    422: "invalid_request",
+}
+"""Of errors that the framework raises."""
+_RETRY_S = 2
+_MOST_ERRORS = 50
+
+
+def install(app: FastAPI) -> None:
+    """Make every error of the app a problem+json."""
+    app.add_exception_handler(ApiError, _service_error)
+    app.add_exception_handler(RequestValidationError, _validation_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(ClientDisconnect, _gone)
+    for failed in (DBAPIError, PoolTimeout):
+        app.add_exception_handler(failed, _database_failed)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+def problem(
+    status: int, code: str, detail: str, errors: Sequence[FieldError] = (), headers: Mapping[str, str] | None = None
+) -> JSONResponse:
+    """An error response."""
+    body = Problem(
+        type=f"urn:shardtune:error:{code}",
+        title=HTTPStatus(status).phrase,
+        status=status,
+        detail=cut(detail),
+        code=code,
+        errors=[FieldError(field=cut(e.field), value=e.value, message=cut(e.message)) for e in errors],
+    )
+    return JSONResponse(body.model_dump(mode="json"), status, headers=headers, media_type="application/problem+json")
+
+
+def _service_error(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, ApiError)
+    return problem(error.status, error.code, error.detail, error.errors, error.headers)
+
+
+def _http_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    code = _HTTP_CODES.get(error.status_code, "bad_request")
+    detail = f"{request.method} {cut(request.url.path)}: {error.detail}; see /openapi.json for what exists"
+    headers = {"Allow": _allowed(request)} if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED else error.headers
+    return problem(error.status_code, code, detail, headers=headers)
+
+
+def _gone(_request: Request, _error: Exception) -> JSONResponse:
+    """Its sender has gone in the middle of a body: nobody reads this, and it is no failure of ours."""
+    return problem(400, "bad_request", "the request ended before its body did; send it again")
+
+
+def _allowed(request: Request) -> str:
+    """Methods of the address: the framework names those of the first route that matches it, others may, too."""
+    found = [
+        (route.path_format or "", route.methods or ())
+        for route in iter_route_contexts(request.app.routes)
+        if route.matches(request.scope)[0] is not Match.NONE
+    ]
+    # `/studies/{study_id}` takes `/studies/x:cancel` as well; the address is the custom method's.
+    named = [pair for pair in found if ":" in pair[0].rpartition("/")[2]]
+    return ", ".join(sorted({method for _, methods in named or found for method in methods}))
+
+
+def _unexpected(request: Request, error: Exception) -> JSONResponse:
+    log.error("request failed", exc_info=error, extra={"method": request.method, "path": request.url.path})
+    detail = "the service failed on this request; its log has the reason"
+    return problem(500, "internal_error", detail)
+
+
+def _database_failed(request: Request, error: Exception) -> JSONResponse:
+    if not is_outage(error):
+        raise error
+    extra, headers = {"method": request.method, "path": request.url.path}, {"Retry-After": str(_RETRY_S)}
+    if is_busy(error):
+        log.warning("database busy: %s", error, extra=extra)
+        detail = "another transaction holds what this one needs, or the database is overloaded; try again"
+        return problem(503, "database_busy", detail, headers=headers)
+    log.error("database unreachable", exc_info=error, extra=extra)
+    return problem(503, "database_unreachable", "the database does not answer; try again", headers=headers)
+
+
+def _validation_error(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    errors = [field_error(item) for item in of_the_likeliest_branch(error.errors()[:_MOST_ERRORS])]
+    detail = "; ".join(sentence(item) for item in errors[:3]) + ("; …" if len(errors) > 3 else "")
+    return problem(422, "invalid_request", detail, errors)

@@ -35,6 +35,11 @@ class Quotas(Schema):
     requests_per_minute: int | None = Field(default=None, ge=1, le=1_000_000)
     """Of all keys of the project, counted by each service process; what workers ask does not count."""
 
+    @property
+    def limits_use(self) -> bool:
+        """Whether what the project uses is limited, and not how often it asks alone."""
+        return self.running_studies is not None or self.gpu_seconds_per_day is not None
+
 
 class ProjectSpec(Schema):
     """What can be set on a project."""

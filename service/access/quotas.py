@@ -58,6 +58,13 @@ def used(session: Session, project_id: str, now: datetime) -> QuotaUse | None:
     return QuotaUse(row.quotas, keys.running_studies(session, project_id), spent)
 
 
+def used_of_limits(session: Session, project_id: str, now: datetime) -> QuotaUse | None:
+    """The same; None also where nothing is limited, for which nothing is added up."""
+    row = keys.project(session, project_id)
+    is_limited = row is not None and row.quotas.limits_use
+    return used(session, project_id, now) if is_limited else None
+
+
 def is_exhausted(session: Session, project_id: str, quotas: Quotas, now: datetime) -> bool:
     """Whether the project's GPU-seconds of the day are spent."""
     limit = quotas.gpu_seconds_per_day

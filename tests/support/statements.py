@@ -47,6 +47,22 @@ class _Counted:
 
 
 @contextmanager
+def statements_sent(client: TestClient) -> Iterator[list[str]]:
+    """What a service sends to its database meanwhile."""
+    sent: list[str] = []
+    engine = client.app.state.context.db.engine  # type: ignore[attr-defined]
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        sent.append(statement)
+
+    event.listen(engine, "before_cursor_execute", note)
+    try:
+        yield sent
+    finally:
+        event.remove(engine, "before_cursor_execute", note)
+
+
+@contextmanager
 def _services(url: str, count: int) -> Iterator[list[TestClient]]:
     settings = Settings(database_url=url, **dict.fromkeys(_QUIET, _NEVER_S))
     with ExitStack() as stack:

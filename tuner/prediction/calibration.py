@@ -34,6 +34,10 @@ class SpeedCalibration:
     """Standard deviation of log(measured / predicted) that remains."""
     rows: int
 
+    def __hash__(self) -> int:
+        """By its values, so that predictions can be kept."""
+        return hash((self.sigma, self.rows, *self.factors.items()))
+
     @property
     def highest(self) -> float:
         """Upper end of the 90 % interval of a speed, over its expectation."""

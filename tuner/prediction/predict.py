@@ -4,6 +4,7 @@ Memory from tuner.prediction.footprint, time from tuner.prediction.throughput, h
 """
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,8 @@ _DEVIATIONS = 1.645
 """Of a normal distribution, for 90 %."""
 
 
+# A form asks anew after every key, of configurations most of which are those of before.
+@lru_cache(maxsize=512)
 def predict(
     shape: ModelShape,
     workload: Workload,

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from shardtune.api_schemas.keys import Project
 from shardtune.service.access import projects
-from shardtune.service.access.quotas import QuotaUse, used
+from shardtune.service.access.quotas import QuotaUse, used, used_of_limits
 from shardtune.service.process.context import Context
 from shardtune.service.wording import study_words
 
@@ -34,8 +34,8 @@ def lines(context: Context) -> list[ProjectLine]:
 def told(context: Context) -> str:
     """What the sender's own project has used, in a sentence; empty where nothing is limited."""
     with context.db.read() as session:
-        use = used(session, context.principal.home, context.now())
-    if use is None or (use.quotas.running_studies is None and use.quotas.gpu_seconds_per_day is None):
+        use = used_of_limits(session, context.principal.home, context.now())
+    if use is None:
         return ""
     return f"Project {context.principal.home}: {_studies(use)} running; {_gpu_time(use)} used today (UTC)."
 

@@ -11,6 +11,7 @@ from shardtune.api_schemas.failures import Failure, FailureKind
 from tests.support.page_reader import HTML, page, token
 from tests.support.scenarios import tune
 from tests.support.simulated_worker import FINGERPRINT, SPEC, SimulatedWorker, failure, measurement, speed_of
+from tests.support.statements import statements_sent
 
 
 def behave(lease, task):
@@ -187,7 +188,9 @@ def test_what_the_form_keeps_free_is_what_the_calculator_leaves(quick_client):
 
 def test_quotas_are_shown_and_told(quick_client):
     study = tune(quick_client)
-    assert "studies running" not in page(quick_client, "/new"), "nothing is limited"
+    with statements_sent(quick_client) as sent:
+        assert "studies running" not in page(quick_client, "/new"), "nothing is limited"
+    assert sent and not [text for text in sent if "sum(" in text], "so nothing is added up"
     limits = {"quotas": {"running_studies": 3, "gpu_seconds_per_day": 1.0, "requests_per_minute": 1000}}
     quick_client.put("/v1/projects/default", json=limits).raise_for_status()
     spent = quick_client.get(f"/v1/studies/{study}").json()["gpu_seconds"]

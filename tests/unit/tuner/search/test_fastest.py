@@ -10,6 +10,7 @@ from shardtune.api_schemas.predictions import PredictionRequest
 from shardtune.api_schemas.search_space import SpaceLimits
 from shardtune.tuner.prediction import asked, traced_shape
 from shardtune.tuner.prediction.model_shape import NoClosedForm, from_config
+from shardtune.tuner.prediction.predict import predict
 from shardtune.tuner.search import fastest, space
 from shardtune.tuner.search.guided.pool import Pool, PredictionBasis, evenly
 
@@ -30,6 +31,12 @@ def test_70b_on_64_gpus_has_fast_configurations_that_fit_and_none_drawn_at_rando
     fits = (pool.peak_gib <= 0.95 * about.cluster.memory_gib) & (pool.host_gib <= about.cluster.host_memory_gib)
     best = workload.tokens_per_step / about.cluster.world_size / np.where(fits, pool.parts.sum(1), np.inf).min()
     assert best < 1.001 * speeds[0]
+
+
+def test_what_was_asked_before_is_not_predicted_anew() -> None:
+    """A form asks after every key, and its page is read again."""
+    first, before = fastest.table(LARGE), predict.cache_info().misses
+    assert fastest.table(LARGE) == first and predict.cache_info().misses == before
 
 
 def test_where_nothing_fits_nothing_is_fastest() -> None:

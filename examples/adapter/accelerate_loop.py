@@ -1,4 +1,7 @@
-"""A loop that uses Accelerate as a trial. What Shardtune needs of it is marked with >>>."""
+"""A loop that uses Accelerate as a trial, and as a training with what was found. What Shardtune needs of it is marked with >>>."""
+
+import os
+from itertools import islice
 
 import tiny_language
 import torch
@@ -6,9 +9,15 @@ from accelerate import Accelerator
 from torch.utils.data import DataLoader
 
 from shardtune import adapter
-from shardtune.adapter.accelerate_options import accelerator_options
+from shardtune.adapter.accelerate_options import BACKENDS, accelerator_options
+from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
+from shardtune.api_schemas.workload import RECIPES, Workload
 
-trial = adapter.trial()  # >>> the configuration to run
+trial = adapter.configuration(  # >>> the trial's configuration, the best that is known, or this default
+    backends=BACKENDS,  # >>> nothing else is tried
+    default=TrialConfig(strategy=DdpConfig()),
+    workload=Workload(sequence_length=64, global_batch=16, recipe=RECIPES["fp32"]),
+)
 accelerator = Accelerator(**accelerator_options(trial))  # >>> its knobs; refuses what Accelerate cannot do here
 model = trial.prepare(tiny_language.build_model(trial.workload.seed))  # >>> before accelerator.prepare
 optimizer = torch.optim.AdamW(model.parameters(), lr=trial.workload.optimizer.lr)
@@ -16,7 +25,7 @@ loader = DataLoader(tiny_language.Text(), batch_size=trial.micro_batch)  # >>> m
 model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 
 losses = []
-for batch in loader:
+for batch in islice(loader, int(os.environ.get("STEPS", "1_000_000")) * trial.accumulation):
     with accelerator.accumulate(model):
         loss = model(**batch).loss
         accelerator.backward(loss)

@@ -1,21 +1,28 @@
-"""A Hugging Face Trainer as a trial. What Shardtune needs of it is marked with >>>."""
+"""A Hugging Face Trainer as a trial, and as a training with what was found. What Shardtune needs of it is marked with >>>."""
 
+import os
 import tempfile
 
 import tiny_language
 from transformers import Trainer, TrainingArguments
 
 from shardtune import adapter
-from shardtune.adapter.trainer import attach, training_arguments
+from shardtune.adapter.trainer import attach, backends, training_arguments
+from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
+from shardtune.api_schemas.workload import RECIPES, Workload
 
-trial = adapter.trial()  # >>> the configuration to run
+trial = adapter.configuration(  # >>> the trial's configuration, the best that is known, or this default
+    backends=backends(),  # >>> nothing else is tried
+    default=TrialConfig(strategy=DdpConfig()),
+    workload=Workload(sequence_length=64, global_batch=16, recipe=RECIPES["fp32"]),
+)
 arguments = TrainingArguments(
     output_dir=tempfile.gettempdir(),
     report_to="none",
     save_strategy="no",
     logging_strategy="no",
     disable_tqdm=True,
-    max_steps=1_000_000,
+    max_steps=int(os.environ.get("STEPS", "1_000_000")),
     **training_arguments(trial),  # >>> its knobs; refuses what Trainer cannot do here
 )
 trainer = Trainer(tiny_language.build_model(trial.workload.seed), arguments, train_dataset=tiny_language.Text())

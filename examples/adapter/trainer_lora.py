@@ -1,5 +1,6 @@
-"""A Hugging Face Trainer that trains a LoRA adapter (peft) on a frozen model, as a trial."""
+"""A Hugging Face Trainer that trains a LoRA adapter (peft) on a frozen model, as a trial and with what was found."""
 
+import os
 import tempfile
 
 import tiny_language
@@ -7,9 +8,15 @@ from peft import LoraConfig, get_peft_model
 from transformers import Trainer, TrainingArguments
 
 from shardtune import adapter
-from shardtune.adapter.trainer import attach, training_arguments
+from shardtune.adapter.trainer import attach, backends, training_arguments
+from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
+from shardtune.api_schemas.workload import RECIPES, Workload
 
-trial = adapter.trial()  # >>> the configuration to run
+trial = adapter.configuration(  # >>> the trial's configuration, the best that is known, or this default
+    backends=backends(),  # >>> nothing else is tried
+    default=TrialConfig(strategy=DdpConfig()),
+    workload=Workload(sequence_length=64, global_batch=16, recipe=RECIPES["fp32"]),
+)
 lora = LoraConfig(r=int(trial.options.get("rank", 8)), target_modules=["q_proj", "v_proj"], lora_dropout=0.0)
 model = get_peft_model(tiny_language.build_model(trial.workload.seed), lora)
 arguments = TrainingArguments(
@@ -18,7 +25,7 @@ arguments = TrainingArguments(
     save_strategy="no",
     logging_strategy="no",
     disable_tqdm=True,
-    max_steps=1_000_000,
+    max_steps=int(os.environ.get("STEPS", "1_000_000")),
     **training_arguments(trial),  # >>> its knobs
 )
 trainer = Trainer(model, arguments, train_dataset=tiny_language.Text())

@@ -1,5 +1,5 @@
 """For scripts on Accelerate: `Accelerator(**accelerator_options(trial))`."""
 
-from shardtune.workers.adapter.accelerate_options import accelerator_options
+from shardtune.workers.adapter.accelerate_options import BACKENDS, accelerator_options
 
-__all__ = ["accelerator_options"]
+__all__ = ["BACKENDS", "accelerator_options"]

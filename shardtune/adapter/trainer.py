@@ -1,5 +1,5 @@
 """For scripts on Hugging Face's Trainer: `TrainingArguments(..., **training_arguments(trial))` and `attach(trainer, trial)`."""
 
-from shardtune.workers.adapter.trainer import attach, training_arguments
+from shardtune.workers.adapter.trainer import attach, backends, training_arguments
 
-__all__ = ["attach", "training_arguments"]
+__all__ = ["attach", "backends", "training_arguments"]

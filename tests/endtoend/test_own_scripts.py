@@ -15,6 +15,11 @@ from typing import Any
 import psutil
 import pytest
 
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.leases import TrialTask
+from shardtune.api_schemas.models import ModelSpec
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
+from shardtune.api_schemas.workload import RECIPES, Workload
 from tests.support.real_parts import Stack, until
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(400)]
@@ -28,8 +33,11 @@ QUICK = {
     "max_windows": 2,
     "min_measure_s": 0,
 }
-NAMES = ("plain_loop", "accelerate_loop", "trainer", "trainer_lora")
-COMPARED = "plain_loop" if os.environ.get("SHARDTUNE_TEST_LONG") == "1" else None
+IS_LONG = os.environ.get("SHARDTUNE_TEST_LONG") == "1"
+SHARDED = {"fsdp2_loop": Fsdp2Config(dp_shard=2), "deepspeed_loop": ZeroConfig(stage=1)}
+"""That these train what the others do is shown by tests/rank/test_adapter.py, which costs less."""
+NAMES = ("plain_loop", "accelerate_loop", "trainer", "trainer_lora", *(SHARDED if IS_LONG else ()))
+COMPARED = "plain_loop" if IS_LONG else None
 """The one that is compared with another in pairs: what follows the trials knows nothing of the script."""
 
 
@@ -49,7 +57,7 @@ def small(name: str, trials: int) -> dict[str, Any]:
     knobs = {"micro_batch": [1, 8], "activation_checkpointing": "none"}
     return spec | {
         "budget": {"max_trials": trials, "max_pairs": 7, "repeat_disturbed": 0},
-        "space": {"backends": ["ddp"], "knobs": knobs},
+        "space": {"knobs": knobs},
     }
 
 
@@ -66,6 +74,38 @@ def test_an_example_is_tuned(stack: Stack, name: str, trials: int) -> None:
     assert result["best"]["tokens_per_s_per_gpu"] > 0 and result["best"]["peak_allocated_gib"] > 0
     assert (result["promotion"] is not None) == (trials == 2), "the challenger came into the promotion"
     assert (found["profile"]["trainable_parameters"] < found["profile"]["parameters"]) == (name == "trainer_lora")
+
+
+@pytest.mark.skipif(not IS_LONG, reason="starts ranks by torchrun: SHARDTUNE_TEST_LONG=1")
+@pytest.mark.parametrize("name", NAMES)
+def test_an_example_trains_unchanged_with_the_best_that_is_known_and_with_its_own_default(
+    name: str, tmp_path: Path
+) -> None:
+    config = TrialConfig(strategy=SHARDED.get(name, DdpConfig(bucket_cap_mb=3)), micro_batch=4)
+    workload = Workload(sequence_length=64, global_batch=16, recipe=RECIPES["fp32"])
+    cluster = Cluster(device="cpu", gpus_per_node=2, memory_gib=4, host_memory_gib=8)
+    model = ModelSpec(name="own", script="own", config={"rank": 4})
+    task = TrialTask(model=model, workload=workload, cluster=cluster, config=config)
+    known = _train(name, tmp_path)
+    assert "best/config.json cannot be read" in known and "the script's own default" in known
+    (tmp_path / "best").mkdir()
+    (tmp_path / "best" / "config.json").write_text(task.model_dump_json())
+    assert f"shardtune: training with {config.describe()} (best/config.json)" in _train(name, tmp_path)
+
+
+def _train(name: str, folder: Path) -> str:
+    """Two steps on two ranks, as somebody in that folder would start them; what was said."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(EXAMPLES / f"{name}.py")]
+    environment = {
+        **os.environ,
+        "STEPS": "2",
+        "OMP_NUM_THREADS": "1",
+        "DS_ACCELERATOR": "cpu",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    return ran.stderr
 
 
 def test_what_a_script_starts_ends_with_it(tmp_path: Path) -> None:

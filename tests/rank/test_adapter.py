@@ -123,6 +123,22 @@ def test_the_same_training_by_hand_and_by_accelerate_gives_the_same_numbers(host
     assert plain.memory.peak_allocated_gib > 4 * 4 * 200_000 / 2**30
 
 
+@pytest.mark.parametrize(
+    ("script", "strategy"),
+    [("fsdp2_loop", {"kind": "fsdp2", "dp_shard": 2}), ("deepspeed_loop", {"kind": "zero", "stage": 1})],
+)
+def test_a_script_that_shards_trains_what_the_plain_loop_does(
+    host: HostProcess, script: str, strategy: dict[str, object]
+) -> None:
+    plain = run_script(host, EXAMPLES / "plain_loop.py", tiny_task({"kind": "ddp"}, parity_steps=3), 2)[1][0]
+    task = tiny_task(strategy, parity_steps=3, micro_batch=2)
+    sharded = run_script(host, EXAMPLES / f"{script}.py", task, 2)[1][0]
+    assert plain.status == sharded.status == "complete", (plain.failure, sharded.failure)
+    assert [step.loss for step in sharded.trajectory] == pytest.approx([s.loss for s in plain.trajectory], rel=1e-5)
+    squares = [step.parameter_square_sum for step in plain.trajectory]
+    assert [step.parameter_square_sum for step in sharded.trajectory] == pytest.approx(squares, rel=1e-6)
+
+
 WAITING = """
 import os, time
 import torch

@@ -5,8 +5,12 @@ from typing import Any
 from accelerate import DistributedDataParallelKwargs
 from accelerate.utils import GradientAccumulationPlugin
 
+from shardtune.api_schemas.search_space import Backend
 from shardtune.api_schemas.strategies import DdpConfig
 from shardtune.workers.adapter.trial import Refused, ScriptTrial
+
+BACKENDS: tuple[Backend, ...] = ("ddp",)
+"""What `accelerator_options` can render, for `adapter.configuration(backends=…)`."""
 
 
 def accelerator_options(trial: ScriptTrial) -> dict[str, Any]:

@@ -5,9 +5,15 @@ from typing import Any
 import torch
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from shardtune.api_schemas.search_space import Backend
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config
 from shardtune.api_schemas.strategies.training_arguments import strategy_arguments, workload_arguments
 from shardtune.workers.adapter.trial import ScriptTrial
+
+
+def backends() -> tuple[Backend, ...]:
+    """What `training_arguments` can render here, for `adapter.configuration(backends=…)`."""
+    return ("ddp", "zero", "fsdp2") if torch.cuda.is_available() else ("ddp",)
 
 
 def training_arguments(trial: ScriptTrial) -> dict[str, Any]:

@@ -95,8 +95,8 @@ def _footer(study: Study, trials: Sequence[Trial], rejections: Sequence[Rejectio
     ended = sum(study_words.is_done(trial) for trial in trials)
     counts = [f"{ended} of {limit} trials" if limit else f"{ended} trials"]
     if study.phase is StudyPhase.CONFIRM:
-        fresh = len(study_words.fresh_runs(study, trials))
-        counts.append(f"{fresh} of at most {study_words.most_confirm_runs(study)} fresh runs")
+        fresh, most = len(study_words.fresh_runs(study, trials)), study_words.most_confirm_runs(study)
+        counts += [f"{fresh} of at most {most} fresh runs"] if most else []
     elif study.phase is not StudyPhase.DONE:
         counts.append(f"then some {time_left.fresh_runs_expected(study)} fresh runs")
     left = time_left.left(study, time_left.made_by(study, trials), elapsed_s)

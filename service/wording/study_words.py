@@ -170,8 +170,18 @@ def activity(study: Study, trials: Sequence[Trial]) -> str:
 
 def confirm_position(study: Study, trials: Sequence[Trial]) -> str:
     """How far the promotion is."""
-    done = len(fresh_runs(study, trials))
-    return f"running the fastest and the baseline again, run {done + 1} of at most {most_confirm_runs(study)}"
+    done, most = len(fresh_runs(study, trials)), most_confirm_runs(study)
+    if done < most:
+        return f"running the fastest and the baseline again, run {done + 1} of at most {most}"
+    return fresh_position(study, done)
+
+
+def fresh_position(study: Study, done: int) -> str:
+    """The same in short, with so many fresh runs behind it."""
+    most = most_confirm_runs(study)
+    if not most:
+        return "no fresh runs, since one configuration has nothing to be compared with"
+    return f"fresh run {done + 1} of at most {most}" if done < most else f"all {done} fresh runs are done"
 
 
 def most_confirm_runs(study: Study) -> int:

@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
+from uuid import uuid4
 
 from shardtune.api_schemas.diagnosis import Diagnosis, Finding, Tried
 from shardtune.api_schemas.studies import FEWEST_PAIRS, Budget, Study, StudyRequest, Verdict
@@ -55,6 +56,8 @@ def request_of(recorded: Recorded, finding: Finding) -> StudyRequest | None:
 
 
 def _run(request: StudyRequest, recorded: Recorded, state_dir: Path, worker_options: Sequence[str]) -> Tried:
+    # Another `tune` on this state directory may have the newest study.
+    study_id = f"study-{uuid4().hex[:12]}"
     with tempfile.TemporaryDirectory(prefix="shardtune-try-") as name:
         file = Path(name) / "study.json"
         file.write_text(request.model_dump_json())
@@ -68,6 +71,7 @@ def _run(request: StudyRequest, recorded: Recorded, state_dir: Path, worker_opti
             out=state_dir / "tried" / recorded.study.study_id,
             as_json=False,
             allowed=tuple(worker_options),
+            study_id=study_id,
         )
         # What `tune` prints is progress here: stdout has one answer.
         with redirect_stdout(sys.stderr):
@@ -76,7 +80,7 @@ def _run(request: StudyRequest, recorded: Recorded, state_dir: Path, worker_opti
             except NothingFeasible as error:
                 sys.stderr.write(f"{error}\n")
     with connected(None, state_dir) as client:
-        study = study_named(client, "last")
+        study = study_named(client, study_id)
         return outcome(study, client.trials(study.study_id), client.rejections(study.study_id))
 
 

@@ -54,6 +54,8 @@ class TuneOptions:
     """Of fresh runs, for the newest study that has an answer."""
     hosts: tuple[str, ...] = ()
     """Options of the worker that name other hosts; none: this machine."""
+    study_id: str | None = None
+    """Of the study that is created; the service chooses one without it."""
 
 
 def say(line: str) -> None:
@@ -132,7 +134,7 @@ def _run(client: api.ServiceClient, state_dir: Path, spec: StudyRequest | None, 
         worker.start(say)
         if study is None:
             assert spec is not None
-            study = _accepted(partial(client.create_study, spec))
+            study = _accepted(partial(client.create_study, spec, options.study_id))
         elif options.add_pairs:
             study = _accepted(partial(client.extend, study.study_id, Extension(add_pairs=options.add_pairs)))
         say(f"study {study.study_id}: {study.spec.model.name} on {_cluster_words(study.cluster)}")

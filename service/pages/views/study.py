@@ -210,7 +210,7 @@ def _activity(session: Session, study: Study, confirmed: int) -> str:
     if run.purpose == RunPurpose.RESTART:
         return f"restart of the winner from its own checkpoint, {where}"
     if study.phase is StudyPhase.CONFIRM:
-        return f"fresh run {confirmed + 1} of at most {study_words.most_confirm_runs(study)}, {where}"
+        return f"{study_words.fresh_position(study, confirmed)}, {where}"
     return where
 
 

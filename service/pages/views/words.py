@@ -93,7 +93,7 @@ def phase(study: Study, fresh_runs: int) -> str:
         case StudyPhase.PROFILE:
             return "counting the model's parameters"
         case StudyPhase.CONFIRM:
-            return f"confirming, fresh run {fresh_runs + 1} of at most {study_words.most_confirm_runs(study)}"
+            return f"confirming, {study_words.fresh_position(study, fresh_runs)}"
         case StudyPhase.SEARCH | StudyPhase.DONE:
             return "searching" if study.system_study is None else "measuring"
         case _:

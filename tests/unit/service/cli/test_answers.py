@@ -214,6 +214,16 @@ def test_fresh_runs_of_a_former_promotion_are_not_counted_again() -> None:
     assert "run 2 of at most" in study_words.activity(extended, fresh(1, 1, 3))
 
 
+def test_where_one_configuration_is_left_no_run_is_counted() -> None:
+    """`run 1 of at most 0` was said."""
+    alone = study(phase=StudyPhase.CONFIRM, promotion_runs=0)
+    assert "nothing to be compared with" in study_words.activity(alone, [trial(0, TrialState.COMPLETE)])
+    console = Console(width=120)
+    with console.capture() as captured:
+        console.print(live.render(alone, [trial(0, TrialState.COMPLETE)], [], 1.0, rows=5))
+    assert "at most" not in captured.get()
+
+
 def test_the_table_fits_the_screen_and_keeps_the_best() -> None:
     trials = [trial(number, TrialState.COMPLETE, tokens_per_s_per_gpu=float(number)) for number in range(30)]
     shown = study(best_so_far=contender(2, ZERO, 99.0), phase=StudyPhase.SEARCH)

@@ -78,25 +78,35 @@ def test_a_bad_script_ends_as_a_failure_with_its_traceback(host: HostProcess, tm
     assert ("before the trial had seen enough" in failure.message) == ended_early
 
 
-def test_a_script_shows_its_model_before_anything_is_tried(host: HostProcess) -> None:
+def test_a_script_shows_its_model_before_anything_is_tried(host: HostProcess, tmp_path: Path) -> None:
     task = tiny_task({"kind": "ddp"})
     profile_task = ProfileTask(model=task.model, workload=task.workload)
     folder, _ = run_script(host, EXAMPLES / "trainer_lora.py", profile_task, 1)
     profile = ModelProfile.model_validate_json((folder / "profile.json").read_text())
     assert len(profile.blocks) == 4 and profile.block_class == "LlamaDecoderLayer"
     assert profile.trainable_parameters == 4 * 2 * 4 * (64 + 48)
-    assert profile.forward_flops_per_token is None and profile.backends is None
-    folder, _ = run_script(host, EXAMPLES / "plain_loop.py", profile_task, 1)
-    assert ModelProfile.model_validate_json((folder / "profile.json").read_text()).backends == ("ddp",)
+    assert profile.forward_flops_per_token is None and profile.backends is not None and "ddp" in profile.backends
+    (tmp_path / "script.py").write_text(textwrap.dedent(START))
+    folder, _ = run_script(host, tmp_path / "script.py", profile_task, 1)
+    assert ModelProfile.model_validate_json((folder / "profile.json").read_text()).backends is None, "it says nothing"
 
 
-def test_a_script_refuses_what_its_library_would_ignore(host: HostProcess) -> None:
-    for example in ("accelerate_loop.py", "trainer.py"):
-        task = tiny_task({"kind": "fsdp2", "dp_shard": 2})
-        _, reports = run_script(host, EXAMPLES / example, task, 2)
+IGNORING = (
+    "from shardtune.adapter.accelerate_options import accelerator_options as options",
+    "from shardtune.adapter.trainer import training_arguments as options",
+)
+
+
+def test_a_script_refuses_what_its_library_would_ignore(host: HostProcess, tmp_path: Path) -> None:
+    task = tiny_task({"kind": "fsdp2", "dp_shard": 2})
+    for helper in IGNORING:
+        (tmp_path / "script.py").write_text(f"{textwrap.dedent(START)}{helper}\noptions(trial)\n")
+        _, reports = run_script(host, tmp_path / "script.py", task, 2)
         failure = reports[0].failure
         assert failure is not None and failure.kind is FailureKind.ILLEGAL
         assert "ignores fsdp2 on CPU ranks" in failure.message
+    _, reports = run_script(host, EXAMPLES / "accelerate_loop.py", task, 2)
+    assert reports[0].failure is not None and "the script takes ddp only, not fsdp2" in reports[0].failure.message
 
 
 def test_a_script_that_asks_a_configuration_for_what_it_has_not_has_refused_it(
@@ -123,20 +133,18 @@ def test_the_same_training_by_hand_and_by_accelerate_gives_the_same_numbers(host
     assert plain.memory.peak_allocated_gib > 4 * 4 * 200_000 / 2**30
 
 
-@pytest.mark.parametrize(
-    ("script", "strategy"),
-    [("fsdp2_loop", {"kind": "fsdp2", "dp_shard": 2}), ("deepspeed_loop", {"kind": "zero", "stage": 1})],
-)
-def test_a_script_that_shards_trains_what_the_plain_loop_does(
-    host: HostProcess, script: str, strategy: dict[str, object]
-) -> None:
+def test_scripts_that_shard_train_what_the_plain_loop_does(host: HostProcess) -> None:
     plain = run_script(host, EXAMPLES / "plain_loop.py", tiny_task({"kind": "ddp"}, parity_steps=3), 2)[1][0]
-    task = tiny_task(strategy, parity_steps=3, micro_batch=2)
-    sharded = run_script(host, EXAMPLES / f"{script}.py", task, 2)[1][0]
-    assert plain.status == sharded.status == "complete", (plain.failure, sharded.failure)
-    assert [step.loss for step in sharded.trajectory] == pytest.approx([s.loss for s in plain.trajectory], rel=1e-5)
     squares = [step.parameter_square_sum for step in plain.trajectory]
-    assert [step.parameter_square_sum for step in sharded.trajectory] == pytest.approx(squares, rel=1e-6)
+    for script, strategy in (
+        ("fsdp2_loop", {"kind": "fsdp2", "dp_shard": 2}),
+        ("deepspeed_loop", {"kind": "zero", "stage": 1}),
+    ):
+        task = tiny_task(strategy, parity_steps=3, micro_batch=2)
+        sharded = run_script(host, EXAMPLES / f"{script}.py", task, 2)[1][0]
+        assert plain.status == sharded.status == "complete", (plain.failure, sharded.failure)
+        assert [step.loss for step in sharded.trajectory] == pytest.approx([s.loss for s in plain.trajectory], rel=1e-5)
+        assert [step.parameter_square_sum for step in sharded.trajectory] == pytest.approx(squares, rel=1e-6)
 
 
 WAITING = """

@@ -13,7 +13,7 @@ import torch
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.leases import TrialTask
 from shardtune.api_schemas.models import ModelSpec
-from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
 from shardtune.api_schemas.workload import Workload
 from shardtune.workers import adapter
 from shardtune.workers.adapter import production
@@ -75,6 +75,12 @@ def test_what_this_job_cannot_run_is_passed_over_for_the_default_with_the_reason
     found = production.configuration(DDP_ONLY, DEFAULT, WORKLOAD, path, {"WORLD_SIZE": world})
     assert found.config == DEFAULT and found.source == "the script's own default"
     assert why in capsys.readouterr().err
+
+
+def test_a_model_that_is_split_over_ranks_is_passed_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path, TrialConfig(strategy=Fsdp2Config(dp_shard=1, tensor_parallel=2)))
+    found = production.configuration(("ddp", "fsdp2"), DEFAULT, WORKLOAD, path, {"WORLD_SIZE": "2"})
+    assert found.config == DEFAULT and "splits the model over 2 ranks" in capsys.readouterr().err
 
 
 def test_a_service_without_an_answer_does_not_stop_the_training(

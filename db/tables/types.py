@@ -86,7 +86,11 @@ class Packed(TypeDecorator[T]):
 
     def process_bind_param(self, value: T | None, dialect: Dialect) -> bytes | None:
         """The value's JSON, compressed."""
-        return None if value is None else zlib.compress(self._adapter.dump_json(value, exclude_defaults=True))
+        return None if value is None else self.packed(value)
+
+    def packed(self, value: T) -> bytes:
+        """As it is stored."""
+        return zlib.compress(self._adapter.dump_json(value, exclude_defaults=True))
 
     def process_result_value(self, value: bytes | None, dialect: Dialect) -> T | None:
         """The value, validated again."""

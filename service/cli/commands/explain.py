@@ -63,8 +63,7 @@ def explain(
     if trace is not None and try_remedy:
         raise InputError(f"--try measures a trial of a study, and --trace ({trace}) is none; leave out one of them")
     if trace is None:
-        which = "best" if trial is None else str(trial)
-        recorded = trace_run.record(study or "last", which, state_dir, worker_options(allow_model, None))
+        recorded = trace_run.record(study or "last", trial, state_dir, worker_options(allow_model, None))
         found = trace_files.explained_trial(recorded)
         if try_remedy:
             found = follow_up.tried(recorded, found, state_dir, worker_options(allow_model, None))

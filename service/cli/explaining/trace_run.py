@@ -16,6 +16,7 @@ from shardtune.service.cli.connection import connected, study_named
 from shardtune.service.cli.errors import InputError, PlatformFailure
 from shardtune.service.cli.processes import MODULE
 from shardtune.service.client import ServiceClient
+from shardtune.tuner.objective import available_gib
 
 _TRIAL_FAILED = 3
 _SHOWN_LINES = 8
@@ -31,8 +32,8 @@ class Recorded(NamedTuple):
     """Bus bandwidth of the largest messages that a worker of the study's cluster measured; None where none did."""
 
 
-def record(study: str, which: str, state_dir: Path, worker_options: Sequence[str]) -> Recorded:
-    """Record some steps of `best` or of a trial by its number; the study stays as it is.
+def record(study: str, number: int | None, state_dir: Path, worker_options: Sequence[str]) -> Recorded:
+    """Record some steps of a trial by its number, None: of the answer; the study stays as it is.
 
     Raises:
         InputError: there is no such study or trial, or its ranks are not all on this machine.
@@ -40,17 +41,33 @@ def record(study: str, which: str, state_dir: Path, worker_options: Sequence[str
     """
     with connected(None, state_dir) as client:
         stored = study_named(client, study)
-        config = client.export(stored.study_id, which).files["config.json"]
+        task = _task(client, stored, number)
         link_bytes_per_s = _link(client, stored)
-    task = TrialTask.model_validate_json(config)
     if task.cluster.nodes > 1:
         raise InputError(
             f"study ({stored.study_id}) trains over {task.cluster.nodes} hosts, whose traces lie apart; record them in your "
             "job and give --trace the folder with all of them"
         )
     sys.stderr.write(f"running {task.config.describe()} once more, under the profiler\n")
-    name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"trace-{stored.study_id}-{which}")
+    name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"trace-{stored.study_id}-{'best' if number is None else number}")
     return Recorded(_run(task, name, state_dir, worker_options), stored, task, link_bytes_per_s)
+
+
+def _task(client: ServiceClient, study: Study, number: int | None) -> TrialTask:
+    """Also of a trial that took more memory than it may: on CPU ranks it runs, and what it took is told."""
+    chosen = client.best(study.study_id).best.trial_number if number is None else number
+    trials = client.trials(study.study_id)
+    config = next((one.config for one in trials if one.number == chosen), None)
+    if config is None:
+        raise InputError(f"--trial ({chosen}) is none of study {study.study_id}, which has {len(trials)}, from 0 on")
+    on_cpu = study.cluster.device == "cpu"
+    return TrialTask(
+        model=study.spec.model,
+        workload=study.spec.workload,
+        cluster=study.cluster,
+        config=config,
+        memory_limit_gib=available_gib(study.cluster, study.spec.objective) if on_cpu else None,
+    )
 
 
 def _link(client: ServiceClient, study: Study) -> float | None:

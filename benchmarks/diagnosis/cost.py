@@ -1,0 +1,111 @@
+"""What a profile costs, and whether profiled steps order strategies as timed ones do.
+
+Run: python -m benchmarks.diagnosis.cost --json [--rounds 2]
+
+Each strategy is run on 2 CPU ranks as a trial and under the profiler, in turn; beside each other stand the seconds of a timed and of a
+profiled step, of both runs, of the analysis (its processor time), and the bytes that the database would keep.
+"""
+
+import argparse
+import json
+import resource
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.diagnosis import cases
+from benchmarks.own_trials import execute, workplace
+from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.diagnosis import Diagnosis, Traced
+from shardtune.api_schemas.leases import TraceTask, TrialTask
+from shardtune.api_schemas.measurements import Measurement
+from shardtune.db.tables.types import Packed
+from shardtune.workers.agent.analysis import diagnosed
+from shardtune.workers.agent.attempt import Workplace, attempt
+from shardtune.workers.agent.supervise import RunLimits
+from shardtune.workers.trial_dir import TrialDir
+
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "ddp": {"kind": "ddp"},
+    "zero1": {"kind": "zero", "stage": 1},
+    "zero3": {"kind": "zero", "stage": 3},
+    "fsdp1": {"kind": "fsdp1", "dp_shard": 2},
+    "fsdp2": {"kind": "fsdp2", "dp_shard": 2},
+}
+_LIMITS = RunLimits(deadline_s=300, no_progress_s=200)
+
+
+class Cost(Schema):
+    """One strategy, once."""
+
+    timed_step_s: float
+    traced_step_s: float
+    trial_s: float
+    trace_s: float
+    analysis_cpu_s: float
+    stored_bytes: int
+    trace_bytes: int
+
+
+def main() -> None:
+    """Run, compare, print."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--rounds", type=int, default=2)
+    given = parser.parse_args()
+    found: dict[str, list[Cost]] = {name: [] for name in STRATEGIES}
+    with tempfile.TemporaryDirectory() as work, workplace(Path(work), cases.RANKS) as place:
+        for round_ in range(given.rounds):
+            for number, name in enumerate(STRATEGIES):
+                found[name].append(_cost(place, STRATEGIES[name], 10 * (round_ * len(STRATEGIES) + number)))
+    answer = summary(found)
+    print(json.dumps(answer) if given.json else json.dumps(answer, indent=1))
+
+
+def summary(found: dict[str, list[Cost]]) -> dict[str, Any]:
+    """Medians by strategy, and both orders, the fastest first."""
+    rows = {
+        name: {field: round(median(getattr(one, field) for one in some), 4) for field in Cost.model_fields}
+        for name, some in found.items()
+    }
+    orders = {field: sorted(rows, key=lambda name: rows[name][field]) for field in ("timed_step_s", "traced_step_s")}
+    ratio = {name: round(row["trace_s"] / row["trial_s"], 2) for name, row in rows.items()}
+    return {"strategies": rows, "orders": orders, "trace_over_trial": ratio}
+
+
+def _cost(place: Workplace, strategy: dict[str, Any], number: int) -> Cost:
+    case = next(cases.healthy(100))
+    config = case.config.model_validate({"strategy": strategy, "micro_batch": 8})
+    trial = TrialTask(model=case.model, workload=case.workload, cluster=case.cluster, config=config)
+    begin = time.monotonic()
+    measured = execute(place, trial, number)
+    trial_s = time.monotonic() - begin
+    assert isinstance(measured, Measurement), measured
+    task = TraceTask(trial=trial)
+    done = attempt(
+        place,
+        task,
+        lambda: TrialDir.create(place.work_dir, f"run-{number + 1}", task, place.fingerprint, place.min_free_gib),
+        _LIMITS,
+        lambda: None,
+    )
+    assert done is not None and isinstance(done.result, Traced), done
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    told = diagnosed(done.result)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert isinstance(told, Diagnosis), told
+    return Cost(
+        timed_step_s=measured.step_time_s,
+        traced_step_s=done.result.step_s,
+        trial_s=trial_s,
+        trace_s=done.elapsed_s,
+        analysis_cpu_s=after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+        stored_bytes=len(Packed(Diagnosis).packed(told)),
+        trace_bytes=done.result.bytes,
+    )
+
+
+if __name__ == "__main__":
+    main()

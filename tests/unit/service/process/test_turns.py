@@ -61,3 +61,40 @@ def test_who_leaves_while_waiting_takes_no_place():
         assert order == ["late"]
 
     asyncio.run(story())
+
+
+async def _granted(turns: Turns, sender: str, count: int) -> int:
+    """How many of so many wishes are granted at once; all are given back."""
+    order: list[str] = []
+    wishes = [asyncio.create_task(_waiting(turns, sender, order)) for _ in range(count)]
+    await asyncio.sleep(0)
+    granted = len(order)
+    for _ in range(granted):
+        turns.release(sender)
+    for task in wishes:
+        task.cancel()
+    await asyncio.gather(*wishes, return_exceptions=True)
+    return granted
+
+
+def test_who_had_more_than_half_of_the_time_has_one_place_while_others_come():
+    clock = [0.0]
+
+    async def had(turns: Turns, sender: str, seconds: float) -> None:
+        async with turns.turn(sender):
+            clock[0] += seconds
+
+    async def story() -> None:
+        turns = Turns(at_once=8, of_one_sender=4, clock=lambda: clock[0])
+        await had(turns, "much", 1.0)
+        assert await _granted(turns, "much", 6) == 4, "nobody else is there"
+        await had(turns, "little", 0.2)
+        assert await _granted(turns, "much", 6) == 1
+        assert await _granted(turns, "little", 6) == 4
+        await had(turns, "little", 1.0)
+        assert await _granted(turns, "much", 6) == 4, "the other had as much"
+        clock[0] += 3600
+        await had(turns, "little", 0.01)
+        assert await _granted(turns, "much", 6) == 4, "what was had an hour ago counts for nothing"
+
+    asyncio.run(story())

@@ -38,7 +38,6 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to serve. What was loaded until now stays; looking through it for garbage stops all requests for 0.1 s and more."""
         await super().startup(sockets)
-        gc.collect()
         gc.freeze()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

@@ -154,6 +154,6 @@ def _late(found: Diagnosis) -> str:
         return "No rank was found that the others wait for."
     return (
         f"Rank {late.rank} comes last: the others wait {1e3 * late.others_wait_s:,.1f} ms a step for it "
-        f"({share(late.others_wait_s, found):.0%} of the step; {late.share_of_waiting:.0%} of all waiting, most in "
-        f"{late.steps} step{'s' * (late.steps > 1)})."
+        f"({share(late.others_wait_s, found):.0%} of the step; {late.share_of_waiting:.0%} of all waiting is for it, "
+        f"most in {late.steps} step{'s' * (late.steps > 1)})."
     )

@@ -61,8 +61,8 @@ def buckets_too_large(facts: Facts) -> Finding | None:
     if (facts.found.overlap or 0.0) > _OVERLAPS or not _could_overlap(facts, reduced):
         return None
     evidence = (
-        f"gradients are reduced in {reduced.calls:.0f} messages of {message / MIB:.1f} MiB a step, of which nothing hides "
-        f"{exposed:.0%} of the step"
+        f"gradients are reduced in {reduced.calls:.0f} messages of {message / MIB:.1f} MiB a step; {exposed:.0%} of "
+        "the step is reducing beside which nothing is computed"
     )
     hidden = min(exposed, _BACKWARD * facts.share(facts.found.parts.compute_s))
     seen = Seen("buckets_too_large", evidence, exposed, _NOT_HIDDEN)
@@ -82,7 +82,7 @@ def units_too_large(facts: Facts) -> Finding | None:
     if gathered.calls > _FEW * passes or (facts.found.overlap or 0.0) > _OVERLAPS:
         return None
     evidence = (
-        f"parameters are gathered in {gathered.calls:.0f} calls of {message / MIB:.0f} MiB a step, of which nothing hides "
+        f"parameters are gathered in {gathered.calls:.0f} calls of {message / MIB:.0f} MiB a step; beside them nothing is computed for "
         f"{exposed:.0%} of the step"
     )
     seen = Seen("units_too_large", evidence, exposed, _NOT_HIDDEN)

@@ -42,8 +42,8 @@ def late_rank(facts: Facts) -> Finding | None:
     if share < _WAITS:
         return None
     evidence = (
-        f"the others wait {1e3 * late.others_wait_s:,.1f} ms a step for rank {late.rank} ({share:.0%} of it more than that rank "
-        f"waits itself), most in {late.steps} of {steps} steps"
+        f"the others wait {1e3 * late.others_wait_s:,.1f} ms a step for rank {late.rank} ({share:.0%} of the step more than "
+        f"that rank waits itself), most in {late.steps} of {steps} steps"
     )
     remedy = f"look at rank {late.rank}: its device, its host, its share of the data; no knob changes it"
     return in_words(Seen("late_rank", evidence, share, _WAITS), remedy, share)

@@ -36,7 +36,6 @@ _BASELINE = {
 }
 
 
-
 def study(seed: int, trials: int, pairs: int) -> dict[str, Any]:
     """The study file of one run."""
     return {

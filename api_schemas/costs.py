@@ -11,9 +11,11 @@ class CostCause(StrEnum):
     SEARCH = "search"
     """Profiles and trials, of users' studies and of the searches that retunes begin."""
     PROMOTION = "promotion"
-    """Fresh runs of candidates and baseline, restart checks and profiles, of the same."""
+    """Fresh runs of candidates and baseline and restart checks, of the same."""
     CHALLENGE = "challenge"
     """What is served, measured again against a few others."""
+    DIAGNOSIS = "diagnosis"
+    """Trials of ended studies once more under the profiler, because somebody asked."""
     CANARY = "canary"
     """What is served, run again to see whether it is as fast as it was."""
 

@@ -62,5 +62,7 @@ def _cause(row: Spent) -> CostCause:
         return CostCause.CANARY
     if row.system_kind == SystemStudyKind.CHALLENGE:
         return CostCause.CHALLENGE
-    is_fresh = row.run_purpose in (RunPurpose.CONFIRM, RunPurpose.RESTART, RunPurpose.TRACE)
+    if row.run_purpose is RunPurpose.TRACE:
+        return CostCause.DIAGNOSIS
+    is_fresh = row.run_purpose in (RunPurpose.CONFIRM, RunPurpose.RESTART)
     return CostCause.PROMOTION if is_fresh else CostCause.SEARCH

@@ -21,5 +21,5 @@ def read_costs(
     project: InProject = None,
     months: Annotated[int, Query(ge=1, le=120, description="The present one and those before it.")] = costs.MONTHS,
 ) -> CostReport:
-    """GPU-seconds by project, month and cause (search, promotion, challenge, canary), and their price where one is set."""
+    """GPU-seconds by project, month and cause (search, promotion, challenge, diagnosis, canary), and their price where one is set."""
     return costs.report(context, project, months)

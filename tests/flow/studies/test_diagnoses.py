@@ -53,6 +53,8 @@ def test_a_trial_is_traced_on_request_and_the_study_stays_as_it_is(quick_client,
     assert told["diagnosis"]["parts"]["compute_s"] == 0.5 and len(told["diagnosis"]["timeline"]["lanes"]) == 2
     assert without_runs(quick_client, path) == before and quick_client.get(f"{path}/best").json() == served
     assert worker.lease() is None
+    spent = {one["cause"]: one["gpu_seconds"] for one in quick_client.get("/v1/costs").json()["costs"]}
+    assert spent["diagnosis"] == 6.0
 
 
 def test_findings_are_the_service_s_own_with_knobs_of_the_space(quick_client, ended):

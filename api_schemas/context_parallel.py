@@ -1,5 +1,7 @@
 """Context parallelism: which numbers of ranks may share a sample, and why others may not."""
 
+from collections.abc import Callable
+
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.models import ModelProfile, ModelSpec
 from shardtune.api_schemas.workload import Workload
@@ -49,14 +51,18 @@ def check_heads(size: int, heads: int | None, note: str | None) -> None:
 
 def sizes(cluster: Cluster, workload: Workload, profile: ModelProfile) -> tuple[tuple[int, ...], str | None]:
     """Those that may be searched, in rising order, and why the first other divisor of the ranks may not."""
+    return divisors(cluster.world_size, lambda size: check(size, cluster, workload, profile=profile))
+
+
+def divisors(ranks: int, check_size: Callable[[int], None]) -> tuple[tuple[int, ...], str | None]:
+    """Of a number of ranks, those that pass a check (which raises ValueError), and why the first other one does not."""
     legal, why_not = [], None
-    for size in range(1, cluster.world_size + 1):
-        if cluster.world_size % size == 0:
-            try:
-                check(size, cluster, workload, profile=profile)
-                legal.append(size)
-            except ValueError as error:
-                why_not = why_not or str(error)
+    for size in (size for size in range(1, ranks + 1) if ranks % size == 0):
+        try:
+            check_size(size)
+            legal.append(size)
+        except ValueError as error:
+            why_not = why_not or str(error)
     return tuple(legal), why_not
 
 

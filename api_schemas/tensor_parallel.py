@@ -1,5 +1,6 @@
 """Tensor parallelism: which numbers of ranks may split a model, and why others may not."""
 
+from shardtune.api_schemas import context_parallel
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.models import ModelProfile, ModelSpec
 from shardtune.api_schemas.workload import Workload
@@ -54,15 +55,9 @@ def sizes(
     context: int, cluster: Cluster, workload: Workload, profile: ModelProfile
 ) -> tuple[tuple[int, ...], str | None]:
     """Those that may be searched, in rising order, and why the first other divisor of the ranks may not."""
-    legal, why_not = [], None
-    for size in range(1, cluster.world_size + 1):
-        if cluster.world_size % size == 0:
-            try:
-                check(size, context, cluster, workload, profile=profile)
-                legal.append(size)
-            except ValueError as error:
-                why_not = why_not or str(error)
-    return tuple(legal), why_not
+    return context_parallel.divisors(
+        cluster.world_size, lambda size: check(size, context, cluster, workload, profile=profile)
+    )
 
 
 def _obstacle(size: int, context: int, cluster: Cluster, workload: Workload) -> str | None:

@@ -41,6 +41,7 @@ class Turns:
         """Wait for a place; give it back by `release`."""
         place = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(sender, deque()).append(place)
+        self._had.count(self._in_hand)
         self._hand_out()
         try:
             await place
@@ -59,7 +60,6 @@ class Turns:
         self._hand_out()
 
     def _hand_out(self) -> None:
-        self._had.count(self._in_hand)
         while self._free and (ready := [one for one in self._waiting if self._in_hand[one] < self._most_of(one)]):
             # The first of equals is who has waited longest: a sender that is served goes to the end.
             sender = min(ready, key=self._in_hand.__getitem__)

@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from shardtune.api_schemas.diagnosis import Diagnosis, Traced
 from shardtune.api_schemas.failures import Failure, FailureKind
+from shardtune.workers.launchers import processes
 
 LONGEST_S = 300.0
 """Some seconds for each 100,000 events of a rank; the traces stay where they are."""
@@ -16,12 +17,18 @@ def diagnosed(traced: Traced, longest_s: float = LONGEST_S) -> Diagnosis | Failu
     """What the traces say, or why nothing could be told: no fault of what was traced."""
     command = [sys.executable, "-m", "shardtune.traces", traced.folder]
     try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=longest_s, check=False
+        analysis = processes.start_child(
+            command, processes.without_secrets(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
-        if done.returncode == 0:
-            return Diagnosis.model_validate_json(done.stdout).model_copy(update={"recorded": traced})
-        why = done.stderr.strip()[-2000:] or f"the analysis ended with exit code {done.returncode}"
+        try:
+            told, complaint = analysis.communicate(timeout=longest_s)
+        finally:
+            analysis.kill()
+            analysis.wait()
+        if analysis.returncode == 0:
+            return Diagnosis.model_validate_json(told).model_copy(update={"recorded": traced})
+        why = complaint.decode(errors="replace").strip()[-2000:]
+        why = why or f"the analysis ended with exit code {analysis.returncode}"
     except subprocess.TimeoutExpired:
         why = f"the analysis took more than {longest_s:.0f} s"
     except (OSError, ValidationError) as error:

@@ -1,0 +1,19 @@
+"""From traces to a diagnosis, in a process of its own that ends in any case."""
+
+import psutil
+import pytest
+
+from shardtune.api_schemas.diagnosis import Traced
+from shardtune.api_schemas.failures import Failure, FailureKind
+from shardtune.workers.agent.analysis import diagnosed
+
+
+@pytest.mark.parametrize(("longest_s", "why"), [(60.0, "no-such-folder"), (0.001, "more than 0 s")])
+def test_what_cannot_be_analysed_is_a_failure_and_leaves_no_process(tmp_path, longest_s, why):
+    traced = Traced(
+        folder=str(tmp_path / "no-such-folder"), bytes=0, steps=3, step_s=1.0, plain_step_s=1.0, elapsed_s=1.0
+    )
+    found = diagnosed(traced, longest_s)
+    assert isinstance(found, Failure) and found.kind is FailureKind.SETUP
+    assert why in found.message
+    assert not [one for one in psutil.Process().children(recursive=True) if "shardtune.traces" in one.cmdline()]

@@ -28,7 +28,10 @@ class Case:
 
     def canonical(self) -> dict[str, Any]:
         """The parts that decide the answer, equal for equal cases."""
-        workload = self.workload.model_dump(mode="json", exclude={"seed": True, "recipe": {"name"}})
+        recipe = self.workload.recipe
+        # Cases are known by their keys: those of recipes without autocast have no word about it.
+        unsaid = {"name"} if recipe.autocast else {"name", "autocast"}
+        workload = self.workload.model_dump(mode="json", exclude={"seed": True, "recipe": unsaid})
         cluster = self.cluster.model_dump(mode="json", include=set(_CLUSTER))
         cluster["gpu"] = cluster["gpu"].strip().casefold()
         cluster["memory_gib"] = round(cluster["memory_gib"], 1)

@@ -72,6 +72,8 @@ def _obstacle(size: int, cluster: Cluster, workload: Workload, split: int) -> st
         return f"must divide the number of ranks ({ranks}); use 1 or a divisor"
     if length % size:
         return f"must divide workload.sequence_length ({length}); use 1 or a divisor"
+    if workload.recipe is not None and workload.recipe.autocast:
+        return f"trains the same as one process under other recipes, and nobody has looked under {workload.recipe.name!r}; use 1"
     if workload.attention != "sdpa":
         return f"shares out the heads of sdpa, not of workload.attention ({workload.attention!r}); use 1 or sdpa"
     groups = ranks // (size * split)

@@ -67,6 +67,8 @@ def _obstacle(size: int, context: int, cluster: Cluster, workload: Workload) -> 
         return f"{times} must divide the number of ranks ({ranks}); use 1 or a divisor".lstrip()
     if length % sharing:
         return f"{times} must divide workload.sequence_length ({length}); use 1 or a divisor".lstrip()
+    if workload.recipe is not None and workload.recipe.autocast:
+        return f"trains the same as one process under other recipes, and nobody has looked under {workload.recipe.name!r}; use 1"
     if batch % (ranks // sharing):
         groups = ranks // sharing
         return f"leaves {groups} groups of ranks, which must divide global_batch ({batch}); use more ranks to a model"

@@ -4,7 +4,7 @@ Strategies change speed and memory; two trials of one study train the same thing
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -26,6 +26,13 @@ class Recipe(Schema):
     """Weights and activations in forward and backward."""
     reduce_dtype: Dtype
     """Gradients while they are accumulated and reduced across ranks."""
+    autocast: bool = False
+    """Weights stay in the masters' dtype and `torch.autocast` casts at each product; norms, softmax, residuals stay float32."""
+
+    @property
+    def weights_dtype(self) -> Dtype:
+        """In which a backend holds and gathers weights for forward and backward, and in which their gradients arise."""
+        return self.master_dtype if self.autocast else self.compute_dtype
 
     @model_validator(mode="before")
     @classmethod
@@ -33,13 +40,31 @@ class Recipe(Schema):
         """A recipe spelt out means the one that is called so: the same case, whoever wrote it."""
         if not isinstance(given, Mapping) or "name" in given:
             return given
-        same = (known.name for known in RECIPES.values() if all(given.get(d) == getattr(known, d) for d in _DTYPES))
+        values = {"autocast": False, **given}
+        same = (known.name for known in RECIPES.values() if all(values.get(d) == getattr(known, d) for d in _DTYPES))
         return {**given, "name": next(same, "own")}
 
+    @model_validator(mode="after")
+    def _autocast_comes_out(self) -> Self:
+        """Autocast casts down for products, and gradients arise in the dtype of the weights it casts from."""
+        if self.autocast and self.compute_dtype == self.master_dtype:
+            raise ValueError(
+                f"autocast (true) casts to compute_dtype ({self.compute_dtype}), which master_dtype is already; set it to false"
+            )
+        if self.autocast and self.reduce_dtype != self.master_dtype:
+            raise ValueError(
+                f"reduce_dtype ({self.reduce_dtype}) with autocast: gradients arise in master_dtype ({self.master_dtype}); "
+                "make them equal"
+            )
+        return self
 
-_DTYPES = ("master_dtype", "compute_dtype", "reduce_dtype")
+
+_DTYPES = ("master_dtype", "compute_dtype", "reduce_dtype", "autocast")
 RECIPES: dict[str, Recipe] = {
     "bf16-mixed": Recipe(name="bf16-mixed", master_dtype="float32", compute_dtype="bfloat16", reduce_dtype="float32"),
+    "bf16-autocast": Recipe(
+        name="bf16-autocast", master_dtype="float32", compute_dtype="bfloat16", reduce_dtype="float32", autocast=True
+    ),
     "fp32": Recipe(name="fp32", master_dtype="float32", compute_dtype="float32", reduce_dtype="float32"),
 }
 
@@ -66,7 +91,7 @@ ChosenRecipe = Annotated[
     Recipe | None,
     BeforeValidator(
         lambda value: None if value == AUTO else _by_name(value),
-        json_schema_input_type=Recipe | Literal["auto", "bf16-mixed", "fp32"] | None,
+        json_schema_input_type=Recipe | Literal["auto", "bf16-mixed", "bf16-autocast", "fp32"] | None,
     ),
 ]
 """The same, or None (`auto`): bf16-mixed where the device computes in bfloat16 natively, else fp32."""
@@ -90,7 +115,8 @@ class WorkloadRequest(Schema):
     global_batch: int = Field(ge=1, le=MOST_SAMPLES)
     """Samples per optimizer step = micro batch × gradient accumulation × data-parallel size."""
     recipe: ChosenRecipe = None
-    """`bf16-mixed`, `fp32` or dtypes spelt out; null or `auto`: bf16-mixed where the device has bfloat16, else fp32."""
+    """`bf16-mixed`, `bf16-autocast`, `fp32` or dtypes spelt out; null or `auto`: bf16-mixed where the device has bfloat16,
+    else fp32."""
     optimizer: AdamW = AdamW()
     max_grad_norm: float | None = Field(default=1.0, gt=0)
     """Gradients are clipped to this global L2 norm; None leaves them alone."""

@@ -98,7 +98,7 @@ class Fsdp1Config(StrategySchema):
             why = (
                 "replaces offloaded gradients instead of adding to them"
                 if self.grad_sync == "every"
-                else f"adds micro batches up in {recipe.compute_dtype}, the recipe ({recipe.name!r}) in {recipe.reduce_dtype}"
+                else f"adds micro batches up in {recipe.weights_dtype}, the recipe ({recipe.name!r}) in {recipe.reduce_dtype}"
             )
             raise ValueError(
                 f"grad_sync ({self.grad_sync!r}) with gradient accumulation ({accumulation}): FSDP1 {why}; "
@@ -156,4 +156,4 @@ def sync_policies(cpu_offload: bool, recipe: Recipe) -> tuple[Literal["every", "
     in the dtype of the gathered parameters, whatever `reduce_dtype` says.
     """
     every: tuple[Literal["every", "last"], ...] = () if cpu_offload else ("every",)
-    return (*every, "last") if recipe.compute_dtype == recipe.reduce_dtype else every
+    return (*every, "last") if recipe.weights_dtype == recipe.reduce_dtype else every

@@ -113,8 +113,15 @@ class ZeroConfig(StrategySchema):
     def to_training_arguments(self, step: TrainerStep) -> dict[str, Any]:
         """See `StrategySchema`."""
         document = self.to_deepspeed(step.workload, step.micro_batch, step.accumulation)
+        # Else Trainer asks for DeepSpeed's own bf16, which casts the weights.
+        own = {"bf16": False} if step.workload.recipe.autocast else {}
         # Accelerate calls the engine's `compile`, without which nothing is compiled, where Trainer is told to compile.
-        return {"deepspeed": document, **({"torch_compile": True} if self.deepcompile else {}), **step.checkpointing()}
+        return {
+            "deepspeed": document,
+            **own,
+            **({"torch_compile": True} if self.deepcompile else {}),
+            **step.checkpointing(),
+        }
 
     def to_deepspeed(
         self, workload: Workload, micro_batch: int, accumulation: int, context_parallel: int = 1
@@ -131,7 +138,8 @@ class ZeroConfig(StrategySchema):
             "train_micro_batch_size_per_gpu": micro_batch,
             "gradient_accumulation_steps": accumulation,
             "gradient_clipping": workload.max_grad_norm or 0.0,
-            "bf16": {"enabled": recipe.compute_dtype == "bfloat16"},
+            "bf16": {"enabled": recipe.weights_dtype == "bfloat16"},
+            **({"torch_autocast": _autocast(recipe)} if recipe.autocast else {}),
             "communication_data_type": _DTYPE[recipe.reduce_dtype],
             "data_types": {"grad_accum_dtype": _DTYPE[recipe.reduce_dtype]},
             "zero_allow_untested_optimizer": True,
@@ -180,3 +188,8 @@ class ZeroConfig(StrategySchema):
         if self.deepcompile:
             parts.append("DeepCompile")
         return ", ".join(parts)
+
+
+def _autocast(recipe: Recipe) -> dict[str, Any]:
+    """DeepSpeed's own section. By default it gathers and reduces the linear layers in the lower dtype: the list is empty."""
+    return {"enabled": True, "dtype": recipe.compute_dtype, "lower_precision_safe_modules": []}

@@ -37,7 +37,8 @@ for _ in range(int(os.environ.get("STEPS", "1_000_000"))):
     for micro in range(trial.accumulation):  # >>> micro batches of a step
         inputs = {name: value.to(trial.device) for name, value in next(batches).items()}
         fully_sharded.before_backward(sharded, trial, micro == trial.accumulation - 1)  # >>> when gradients are reduced
-        loss = model(**inputs).loss / trial.accumulation
+        with trial.autocast():  # >>> only under the recipe bf16-autocast
+            loss = model(**inputs).loss / trial.accumulation
         loss.backward()
         total += loss.detach()
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), trial.workload.max_grad_norm or float("inf"))

@@ -39,7 +39,8 @@ for _ in range(int(os.environ.get("STEPS", "1_000_000"))):
         last = micro == trial.accumulation - 1
         with contextlib.nullcontext() if last or sync_every else ddp.no_sync():
             inputs = {name: value.to(trial.device) for name, value in next(batches).items()}
-            loss = ddp(**inputs).loss / trial.accumulation
+            with trial.autocast():  # >>> only under the recipe bf16-autocast
+                loss = ddp(**inputs).loss / trial.accumulation
             loss.backward()
         total += loss.detach()
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), trial.workload.max_grad_norm or float("inf"))

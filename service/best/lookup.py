@@ -25,6 +25,7 @@ from shardtune.service.process.context import Context
 from shardtune.service.recommendations.decisions import tag_of as tag_of_case
 from shardtune.service.recommendations.record import project_of, unknown_key
 from shardtune.service.studies import create_and_read
+from shardtune.service.studies.chosen_recipe import chosen_recipe
 from shardtune.service.workers import compatibility, registry
 from shardtune.tuner import export
 
@@ -115,7 +116,7 @@ def resolve(
     with context.db.read() as session:
         live = registry.live(context, session, project_id)
         cluster, _ = compatibility.resolve_cluster(request.study, live)
-        recipe, _ = decide(request.study.workload.recipe, compatibility.dtypes_of(cluster, live))
+        recipe, _ = chosen_recipe(request.study, compatibility.dtypes_of(cluster, live))
         case = Case(request.study.model, request.study.workload.with_recipe(recipe), cluster)
         found = _find(context, session, project_id, case, request.lowest_confidence if request.accept_nearest else None)
         waiting = None if found else awaited.refusal(awaited.proposed(session, project_id, [case]))

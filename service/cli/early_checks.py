@@ -9,6 +9,7 @@ from shardtune.api_schemas.workload import RECIPES
 from shardtune.service.cli.errors import InputError
 from shardtune.service.http.errors import Invalid
 from shardtune.service.studies import validation
+from shardtune.service.studies.chosen_recipe import stated_recipe
 
 CPU_RANKS = 2
 """Of a machine without GPUs, where nobody says how many."""
@@ -28,7 +29,7 @@ def check(spec: StudyRequest, ranks: int | None) -> None:
         return
     # Which recipe `auto` is depends on the device, and so does whether the baseline's dtypes are the study's: what every
     # recipe refuses is wrong on any.
-    named = spec.workload.recipe
+    named, _ = stated_recipe(spec)
     refused = [_refusal(spec.with_recipe(recipe), cluster) for recipe in ([named] if named else RECIPES.values())]
     first = refused[0]
     if first is not None and all(refused):

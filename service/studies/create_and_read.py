@@ -11,7 +11,6 @@ from sqlalchemy.orm import Session
 from shardtune.api_schemas.best import Resolved
 from shardtune.api_schemas.exports import Export, ExportFormat
 from shardtune.api_schemas.keys import DEFAULT_PROJECT
-from shardtune.api_schemas.native_dtypes import decide
 from shardtune.api_schemas.studies import Contender, Study, StudyPage, StudyPhase, StudyRequest, StudyResult, StudyState
 from shardtune.api_schemas.trials import RejectionPage, RunPurpose, TrialPage, TrialState
 from shardtune.db.queries import leases, studies, trials
@@ -24,6 +23,7 @@ from shardtune.service.http.idempotent_requests import ALWAYS, Once
 from shardtune.service.planning import study_snapshot
 from shardtune.service.process.context import Context
 from shardtune.service.studies import validation, views
+from shardtune.service.studies.chosen_recipe import chosen_recipe
 from shardtune.service.workers import compatibility, registry
 from shardtune.tuner import export
 from shardtune.tuner.verdict import contenders
@@ -54,7 +54,7 @@ def create(
         cluster, worker = compatibility.resolve_cluster(request, live)
         if worker is not None:
             compatibility.check_model(request.model, worker)
-        recipe, recipe_note = decide(request.workload.recipe, compatibility.dtypes_of(cluster, live))
+        recipe, recipe_notes = chosen_recipe(request, compatibility.dtypes_of(cluster, live))
         spec = request.with_recipe(recipe)
         baseline = validation.check(spec, cluster)
     with once.write(context) as session:
@@ -69,7 +69,7 @@ def create(
             spec=spec,
             cluster=cluster,
             baseline=baseline.config,
-            notes=(*filter(None, [recipe_note]), *baseline.notes),
+            notes=(*recipe_notes, *baseline.notes),
             created_at=now,
             started_at=None if worker is None else now,
         )

@@ -141,6 +141,25 @@ def test_what_a_consumer_cannot_say_is_listed_and_kept_as_a_configuration() -> N
     assert titan.lossy_config is not None and titan.lossy_config.strategy == Fsdp2Config(dp_shard=8)
 
 
+@pytest.mark.parametrize("form", ["training-arguments", "torchtitan", "lightning"])
+def test_bf16_under_ddp_is_autocast_in_every_consumer_and_fsdp2_says_where_it_is_not(form: ExportFormat) -> None:
+    ddp = exported(DDP, form, recipe="bf16-autocast")
+    assert not any(line.startswith("recipe:") for line in ddp.lossy)
+    assert any("autocast keeps them in float32" in line for line in exported(DDP, form).lossy)
+    said = [line for line in exported(PLAIN_FSDP2, form, recipe="bf16-autocast").lossy if line.startswith("recipe:")]
+    # Lightning's plugin for it is autocast, and the exported policy leaves weights alone.
+    assert [line.startswith("recipe: float32 weights under autocast") for line in said] == [True] * (
+        form != "lightning"
+    )
+
+
+def test_trainer_leaves_deepspeeds_autocast_alone() -> None:
+    found = json.loads(exported(ZERO, "training-arguments", recipe="bf16-autocast").files["training_arguments.json"])
+    assert found["bf16"] is False and found["deepspeed"]["torch_autocast"]["enabled"]
+    ddp = json.loads(exported(DDP, "training-arguments", recipe="bf16-autocast").files["training_arguments.json"])
+    assert ddp["bf16"] is True
+
+
 def test_where_no_knob_is_lost_there_is_no_lossy_configuration() -> None:
     for form in ("training-arguments", "torchtitan"):
         assert exported(PLAIN_FSDP2, form).lossy_config is None  # type: ignore[arg-type]

@@ -58,6 +58,29 @@ def test_the_trial_is_kept_and_the_script_is_python(config: TrialConfig) -> None
     assert ("ds_config.json" in contents) == (config.backend == "zero")
 
 
+@pytest.mark.parametrize("config", EVERY_KIND[:4], ids=lambda config: config.backend)
+def test_under_autocast_weights_stay_as_they_are_and_forward_alone_is_cast(config: TrialConfig) -> None:
+    contents = export(config, recipe="bf16-autocast")
+    script = contents["train_snippet.py"]
+    ast.parse(script)
+    assert "parametrize" not in script and "param_dtype=torch.bfloat16" not in script
+    if config.backend == "zero":
+        document = json.loads(contents["ds_config.json"])
+        assert document["torch_autocast"] == {
+            "enabled": True,
+            "dtype": "bfloat16",
+            "lower_precision_safe_modules": [],
+        } and document["bf16"] == {"enabled": False}
+        return
+    lines = [line.strip() for line in script.splitlines()]
+    at = lines.index("with torch.autocast(tokens.device.type, torch.bfloat16):")
+    assert lines[at + 1].startswith("loss = ") and lines[at + 2].startswith("(loss / ACCUMULATION).backward()")
+    file = contents["accelerate.yaml"]
+    # Of DDP Accelerate's own bf16 is autocast; of FSDP it casts the weights.
+    assert f"mixed_precision: {'bf16' if config.backend == 'ddp' else 'no'}" in file.replace("'", "")
+    assert ("torch.autocast(accelerator.device.type" in file) == (config.backend != "ddp")
+
+
 @pytest.mark.parametrize("recipe", sorted(RECIPES))
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_deepspeed_reads_what_we_write(stage: int, recipe: str) -> None:

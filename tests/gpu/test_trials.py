@@ -35,7 +35,7 @@ def test_a_fork_after_the_imports_can_use_the_gpu(machine: GpuMachine) -> None:
     assert ready["unsafe"] is None
 
 
-@pytest.mark.parametrize("recipe", ["fp32", "bf16-mixed"])
+@pytest.mark.parametrize("recipe", ["fp32", "bf16-mixed", "bf16-autocast"])
 def test_every_backend_trains_the_same(machine: GpuMachine, recipe: str) -> None:
     reference = machine.measured(machine.task(DDP, recipe=recipe))
     for strategy in (*STAGES, FSDP2, FSDP1):

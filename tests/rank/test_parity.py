@@ -66,6 +66,13 @@ def test_bf16_training_stays_within_the_stated_bound(host: HostProcess, name: st
     assert_same_training(host, BF16, STRATEGIES[name], recipe="bf16-mixed", **({"parity_steps": 6} | QUICK))
 
 
+@pytest.mark.parametrize("name", ["ddp", "zero-3", *(["zero-1", "zero-2", "fsdp1", "fsdp2"] if LONG else [])])
+def test_autocast_training_stays_within_the_stated_bound(host: HostProcess, name: str) -> None:
+    """Weights, gradients and reduction in float32: what the Trainer and Accelerate do with bf16 under DDP."""
+    strategy = STRATEGIES[name]
+    assert_same_training(host, BF16, strategy, recipe="bf16-autocast", micro_batch=2, **({"parity_steps": 6} | QUICK))
+
+
 @pytest.mark.parametrize("name", ["ddp", "fsdp2"])
 def test_compiled_blocks_train_the_same(host: HostProcess, name: str) -> None:
     """On CPU ranks the compiler writes C++."""

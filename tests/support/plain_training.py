@@ -26,7 +26,10 @@ def _train(task: TrialTask) -> tuple[StepRecord, ...]:
     workload = task.workload
     compute = build.DTYPES[workload.recipe.compute_dtype]
     network = build.build(task.model, workload)
-    build.materialize(network, torch.device("cpu"), torch.float32, workload.seed, compute)
+    recipe = workload.recipe
+    build.materialize(
+        network, torch.device("cpu"), torch.float32, workload.seed, torch.float32 if recipe.autocast else compute
+    )
     parameters = list(network.parameters())
     settings = workload.optimizer
     optimizer = torch.optim.AdamW(
@@ -37,7 +40,7 @@ def _train(task: TrialTask) -> tuple[StepRecord, ...]:
     for step in range(task.plan.parity_steps):
         batch = range(workload.global_batch)
         tokens = data.samples(workload.seed, step, batch, workload.sequence_length, vocab_size, torch.device("cpu"))
-        loss = _loss(network, tokens, compute)
+        loss = _autocast_loss(network, tokens, compute) if recipe.autocast else _loss(network, tokens, compute)
         optimizer.zero_grad()
         loss.backward()
         norm = nn.utils.clip_grad_norm_(parameters, workload.max_grad_norm or float("inf"))
@@ -58,6 +61,12 @@ def _train(task: TrialTask) -> tuple[StepRecord, ...]:
 def _loss(network: nn.Module, tokens: torch.Tensor, compute: torch.dtype) -> torch.Tensor:
     weights = {name: parameter.to(compute) for name, parameter in network.named_parameters()}
     loss: torch.Tensor = functional_call(network, weights, kwargs={"input_ids": tokens, "labels": tokens}).loss
+    return loss
+
+
+def _autocast_loss(network: nn.Module, tokens: torch.Tensor, compute: torch.dtype) -> torch.Tensor:
+    with torch.autocast("cpu", compute):
+        loss: torch.Tensor = network(input_ids=tokens, labels=tokens).loss
     return loss
 
 

@@ -70,6 +70,11 @@ def read(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -
     return with_sync(config, workload, cluster, notes)
 
 
+def autocasts(top: Section) -> bool:
+    """Whether Accelerate runs the file's training under autocast alone: bf16 under DDP."""
+    return top.word("mixed_precision") == "bf16" and (top.word("distributed_type") or "no") in _REPLICATED
+
+
 def _precision(top: Section, workload: Workload, notes: list[str]) -> bool | None:
     mixed, recipe = top.word("mixed_precision"), workload.recipe
     if mixed in ("fp16", "fp8"):
@@ -81,7 +86,8 @@ def _precision(top: Section, workload: Workload, notes: list[str]) -> bool | Non
         raise ValueError(f"{top.name('mixed_precision')} ({mixed!r}) must be no or bf16; use one of them")
     bf16 = None if mixed is None else mixed == "bf16"
     if bf16 is not None or recipe.compute_dtype == "bfloat16":
-        recipes.check_bf16(f"{top.name('mixed_precision')} bf16", bf16, recipe, notes)
+        remedy = "bf16-autocast" if autocasts(top) else "bf16-mixed"
+        recipes.check_bf16(f"{top.name('mixed_precision')} bf16", bf16, recipe, notes, remedy)
     return bf16
 
 
@@ -98,8 +104,7 @@ def _torch(top: Section, kind: str, workload: Workload, cluster: Cluster, notes:
         raise ValueError(
             f"{top.name('distributed_type')} ({kind!r}) is not offered; use MULTI_GPU, FSDP or DEEPSPEED, or another baseline"
         )
-    if workload.recipe.compute_dtype != "float32":
-        notes.append("Accelerate's autocast keeps norms and softmax in float32; measured as the recipe computes")
+    recipes.note_autocast("Accelerate", workload.recipe, notes)
     _mesh(top)
     return TrialConfig(strategy=DdpConfig())
 

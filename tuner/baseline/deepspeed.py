@@ -100,7 +100,7 @@ def _strategy(zero: Section, recipe: Recipe, notes: list[str]) -> ZeroConfig | D
             raise in_words(error, zero.name("")[:-1], "DeepSpeed's configuration JSON") from error
         notes += ineffective
         return strategy
-    if recipe.compute_dtype != "float32":
+    if recipe.weights_dtype != "float32":
         raise ValueError(
             f"{zero.name('stage')} (0) under recipe ({recipe.name!r}) trains something else in DeepSpeed 0.19.8 than "
             "every other strategy; use stage 1, 2 or 3, or give a DDP baseline: "
@@ -117,7 +117,10 @@ def _check_precision(top: Section, recipe: Recipe, notes: list[str]) -> None:
     fp16 = top.section("fp16")
     recipes.check_fp16(fp16.name("enabled"), fp16.flag("enabled"), recipe)
     bf16 = top.section("bf16" if "bf16" in top else "bfloat16")
-    recipes.check_bf16(top.section("bf16").name("enabled"), bf16.flag("enabled"), recipe, notes)
+    if recipe.autocast:
+        _check_autocast(top, bf16.flag("enabled"), recipe, notes)
+    else:
+        recipes.check_bf16(top.section("bf16").name("enabled"), bf16.flag("enabled"), recipe, notes)
     for name in ("bf16_master_weights_and_grads", "bf16_optimizer_states"):
         if bf16.flag(name) and recipe.master_dtype != "bfloat16":
             raise ValueError(
@@ -125,9 +128,11 @@ def _check_precision(top: Section, recipe: Recipe, notes: list[str]) -> None:
                 f"{recipe.master_dtype}; set it to false"
             )
     autocast = top.section("torch_autocast")
-    if autocast.flag("enabled"):
+    if autocast.flag("enabled") and not recipe.autocast:
         ours = recipes.computes_in(recipe)
-        raise ValueError(f"{autocast.name('enabled')} (true), but {ours} without autocast; set it to false")
+        raise ValueError(
+            f"{autocast.name('enabled')} (true), but {ours} without autocast; set it to false, or use recipe 'bf16-autocast'"
+        )
     reduce_dtype = _SHORT[recipe.reduce_dtype]
     for section, name in ((top, "communication_data_type"), (top.section("data_types"), "grad_accum_dtype")):
         given = section.text(name)
@@ -136,6 +141,29 @@ def _check_precision(top: Section, recipe: Recipe, notes: list[str]) -> None:
                 f"{section.name(name)} ({given!r}), but the workload's recipe ({recipe.name!r}) accumulates and reduces "
                 f"gradients in {reduce_dtype}; use {reduce_dtype!r} or drop it"
             )
+
+
+def _check_autocast(top: Section, casts_weights: bool | None, recipe: Recipe, notes: list[str]) -> None:
+    """The recipe's side of `torch_autocast`, whose defaults are float16 and gradients of linear layers in the lower dtype."""
+    section, ours = top.section("torch_autocast"), f"the workload's recipe ({recipe.name!r})"
+    if casts_weights:
+        raise ValueError(
+            f"{top.section('bf16').name('enabled')} (true) casts weights, but {ours} keeps them in {recipe.master_dtype} under "
+            "autocast; use recipe 'bf16-mixed', or torch_autocast"
+        )
+    enabled, dtype = section.flag("enabled"), section.text("dtype")
+    if enabled is None:
+        notes.append(f"{section.name('enabled')} is absent; measured as true, since {ours} computes under autocast")
+    elif not enabled:
+        raise ValueError(f"{section.name('enabled')} (false), but {ours} computes under autocast; set it to true")
+    elif _SPELLINGS.get((dtype or "").lower()) != _SHORT[recipe.compute_dtype]:
+        raise ValueError(f"{section.name('dtype')} ({dtype!r}), but {ours} computes in {recipe.compute_dtype}; use it")
+    if enabled and section.get("lower_precision_safe_modules") != []:
+        raise ValueError(
+            f"{section.name('lower_precision_safe_modules')} ({section.get('lower_precision_safe_modules')!r}): gradients of "
+            f"these modules (by default the linear layers) are reduced in {recipe.compute_dtype}, but {ours} reduces in "
+            f"{recipe.reduce_dtype}; write []"
+        )
 
 
 def _check_optimizer(optimizer: Section, workload: Workload, notes: list[str]) -> None:

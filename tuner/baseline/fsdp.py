@@ -131,6 +131,10 @@ def _offload(section: Section) -> bool:
 
 
 def note_precision(recipe: Recipe, what: str, notes: list[str]) -> None:
-    """Both libraries' bf16 reduces in bfloat16, which the recipe does not."""
-    if recipe.compute_dtype == "bfloat16" and recipe.reduce_dtype == "float32":
+    """Both libraries' bf16 casts weights and reduces in bfloat16, which the recipe does not."""
+    if recipe.autocast:
+        notes.append(
+            f"{what} casts FSDP's weights to bfloat16; measured with float32 weights under autocast ({recipe.name})"
+        )
+    elif recipe.compute_dtype == "bfloat16" and recipe.reduce_dtype == "float32":
         notes.append(f"{what} reduces gradients in bfloat16; measured with the recipe's float32 ({recipe.name})")

@@ -12,15 +12,28 @@ def computes_in(recipe: Recipe) -> str:
     return f"the workload's recipe ({recipe.name!r}) computes in {recipe.compute_dtype}"
 
 
-def check_bf16(name: str, enabled: bool | None, recipe: Recipe, notes: list[str]) -> None:
-    """A switch for bfloat16; where the file leaves it open, the workload decides."""
+def check_bf16(
+    name: str, enabled: bool | None, recipe: Recipe, notes: list[str], remedy_name: str = "bf16-mixed"
+) -> None:
+    """A switch for bfloat16; where the file leaves it open, the workload decides. `remedy_name`: the recipe it asks for."""
     ours = computes_in(recipe)
     if enabled is None:
         if recipe.compute_dtype == "bfloat16":
             notes.append(f"{name} is absent or auto; measured as true, since {ours}")
     elif enabled != (recipe.compute_dtype == "bfloat16"):
-        remedy = "recipe 'bf16-mixed'" if enabled else "recipe 'fp32'"
+        remedy = f"recipe {remedy_name if enabled else 'fp32'!r}"
         raise ValueError(f"{name} ({str(enabled).lower()}), but {ours}; change one of them, e.g. {remedy}")
+
+
+def note_autocast(tool: str, recipe: Recipe, notes: list[str]) -> None:
+    """What bf16 under DDP is in the Trainer and in Accelerate, and which reading was taken."""
+    if recipe.autocast:
+        notes.append(f"{tool}'s bf16 under DDP is autocast: measured so (recipe {recipe.name})")
+    elif recipe.compute_dtype != "float32":
+        notes.append(
+            f"{tool}'s bf16 under DDP is autocast, which keeps norms and softmax in float32; measured as the stated recipe "
+            f"({recipe.name}) computes: state bf16-autocast, or leave the recipe out, to measure {tool}'s"
+        )
 
 
 def check_fp16(name: str, enabled: bool | None, recipe: Recipe) -> None:

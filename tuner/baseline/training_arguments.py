@@ -62,6 +62,7 @@ _SILENT = frozenset(
         "ddp_broadcast_buffers",
     ]
 )
+_NO_FSDP: tuple[JsonValue, ...] = (None, False, "", [])
 _NUMERIC = {
     "label_smoothing_factor": "the workload's loss is plain cross entropy",
     "neftune_noise_alpha": "trials add no noise",
@@ -76,7 +77,9 @@ def read(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -
     """
     recipe = workload.recipe
     recipes.check_fp16(top.name("fp16"), top.flag("fp16"), recipe)
-    recipes.check_bf16(top.name("bf16"), top.flag("bf16"), recipe, notes)
+    recipes.check_bf16(
+        top.name("bf16"), top.flag("bf16"), recipe, notes, "bf16-mixed" if _is_sharded(top) else "bf16-autocast"
+    )
     recipes.check_clipping(top, "max_grad_norm", workload, notes)
     recipes.check_adamw([(top, key, name) for key, name in _ADAM.items()], workload)
     _check_numbers(top)
@@ -92,6 +95,15 @@ def read(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -
     unread = [name for name in top.unread(_SILENT) if not name.split(".", 1)[1].startswith(_SILENT_PREFIXES)]
     notes += [f"{name} is not applied" for name in unread]
     return accelerate.with_sync(config.model_copy(update=update), workload, cluster, notes)
+
+
+def autocasts(top: Section) -> bool:
+    """Whether the Trainer runs the file's training under autocast alone: bf16 under DDP."""
+    return top.flag("bf16") is True and not _is_sharded(top)
+
+
+def _is_sharded(top: Section) -> bool:
+    return top.get("deepspeed") is not None or top.get("fsdp") not in _NO_FSDP
 
 
 def _check_numbers(top: Section) -> None:
@@ -120,7 +132,7 @@ def _strategy(top: Section, workload: Workload, cluster: Cluster, notes: list[st
     unused = top.flag("ddp_find_unused_parameters")
     if top.get("deepspeed") is not None:
         return deepspeed.read(top.section("deepspeed"), workload, cluster, notes, micro_batch)
-    if (switch := top.get("fsdp")) not in (None, False, "", []):
+    if (switch := top.get("fsdp")) not in _NO_FSDP:
         values = fsdp.without_prefix(top.section("fsdp_config").values())
         _legacy(switch, values, top.name("fsdp"))
         fsdp.note_precision(workload.recipe, "the Trainer's bf16", notes)
@@ -129,8 +141,7 @@ def _strategy(top: Section, workload: Workload, cluster: Cluster, notes: list[st
         notes.append(f"{top.name('fsdp_config')} has no effect without fsdp")
     if unused:
         notes.append(f"{top.name('ddp_find_unused_parameters')} is not applied: every parameter of a trial is used")
-    if workload.recipe.compute_dtype != "float32":
-        notes.append("the Trainer's autocast keeps norms and softmax in float32; measured as the recipe computes")
+    recipes.note_autocast("the Trainer", workload.recipe, notes)
     return TrialConfig(strategy=DdpConfig(static_graph=static, **({} if bucket is None else {"bucket_cap_mb": bucket})))
 
 

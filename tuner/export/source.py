@@ -64,9 +64,14 @@ class ExportSource:
         return self.config.accumulation(self.workload.global_batch, self.cluster.world_size)
 
     @property
-    def is_mixed(self) -> bool:
-        """Computes in another dtype than the masters'."""
-        return self.workload.recipe.compute_dtype != self.workload.recipe.master_dtype
+    def casts_weights(self) -> bool:
+        """Backends hold weights for forward and backward in another dtype than the masters'."""
+        return self.workload.recipe.weights_dtype != self.workload.recipe.master_dtype
+
+    @property
+    def autocasts(self) -> bool:
+        """Products cast weights and inputs as they take them (`torch.autocast`)."""
+        return self.workload.recipe.autocast
 
     @property
     def block_list(self) -> str:

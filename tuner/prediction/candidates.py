@@ -47,6 +47,10 @@ class Dtypes:
             linear_bits=8 * compute,
         )
 
+    def under(self, impl: "Implementation") -> "Dtypes":
+        """What a backend holds and sends: autocast leaves the weights in the masters' dtype."""
+        return replace(self, compute=self.master) if impl.autocast else self
+
 
 @dataclass(frozen=True)
 class Implementation:
@@ -58,7 +62,8 @@ class Implementation:
     """What selective checkpointing keeps: all matrix products and attention (Shardtune); every second product and
     attention (torchtitan's `op`); every second block whole; all but the attention scores (Megatron)."""
     autocast: bool = False
-    """DDP and single-device mixed precision: fp32 residual stream, cast copies of weights and of linear inputs."""
+    """Mixed precision by `torch.autocast`: weights and residual stream in the masters' dtype, cast copies of weights and of
+    linear inputs."""
     fp32_logit_copies: float = 3.0
     """fp32 values per logit at the loss: log-softmax, gradient of the loss, gradient of log-softmax."""
     keeps_logits: bool = True
@@ -89,7 +94,7 @@ class Implementation:
     def of(cls, workload: Workload) -> "Implementation":
         """How Shardtune's own ranks train (workers/rank): fused AdamW, no dropout, only the loss is held."""
         attention: Literal["flash", "eager"] = "eager" if workload.attention == "eager" else "flash"
-        return cls(attention=attention, fused_optimizer=True, keeps_logits=False)
+        return cls(attention=attention, autocast=workload.recipe.autocast, fused_optimizer=True, keeps_logits=False)
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ def _config(trial: ScriptTrial) -> Fsdp2Config:
 
 
 def _mixed_precision(recipe: Recipe) -> MixedPrecisionPolicy:
-    if recipe.compute_dtype == recipe.master_dtype:
+    if recipe.weights_dtype == recipe.master_dtype:
         return MixedPrecisionPolicy()
     return MixedPrecisionPolicy(
         param_dtype=getattr(torch, recipe.compute_dtype), reduce_dtype=getattr(torch, recipe.reduce_dtype)

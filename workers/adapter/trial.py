@@ -1,7 +1,9 @@
 """What a script sees of its trial: the configuration to apply, and where it reports its steps."""
 
+import contextlib
 import math
 import os
+from contextlib import AbstractContextManager
 from typing import NoReturn, Protocol, TypeVar
 
 import torch
@@ -80,6 +82,16 @@ class ScriptTrial:
     def micro_batch(self) -> int:
         """Samples per forward pass on this rank."""
         return self.config.micro_batch
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """For the forward pass and the loss of a loop of your own: the recipe's autocast; nothing where it has none.
+
+        Accelerate and Trainer enter autocast themselves, and DeepSpeed by its `torch_autocast` section.
+        """
+        recipe = self.workload.recipe
+        if not recipe.autocast:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, getattr(torch, recipe.compute_dtype))
 
     @property
     def is_elsewhere(self) -> bool:

@@ -135,7 +135,9 @@ def command(
     seq_len: Annotated[int | None, typer.Option(min=8, help="Tokens per sample; the model's own up to 4096.")] = None,
     micro_batch: Annotated[int, typer.Option(min=1, help="Samples per forward pass and GPU.")] = 1,
     gradient_accumulation: Annotated[int, typer.Option(min=1, help="Micro batches per step.")] = 1,
-    recipe: Annotated[str, typer.Option(help="Dtypes: bf16-mixed, fp32, or auto: by the device.")] = "auto",
+    recipe: Annotated[
+        str, typer.Option(help="Dtypes: bf16-mixed, bf16-autocast, fp32, or auto: by the device.")
+    ] = "auto",
     global_batch: Annotated[
         int | None, typer.Option(min=1, help="Samples of a step in the ranking; 8 per rank without it.")
     ] = None,

@@ -56,6 +56,17 @@ def test_a_stated_recipe_is_never_changed_and_its_cost_is_said_at_once(quick_cli
     assert resolved.status_code == 202 and resolved.json()["study"]["warnings"] == study["warnings"]
 
 
+def test_a_baseline_that_trains_under_autocast_decides_where_nothing_is_stated(quick_client):
+    SimulatedWorker(quick_client).register()
+    micro_batch = WORKLOAD["global_batch"] // CLUSTER.world_size
+    file = {"output_dir": "out", "bf16": True, "per_device_train_batch_size": micro_batch}
+    study = created(quick_client, SPEC | {"baseline": file})
+    assert recipe_of(study) == "bf16-autocast"
+    assert study["warnings"][0].startswith("recipe (of the baseline): bf16-autocast, because the Trainer under DDP")
+    assert any("is autocast: measured so" in note for note in study["warnings"])
+    assert recipe_of(created(quick_client, STATED | {"baseline": file})) == "bf16-mixed"
+
+
 def test_clones_keep_what_was_decided(quick_client):
     bring(quick_client, fingerprint=EMULATING)
     study = created(quick_client, SPEC)

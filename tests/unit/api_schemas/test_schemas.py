@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from shardtune.api_schemas.cases import Case
 from shardtune.api_schemas.failures import Failure, FailureKind
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.models import ModelProfile, ModelSpec, preset, preset_names
@@ -162,6 +163,30 @@ def test_equal_values_have_equal_keys_and_different_ones_do_not() -> None:
 def test_every_failure_is_somebodys_fault(kind: FailureKind) -> None:
     config_fault = kind in {FailureKind.OOM, FailureKind.OVER_LIMIT, FailureKind.ILLEGAL, FailureKind.NUMERICS}
     assert Failure(kind=kind, message="x").is_infeasible is config_fault
+
+
+def test_autocast_is_a_recipe_of_its_own_and_keeps_weights_and_gradients_in_the_masters_dtype() -> None:
+    mixed, autocast = RECIPES["bf16-mixed"], RECIPES["bf16-autocast"]
+    assert (mixed.weights_dtype, autocast.weights_dtype) == ("bfloat16", "float32")
+    dtypes = autocast.model_dump(exclude={"name"})
+    assert Recipe.model_validate(dtypes) == autocast and Recipe.model_validate(dtypes | {"autocast": False}) == mixed
+    for change, field in (({"compute_dtype": "float32"}, "autocast"), ({"reduce_dtype": "bfloat16"}, "reduce_dtype")):
+        with pytest.raises(ValidationError, match=rf"{field} \("):
+            Recipe.model_validate(dtypes | change)
+
+
+def test_cases_of_recipes_without_autocast_keep_the_keys_they_have_always_had() -> None:
+    def canonical(recipe: str) -> dict[str, Any]:
+        workload = Workload(sequence_length=64, global_batch=8, recipe=RECIPES[recipe])
+        return Case(preset("llama-tiny"), workload, cpu(2)).canonical()["workload"]["recipe"]
+
+    dtypes = {"master_dtype": "float32", "compute_dtype": "bfloat16", "reduce_dtype": "float32"}
+    assert canonical("bf16-mixed") == dtypes and canonical("bf16-autocast") == dtypes | {"autocast": True}
+
+
+def test_under_autocast_fsdp1_may_reduce_once_a_step() -> None:
+    """Gathered parameters are float32 then, and so is what adds up."""
+    Fsdp1Config(dp_shard=2, grad_sync="last").check_accumulation(RECIPES["bf16-autocast"], 2)
 
 
 def test_dtypes_spelt_out_need_no_name_and_mean_the_recipe_that_has_them() -> None:

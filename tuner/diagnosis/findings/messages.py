@@ -138,7 +138,7 @@ def _larger_units(facts: Facts, trial: TracedTrial) -> Iterator[Remedy]:
         if count > now:
             fewer = [facts.merged_saves(some, some.calls * now / count) for some in (gathered, reduced)]
             yield Remedy({"blocks_per_unit": count}, sum(fewer))
-    element = DTYPE_BYTES[trial.workload.recipe.compute_dtype]
+    element = DTYPE_BYTES[trial.workload.recipe.weights_dtype]
     for knob in ("allgather_bucket_size", "stage3_prefetch_bucket_size"):
         for size in trial.numbers(knob):
             if size > int(trial.value(knob) or 0):

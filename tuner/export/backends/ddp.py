@@ -13,7 +13,7 @@ _TORCHTITAN_BUCKET_CAP_MB = 100
 
 def _snippet(source: ExportSource, strategy: DdpConfig) -> SnippetParts:
     imports, helpers = ["from torch.nn.parallel import DistributedDataParallel"], ""
-    if source.is_mixed:
+    if source.casts_weights:
         imports.append("from torch.nn.utils import parametrize")
         helpers = fill("compute_in", compute_dtype=torch_dtype(source.workload.recipe.compute_dtype))
     return SnippetParts(
@@ -27,7 +27,7 @@ def _snippet(source: ExportSource, strategy: DdpConfig) -> SnippetParts:
 
 def _trainer(source: ExportSource, strategy: DdpConfig) -> str:
     prepare = shared.prepare_blocks(source)
-    if source.is_mixed:
+    if source.casts_weights:
         prepare += [
             "for module in list(model.modules()):",
             "    for name, _ in list(module.named_parameters(recurse=False)):",
@@ -47,7 +47,7 @@ def _trainer(source: ExportSource, strategy: DdpConfig) -> str:
 def _accelerate(source: ExportSource, strategy: DdpConfig) -> AccelerateParts:
     lines = [f"kwargs_handlers=[DistributedDataParallelKwargs({keywords(strategy.to_ddp())})]"]
     lines += shared.no_accumulate(source, strategy.grad_sync)
-    if source.is_mixed:
+    if source.casts_weights:
         lines.append("Accelerate's autocast keeps norms and softmax in float32; the trial computed them in bfloat16")
     return AccelerateParts(in_code=tuple(lines))
 
@@ -82,7 +82,11 @@ def _lightning(source: ExportSource, strategy: DdpConfig) -> ConsumerParts:
     return ConsumerParts(
         done=strategy.model_copy(update={"grad_sync": sync}),
         besides=shared.autocast_differs(source, "Lightning"),
-        values={"class": "DDPStrategy", "strategy": f"DDPStrategy({keywords(options)})", "casts": source.is_mixed},
+        values={
+            "class": "DDPStrategy",
+            "strategy": f"DDPStrategy({keywords(options)})",
+            "casts": source.casts_weights or source.autocasts,
+        },
     )
 
 

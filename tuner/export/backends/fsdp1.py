@@ -35,8 +35,8 @@ def _trainer(source: ExportSource, strategy: Fsdp1Config) -> str:
         if strategy.sharding_strategy in HYBRID
         else "",
         cpu_offload=strategy.cpu_offload,
-        param_dtype=torch_dtype(recipe.compute_dtype) if source.is_mixed else None,
-        reduce_dtype=torch_dtype(recipe.reduce_dtype) if source.is_mixed else None,
+        param_dtype=torch_dtype(recipe.compute_dtype) if source.casts_weights else None,
+        reduce_dtype=torch_dtype(recipe.reduce_dtype) if source.casts_weights else None,
         backward_prefetch=f"BackwardPrefetch.{prefetch}" if prefetch is not None else None,
         options=indent([f'"{key}": {value},' for key, value in strategy.to_fsdp1().items()], 12),
         prepare=indent(shared.prepare_blocks(source), 8),
@@ -46,21 +46,22 @@ def _trainer(source: ExportSource, strategy: Fsdp1Config) -> str:
 
 def _accelerate(source: ExportSource, strategy: Fsdp1Config) -> AccelerateParts:
     lines = []
-    if source.is_mixed:
+    if source.casts_weights:
         lines.append(
             "FullyShardedDataParallelPlugin(mixed_precision_policy=MixedPrecision(torch.bfloat16, torch.float32)): "
             "Accelerate alone reduces gradients and casts buffers in bfloat16"
         )
     if not strategy.limit_all_gathers:
         lines.append("FullyShardedDataParallelPlugin(limit_all_gathers=False)")
-    lines += shared.no_accumulate(source, strategy.grad_sync)
+    precision, autocast = shared.accelerate_autocast(source)
+    lines += [*autocast, *shared.no_accumulate(source, strategy.grad_sync)]
     if strategy.sharding_strategy in HYBRID and strategy.dp_shard != source.cluster.gpus_per_node:
         lines.append(
             f"groups of {strategy.dp_shard} ranks shard here, Accelerate shards within a node: see train_snippet.py"
         )
     section = strategy.to_accelerate(source.profile.block_class) | shared.fsdp_checkpointing(source)
     return AccelerateParts(
-        values={"distributed_type": "FSDP", "fsdp_config": section},
+        values={"distributed_type": "FSDP", **precision, "fsdp_config": section},
         in_code=tuple(lines),
         checkpoints=True,
         ignored_on_cpu="FSDP",

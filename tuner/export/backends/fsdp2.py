@@ -3,7 +3,7 @@
 from typing import Any
 
 from shardtune.api_schemas.strategies import Fsdp2Config
-from shardtune.tuner.export import context, tensor
+from shardtune.tuner.export import tensor
 from shardtune.tuner.export.backends import shared
 from shardtune.tuner.export.backends.record import AccelerateParts, ConsumerParts, ExportedBackend, SnippetParts
 from shardtune.tuner.export.quoting import literal
@@ -56,8 +56,8 @@ def _trainer(source: ExportSource, strategy: Fsdp2Config) -> str:
         "trainer_fsdp2",
         **_mesh(strategy),
         reshard=strategy.to_fully_shard()["reshard_after_forward"],
-        param_dtype=torch_dtype(recipe.compute_dtype) if source.is_mixed else None,
-        reduce_dtype=torch_dtype(recipe.reduce_dtype) if source.is_mixed else None,
+        param_dtype=torch_dtype(recipe.compute_dtype) if source.casts_weights else None,
+        reduce_dtype=torch_dtype(recipe.reduce_dtype) if source.casts_weights else None,
         offload_policy=f"CPUOffloadPolicy(pin_memory={strategy.pin_memory})" if offload else "OffloadPolicy()",
         prepare=indent(shared.prepare_blocks(source), 8),
         share_mesh=indent(_SHARE_MESH if _reshards_to_groups(strategy) else [], 8),
@@ -84,7 +84,7 @@ def _mesh(strategy: Fsdp2Config) -> dict[str, str]:
 
 
 def _compute(source: ExportSource) -> list[str]:
-    lines = [context.loss(source, "self.model"), "(loss / ACCUMULATION).backward()"]
+    lines = shared.forward_and_backward(source)
     if not tensor.is_split(source):
         return lines
     # Of logits that are split by vocabulary.
@@ -108,12 +108,13 @@ def _prefetch(strategy: Fsdp2Config) -> list[str]:
 
 def _accelerate(source: ExportSource, strategy: Fsdp2Config) -> AccelerateParts:
     lines = []
-    if source.is_mixed:
+    if source.casts_weights:
         lines.append(
             "FullyShardedDataParallelPlugin(fsdp_version=2, mixed_precision_policy=MixedPrecisionPolicy("
             "torch.bfloat16, torch.float32, torch.bfloat16)): Accelerate alone reduces gradients in bfloat16"
         )
-    lines += tensor.in_accelerates_script(source)
+    precision, autocast = shared.accelerate_autocast(source)
+    lines += [*autocast, *tensor.in_accelerates_script(source)]
     defaults = Fsdp2Config(dp_shard=strategy.dp_shard, dp_replicate=strategy.dp_replicate)
     for name in ("forward_prefetch", "backward_prefetch", "blocks_per_unit", "grad_sync", "pin_memory"):
         if getattr(strategy, name) != getattr(defaults, name):
@@ -122,6 +123,7 @@ def _accelerate(source: ExportSource, strategy: Fsdp2Config) -> AccelerateParts:
         lines.append(f"reshard_after_forward={strategy.reshard_after_forward} is true here, which Accelerate can say")
     values: dict[str, Any] = {
         "distributed_type": "FSDP",
+        **precision,
         "fsdp_config": strategy.to_accelerate(source.profile.block_class) | shared.fsdp_checkpointing(source),
     }
     if strategy.dp_replicate > 1:
@@ -135,7 +137,7 @@ def _accelerate(source: ExportSource, strategy: Fsdp2Config) -> AccelerateParts:
 def _training_arguments(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
     tensor.refuse(source, "TrainingArguments")
     lines = []
-    if source.is_mixed:
+    if source.casts_weights:
         lines.append("recipe: gradients reduced in float32 were measured; Accelerate reduces them in bfloat16")
     if strategy.dp_replicate > 1:
         mesh = f"{strategy.dp_replicate} × {strategy.dp_shard}"
@@ -144,7 +146,7 @@ def _training_arguments(source: ExportSource, strategy: Fsdp2Config) -> Consumer
             "see the snippet"
         )
     done = strategy.as_accelerate_runs_it(source.accumulation)
-    return ConsumerParts(done, (*lines, *shared.ignored_on_cpu(source)))
+    return ConsumerParts(done, (*lines, *shared.weights_differ(source, "Trainer"), *shared.ignored_on_cpu(source)))
 
 
 def _torchtitan(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
@@ -155,6 +157,7 @@ def _torchtitan(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
         done=done,
         besides=(
             "units: torchtitan also shards the embedding, and norm with output, as units of their own",
+            *shared.weights_differ(source, "torchtitan"),
             *tensor.besides_torchtitan(source),
         ),
         values={
@@ -181,8 +184,8 @@ def _lightning(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
         values={
             "class": "ModelParallelStrategy",
             "strategy": f"ModelParallelStrategy({keywords(options)})",
-            # FSDP2's own policy casts; Lightning's plugin would cast again.
-            "casts": False,
+            # FSDP2's own policy casts weights; Lightning's plugin would cast again.
+            "casts": source.autocasts,
         },
         code=_lightning_model(source, strategy),
     )
@@ -190,7 +193,7 @@ def _lightning(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
 
 def _lightning_model(source: ExportSource, strategy: Fsdp2Config) -> str:
     recipe, policy = source.workload.recipe, "MixedPrecisionPolicy()"
-    if source.is_mixed:
+    if source.casts_weights:
         dtypes = torch_dtype(recipe.compute_dtype), torch_dtype(recipe.reduce_dtype)
         policy = f"MixedPrecisionPolicy(param_dtype={dtypes[0]}, reduce_dtype={dtypes[1]})"
     return fill(

@@ -1,10 +1,11 @@
 """Lines of the training script that several backends have."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from shardtune.api_schemas.strategies.base import GradSync
 from shardtune.tuner.export import context
-from shardtune.tuner.export.source import ExportSource
+from shardtune.tuner.export.source import ExportSource, torch_dtype
 from shardtune.tuner.export.templates import fill, indent
 
 CLIPPING = "MAX_GRAD_NORM"
@@ -35,9 +36,18 @@ def uses_no_sync(source: ExportSource, sync: GradSync) -> bool:
     return sync == "last" and source.accumulation > 1
 
 
+def forward_and_backward(source: ExportSource) -> list[str]:
+    """Of one micro batch; autocast is for forward alone, as PyTorch asks for."""
+    loss = [context.loss(source, "self.model")]
+    if source.autocasts:
+        dtype = torch_dtype(source.workload.recipe.compute_dtype)
+        loss = [f"with torch.autocast(tokens.device.type, {dtype}):", f"    {loss[0]}"]
+    return [*loss, "(loss / ACCUMULATION).backward()"]
+
+
 def backward(source: ExportSource, sync: GradSync) -> dict[str, str]:
     """The loop's variable and its body, with `no_sync` where it is used."""
-    lines = [context.loss(source, "self.model"), "(loss / ACCUMULATION).backward()"]
+    lines = forward_and_backward(source)
     if not uses_no_sync(source, sync):
         return {"micro": "_", "backward": indent(lines, 12)}
     guard = "with contextlib.nullcontext() if micro == ACCUMULATION - 1 else self.model.no_sync():"
@@ -57,10 +67,25 @@ def no_accumulate(source: ExportSource, sync: GradSync) -> list[str]:
 
 
 def autocast_differs(source: ExportSource, consumer: str) -> tuple[str, ...]:
-    """Consumers whose mixed precision is autocast."""
-    if not source.is_mixed:
+    """Consumers whose mixed precision is autocast, where weights were cast."""
+    if not source.casts_weights:
         return ()
     return (f"recipe: norms and softmax in bfloat16 were measured; {consumer}'s autocast keeps them in float32",)
+
+
+def weights_differ(source: ExportSource, consumer: str) -> tuple[str, ...]:
+    """Consumers whose mixed precision is FSDP's own, where autocast was measured."""
+    if not source.autocasts:
+        return ()
+    return (f"recipe: float32 weights under autocast were measured; {consumer} has FSDP cast weights to bfloat16",)
+
+
+def accelerate_autocast(source: ExportSource) -> tuple[dict[str, Any], list[str]]:
+    """FSDP in Accelerate: its own mixed precision off, and autocast in the script."""
+    if not source.autocasts:
+        return {}, []
+    line = "with torch.autocast(accelerator.device.type, torch.bfloat16) around model and loss: Accelerate's bf16 casts weights"
+    return {"mixed_precision": "no"}, [line]
 
 
 def not_on_cpu(source: ExportSource, consumer: str) -> tuple[str, ...]:

@@ -97,7 +97,7 @@ def _lightning(source: ExportSource, strategy: ZeroConfig) -> ConsumerParts:
         values={
             "class": "DeepSpeedStrategy",
             "strategy": f"DeepSpeedStrategy(config={pretty(document)})",
-            "casts": source.is_mixed,
+            "casts": source.casts_weights,
         },
     )
 

@@ -94,9 +94,8 @@ def _traffic(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, 
     )
 
 
-def _launches(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) -> Array:
-    mixed = d.compute != d.master and not impl.autocast
-    return np.where(c.backend == DDP, _CAST * tensors_of(shape) * mixed, 0.0)
+def _launches(shape: ModelShape, c: Candidates, d: Dtypes, _impl: Implementation) -> Array:
+    return np.where(c.backend == DDP, _CAST * tensors_of(shape) * (d.compute != d.master), 0.0)
 
 
 def _adds_up(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) -> Array:

@@ -8,7 +8,7 @@ import numpy as np
 
 from shardtune.tuner.prediction.backends import ddp, fsdp1, fsdp2, zero
 from shardtune.tuner.prediction.backends.record import PredictedBackend
-from shardtune.tuner.prediction.backends.states import States
+from shardtune.tuner.prediction.backends.states import States, with_cast_copies
 from shardtune.tuner.prediction.candidates import Array, Candidates, Dtypes, Implementation, Mask
 from shardtune.tuner.prediction.collectives import Traffic
 from shardtune.tuner.prediction.model_shape import ModelShape
@@ -27,17 +27,18 @@ T = TypeVar("T", States, Traffic)
 def states(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool = False) -> States:
     """Bytes per candidate. `gloo`: CPU ranks, whose reduce-scatter works on a clone of its whole input (torch 2.13,
     ProcessGroupGloo; measured: 4 MiB for 4 MiB)."""
-    return _merged(States, c, lambda backend: backend.states(shape, c, d, impl, gloo))
+    held = _merged(States, c, lambda backend: backend.states(shape, c, d.under(impl), impl, gloo))
+    return with_cast_copies(held, shape, c, d) if impl.autocast else held
 
 
 def traffic(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, network: Network) -> Traffic:
     """Communication of every candidate."""
-    return _merged(Traffic, c, lambda backend: backend.traffic(shape, c, d, impl, network))
+    return _merged(Traffic, c, lambda backend: backend.traffic(shape, c, d.under(impl), impl, network))
 
 
 def host_bytes(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> Array:
     """In host memory, per rank."""
-    return _chosen(c, lambda backend: backend.host(shape, c, d, impl, gloo))
+    return _chosen(c, lambda backend: backend.host(shape, c, d.under(impl), impl, gloo))
 
 
 def micro_batch_launches(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) -> Array:
@@ -47,12 +48,12 @@ def micro_batch_launches(shape: ModelShape, c: Candidates, d: Dtypes, impl: Impl
     `python -m benchmarks.host_costs` on CPU ranks (docs/measurements/predictor.md), where a model too narrow to compute
     anything is trained under each strategy: milliseconds over those of an operator, per unit, parameter and micro batch.
     """
-    return _chosen(c, lambda backend: backend.launches(shape, c, d, impl))
+    return _chosen(c, lambda backend: backend.launches(shape, c, d.under(impl), impl))
 
 
 def adding_bytes(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) -> Array:
     """Memory traffic of adding up the gradients of one micro batch."""
-    return _chosen(c, lambda backend: backend.adds_up(shape, c, d, impl))
+    return _chosen(c, lambda backend: backend.adds_up(shape, c, d.under(impl), impl))
 
 
 def step_launches(shape: ModelShape, c: Candidates) -> Array:

@@ -35,7 +35,7 @@ class _Sizes:
     blocks: Array
     """Of one unit."""
     gathered: int
-    """Bytes of one gathered element: autocast does not tell FSDP to cast before it gathers."""
+    """Bytes of one gathered element."""
     shards: Array
     """Bytes of this rank's gradients, in the masters' dtype."""
     here: Array | float
@@ -64,7 +64,7 @@ def _sizes(
         tied=3.0 if shape.tied else 1.0,
         units=np.ceil(shape.layers / c.blocks_per_unit),
         blocks=blocks,
-        gathered=d.master if impl.autocast else d.compute,
+        gathered=d.compute,
         shards=d.master * trained / c.shard,
         here=1.0 if gloo else 1.0 - c.offload_parameters,
         copies=1.0 + (np.where(c.shard > 1, 1.0, 0.0) if gloo else c.tokens * 0.0),
@@ -186,8 +186,7 @@ def traffic(
     zero, units = c.tokens * 0.0, np.ceil(shape.layers / c.blocks_per_unit) + 1.0
     count = (shape.parameters + padding * shape.layers) / c.tensor
     trained = count * impl.trainable
-    # Under autocast nothing tells FSDP to cast before it gathers.
-    size = (d.master if impl.autocast else d.compute) * count
+    size = d.compute * count
     gather = ring_seconds(zero + size, units, c.shard, network, stride=c.tensor)
     again = ring_seconds(zero + size, units, np.minimum(c.regather, c.shard), network, stride=c.tensor)
     scatter = ring_seconds(zero + d.reduce * trained, units, c.shard, network, "reduce_scatter", c.tensor)

@@ -3,9 +3,12 @@
 Source: ZeRO, Rajbhandari et al. (arXiv:1910.02054, sections 3.1 and 5), as each backend does it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from shardtune.tuner.prediction.candidates import Array
+import numpy as np
+
+from shardtune.tuner.prediction.candidates import FSDP1, Array, Candidates, Dtypes
+from shardtune.tuner.prediction.model_shape import ModelShape
 
 
 @dataclass(frozen=True)
@@ -44,3 +47,26 @@ class States:
     """FSDP: what the root unit's reduction needs when backward ends, gathered parameters included."""
     step: Array
     """Temporaries of the optimizer step."""
+
+
+def with_cast_copies(held: States, shape: ModelShape, c: Candidates, d: Dtypes) -> States:
+    """The same with what autocast adds, whatever the backend: products save a cast copy of each weight, which no backend frees.
+
+    Until forward ends, autocast holds the copies of checkpointed blocks too (torch 2.13, `cached_cast`: of leaves, so not of
+    FSDP1's views of its flat parameters); recomputation makes them again, block by block. Of what is in no block only the head
+    multiplies.
+    """
+    cast = float(d.compute if d.compute != d.master else 0) / c.tensor
+    checkpointed = c.checkpointed(shape.layers)
+    kept = cast * (shape.layers - checkpointed) * shape.block_parameters
+    again = kept + cast * np.minimum(checkpointed, 1.0) * shape.block_parameters
+    at_loss = np.where(c.backend == FSDP1, again, cast * float(shape.layers * shape.block_parameters))
+    table = cast * float(shape.embedding_parameters)
+    return replace(
+        held,
+        gathered_loss=held.gathered_loss + at_loss + table,
+        gathered_backward=held.gathered_backward + again,
+        gathered_middle=held.gathered_middle + again,
+        gathered_last=held.gathered_last + again,
+        end=held.end + table,
+    )

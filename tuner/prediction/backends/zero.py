@@ -68,7 +68,7 @@ def _traffic(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, 
     zero, trained, is_3 = c.tokens * 0.0, shape.parameters * impl.trainable, c.stage == 3
     units = shape.layers + 1.0
     filled = buckets_filled(shape, c.reduce_bucket)
-    forward, again = _gathers(shape, c, d, impl, network, units)
+    forward, again = _gathers(shape, c, d, network, units)
     scatter = ring_seconds(zero + d.reduce * trained, filled, c.shard, network, "reduce_scatter")
     # A bucket is cast to the reduction's dtype first (`communication_data_type`). BF16_Optimizer has buffers of its own.
     calls = np.where(is_bf16_optimizer(c, d), np.ceil(trained / _BF16_OPTIMIZER_BUFFER), filled)
@@ -87,9 +87,7 @@ def _traffic(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, 
     )
 
 
-def _gathers(
-    shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, network: Network, units: float
-) -> tuple[Array, Array]:
+def _gathers(shape: ModelShape, c: Candidates, d: Dtypes, network: Network, units: float) -> tuple[Array, Array]:
     """Seconds of stage 3's all-gathers in one micro batch: of forward and of backward."""
     persistent, reused = stays_gathered(shape, c)
     count = shape.parameters - persistent
@@ -97,10 +95,9 @@ def _gathers(
     # Module by module, those together that the prefetch bucket reaches.
     modules = modules_above(shape, c.persistence)
     calls = np.clip(count / np.maximum(c.prefetch_bucket, 1.0), np.minimum(units, modules), modules)
-    size = d.master if impl.autocast else d.compute
     group = np.where(c.secondary > 1, c.secondary, np.minimum(c.regather, c.shard))
-    forward = ring_seconds(size * count, calls, c.shard, network)
-    return forward, ring_seconds(size * again, calls * again / np.maximum(count, 1.0), group, network)
+    forward = ring_seconds(d.compute * count, calls, c.shard, network)
+    return forward, ring_seconds(d.compute * again, calls * again / np.maximum(count, 1.0), group, network)
 
 
 def _after_step(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, network: Network) -> Array:

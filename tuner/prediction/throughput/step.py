@@ -112,8 +112,8 @@ def _host_transfers(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Impl
     shard = trained / c.holders
     adam = c.offload_optimizer * shard * (3.0 * dtypes.master + 2.0 * dtypes.moments) / HOST_ADAM_BYTES_PER_S
     gradients = c.offload_optimizer * shard * dtypes.reduce / network.host_link
-    updated = c.offload_optimizer * shard * dtypes.compute / network.host_link
+    updated = c.offload_optimizer * shard * dtypes.under(impl).compute / network.host_link
     # Parameters in host memory come up for forward and for backward of every micro batch.
-    size = registry.chosen(c, lambda backend: dtypes.master if backend.uploads_masters else dtypes.compute)
+    size = registry.chosen(c, lambda backend: dtypes.master if backend.uploads_masters else dtypes.under(impl).compute)
     parameters = c.offload_parameters * 2.0 * c.accumulation * shape.parameters / c.holders * size / network.host_link
     return adam + gradients + updated + parameters

@@ -76,14 +76,27 @@ class Setting:
         return self.place.rank // self.task.config.sharing
 
     @property
-    def compute_dtype(self) -> torch.dtype:
-        """Of weights and activations in forward and backward."""
-        return DTYPES[self.task.workload.recipe.compute_dtype]
+    def weights_dtype(self) -> torch.dtype:
+        """Of the weights that the backend holds for forward and backward."""
+        return DTYPES[self.task.workload.recipe.weights_dtype]
 
     @property
     def reduce_dtype(self) -> torch.dtype:
         """Of gradients while they are accumulated and reduced."""
         return DTYPES[self.task.workload.recipe.reduce_dtype]
+
+    @property
+    def cast_loss(self) -> Loss:
+        """`loss`, within the recipe's autocast, if it has one."""
+        recipe, device = self.task.workload.recipe, self.place.device.type
+        if not recipe.autocast:
+            return self.loss
+
+        def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+            with torch.autocast(device, DTYPES[recipe.compute_dtype]):
+                return self.loss(model, batch)
+
+        return loss
 
     @property
     def master_dtype(self) -> torch.dtype:

@@ -19,9 +19,9 @@ class DdpTrainer:
 
     def __init__(self, model: nn.Module, setting: base.Setting, config: DdpConfig) -> None:
         workload, place = setting.task.workload, setting.place
-        models.materialize(model, place.device, setting.master_dtype, workload.seed, setting.compute_dtype)
-        if setting.compute_dtype != setting.master_dtype:
-            cast.compute_in(model, setting.compute_dtype)
+        models.materialize(model, place.device, setting.master_dtype, workload.seed, setting.weights_dtype)
+        if setting.weights_dtype != setting.master_dtype:
+            cast.compute_in(model, setting.weights_dtype)
         self._ddp = DistributedDataParallel(
             model,
             device_ids=[place.device.index] if place.is_cuda else None,
@@ -31,7 +31,7 @@ class DdpTrainer:
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._optimizer = base.adamw(self._parameters, workload.optimizer)
         self._max_norm = workload.max_grad_norm
-        self._loss = setting.loss
+        self._loss = setting.cast_loss
         self._accumulation = setting.accumulation
         self._sync_every = config.grad_sync == "every"
 

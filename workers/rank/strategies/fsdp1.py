@@ -36,7 +36,7 @@ class Fsdp1Trainer:
         self._parameters = [p for p in self._fsdp.parameters() if p.requires_grad]
         self._optimizer = base.adamw(self._parameters, workload.optimizer)
         self._max_norm = workload.max_grad_norm
-        self._loss = setting.loss
+        self._loss = setting.cast_loss
         self._accumulation = setting.accumulation
         self._sync_every = config.grad_sync == "every"
 
@@ -75,14 +75,14 @@ class Fsdp1Trainer:
 
 def _shard(model: nn.Module, setting: base.Setting, config: Fsdp1Config) -> FullyShardedDataParallel:
     place = setting.place
-    mixed = setting.compute_dtype != setting.master_dtype
+    mixed = setting.weights_dtype != setting.master_dtype
     prefetch = config.backward_prefetch
     options = {
         **_groups(config, place),
         "sharding_strategy": ShardingStrategy[config.sharding_strategy],
         "cpu_offload": CPUOffload(config.cpu_offload),
         "mixed_precision": MixedPrecision(
-            param_dtype=setting.compute_dtype if mixed else None, reduce_dtype=setting.reduce_dtype if mixed else None
+            param_dtype=setting.weights_dtype if mixed else None, reduce_dtype=setting.reduce_dtype if mixed else None
         ),
         "backward_prefetch": BackwardPrefetch[prefetch] if prefetch is not None else None,
         "device_id": place.device,
@@ -114,7 +114,7 @@ def _materialize(module: nn.Module, prefix: str, setting: base.Setting) -> None:
         if not old.is_meta:
             return old
         value = torch.empty(old.shape, dtype=setting.master_dtype, device=setting.place.device)
-        weights.fill_(value.view(-1), prefix + name, old.shape, 0, seed, setting.compute_dtype)
+        weights.fill_(value.view(-1), prefix + name, old.shape, 0, seed, setting.weights_dtype)
         return nn.Parameter(value, requires_grad=old.requires_grad)
 
     models.replace_parameters(module, make)

@@ -45,7 +45,7 @@ class Fsdp2Trainer:
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._optimizer = base.adamw(self._parameters, workload.optimizer)
         self._max_norm = workload.max_grad_norm
-        self._loss = setting.loss
+        self._loss = setting.cast_loss
         self._accumulation = setting.accumulation
         self._grad_sync = config.grad_sync
 
@@ -124,9 +124,9 @@ def _split(model: nn.Module, mesh: DeviceMesh, task: TrialTask) -> None:
 
 def _shard(model: nn.Module, mesh: DeviceMesh, setting: base.Setting, config: Fsdp2Config) -> list[FSDPModule]:
     """Apply `fully_shard` to each unit of blocks and to the root; returns the first block of each unit, in order."""
-    mixed = setting.compute_dtype != setting.master_dtype
+    mixed = setting.weights_dtype != setting.master_dtype
     policy = MixedPrecisionPolicy(
-        param_dtype=setting.compute_dtype if mixed else None, reduce_dtype=setting.reduce_dtype if mixed else None
+        param_dtype=setting.weights_dtype if mixed else None, reduce_dtype=setting.reduce_dtype if mixed else None
     )
     offload = (
         CPUOffloadPolicy(pin_memory=config.pin_memory and setting.place.is_cuda)
@@ -183,7 +183,7 @@ def _materialize(model: nn.Module, setting: base.Setting, config: Fsdp2Config) -
         if local.numel() == 0:
             continue
         _, offset = compute_local_shape_and_global_offset(shard.shape, shard.device_mesh, shard.placements)
-        weights.fill_part_(local, name, shard.shape, offset, setting.task.workload.seed, setting.compute_dtype)
+        weights.fill_part_(local, name, shard.shape, offset, setting.task.workload.seed, setting.weights_dtype)
 
 
 def _set_prefetch(units: list[FSDPModule], config: Fsdp2Config) -> None:

@@ -35,7 +35,7 @@ class ZeroTrainer:
                 # The router picks other experts on every rank; hooks inside would gather in different orders and hang.
                 set_z3_leaf_modules(model, classes)
         else:
-            models.materialize(model, place.device, setting.compute_dtype, workload.seed, setting.compute_dtype)
+            models.materialize(model, place.device, setting.weights_dtype, workload.seed, setting.weights_dtype)
         buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
         parameters = [p for p in model.parameters() if p.requires_grad]
         optimizer = (
@@ -50,6 +50,7 @@ class ZeroTrainer:
             self._engine.compile()
         _restore_buffers(model, buffers)
         self._place = place
+        # The engine enters its own autocast (`torch_autocast`), and would leave one around it.
         self._loss = setting.loss
 
     def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
@@ -134,14 +135,14 @@ def _partition(model: nn.Module, setting: base.Setting, document: dict[str, Any]
     """Replace the meta parameters by ZeRO-3 partitions; at most one whole parameter is in memory at a time."""
     place = setting.place
     deepspeed.init_distributed(dist_backend=dist.get_backend(), dist_init_required=False, verbose=False)
-    partitioner = _Partitioner(config_dict_or_path=document, dtype=setting.compute_dtype)
+    partitioner = _Partitioner(config_dict_or_path=document, dtype=setting.weights_dtype)
     seed = setting.task.workload.seed
 
     def make(name: str, old: nn.Parameter) -> nn.Parameter:
-        value = torch.empty(old.shape, dtype=setting.compute_dtype, device=place.device)
+        value = torch.empty(old.shape, dtype=setting.weights_dtype, device=place.device)
         parameter = nn.Parameter(value, requires_grad=old.requires_grad)
         del value
-        partitioner.place(parameter, name, seed, setting.compute_dtype)
+        partitioner.place(parameter, name, seed, setting.weights_dtype)
         return parameter
 
     models.replace_parameters(model, make)

@@ -10,11 +10,12 @@ from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config
 from shardtune.api_schemas.workload import RECIPES, Workload
 from shardtune.service.cli import study_file
 from shardtune.service.cli.errors import InputError
-from shardtune.tuner.baseline import ResolvedBaseline, resolve_with_notes
+from shardtune.tuner.baseline import ResolvedBaseline, meant_recipe, resolve_with_notes
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
 BF16 = Workload(sequence_length=64, global_batch=16)
 FP32 = Workload(sequence_length=64, global_batch=16, recipe=RECIPES["fp32"])
+AUTOCAST = Workload(sequence_length=64, global_batch=16, recipe=RECIPES["bf16-autocast"])
 TWO_RANKS = Cluster(device="cpu", gpus_per_node=2, memory_gib=2, host_memory_gib=8)
 TWO_NODES = Cluster(gpus_per_node=2, nodes=2, memory_gib=80, host_memory_gib=800)
 ACCELERATE: dict[str, Any] = {"compute_environment": "LOCAL_MACHINE", "mixed_precision": "bf16"}
@@ -36,7 +37,9 @@ def test_accelerate_without_sharding_is_ddp() -> None:
     given = ACCELERATE | {"distributed_type": "MULTI_CPU", "use_cpu": True, "num_processes": 2, "micro_batch": 4}
     config, notes = read(given)
     assert config == TrialConfig(strategy=DdpConfig(), micro_batch=4)
-    assert any("autocast" in note for note in notes)
+    assert any("state bf16-autocast" in note for note in notes)
+    assert read(given, AUTOCAST).config == config
+    assert any("is autocast: measured so (recipe bf16-autocast)" in note for note in read(given, AUTOCAST).notes)
 
 
 def test_accelerates_fsdp1_is_read_with_its_own_defaults() -> None:
@@ -134,6 +137,66 @@ def test_a_contradiction_names_both_sides(given: dict[str, Any], theirs: str, ou
     with pytest.raises(ValueError) as refused:
         read(given)
     assert theirs in str(refused.value) and ours in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "who"),
+    [
+        (TRAINER, "the Trainer under DDP"),
+        (ACCELERATE | {"distributed_type": "MULTI_GPU"}, "Accelerate under DDP"),
+        (ACCELERATE, "Accelerate under DDP"),
+        ({"zero_optimization": {"stage": 2}, "torch_autocast": {"enabled": True}}, "DeepSpeed by torch_autocast"),
+        (TRAINER | {"fsdp": True}, None),
+        (TRAINER | {"deepspeed": {"zero_optimization": {"stage": 2}}}, None),
+        (TRAINER | {"bf16": False}, None),
+        (TRAINER | {"bf16": "yes"}, None),
+        (FSDP, None),
+        ({"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}, None),
+        ({"strategy": {"kind": "ddp"}}, None),
+        (None, None),
+    ],
+)
+def test_a_file_that_trains_under_autocast_means_that_recipe(given: dict[str, Any] | None, who: str | None) -> None:
+    found = meant_recipe(given)
+    assert (found is None) == (who is None)
+    if found is not None:
+        recipe, note = found
+        assert recipe == RECIPES["bf16-autocast"] and f"because {who} computes" in note
+
+
+def test_bf16_under_ddp_names_the_recipe_it_is() -> None:
+    with pytest.raises(ValueError, match=r"bf16 \(true\).*computes in float32.*'bf16-autocast'"):
+        read(TRAINER, FP32)
+    with pytest.raises(ValueError, match=r"bf16 \(true\).*'bf16-mixed'"):
+        read(TRAINER | {"fsdp": True}, FP32)
+
+
+def test_sharded_files_cast_weights_where_autocast_is_measured() -> None:
+    notes = read(TRAINER | {"fsdp": True}, AUTOCAST).notes
+    assert any(
+        "casts FSDP's weights to bfloat16; measured with float32 weights under autocast" in note for note in notes
+    )
+
+
+DS_AUTOCAST = {"enabled": True, "dtype": "bfloat16", "lower_precision_safe_modules": []}
+
+
+def test_deepspeeds_autocast_is_read_where_gradients_are_reduced_in_float32() -> None:
+    zero: dict[str, Any] = {"zero_optimization": {"stage": 2}}
+    assert strategy(zero | {"torch_autocast": DS_AUTOCAST}, AUTOCAST).stage == 2
+    assert any("torch_autocast.enabled is absent" in note for note in read(zero, AUTOCAST).notes)
+    for change, theirs, remedy in (
+        ({"enabled": False}, "torch_autocast.enabled (false)", "true"),
+        ({"dtype": "float16"}, "torch_autocast.dtype ('float16')", "bfloat16"),
+        ({"lower_precision_safe_modules": None}, "lower_precision_safe_modules (None)", "write []"),
+    ):
+        with pytest.raises(ValueError) as refused:
+            read(zero | {"torch_autocast": DS_AUTOCAST | change}, AUTOCAST)
+        assert theirs in str(refused.value) and remedy in str(refused.value)
+    with pytest.raises(ValueError, match=r"bf16.enabled \(true\) casts weights.*'bf16-mixed'"):
+        read(zero | {"bf16": {"enabled": True}}, AUTOCAST)
+    with pytest.raises(ValueError, match=r"torch_autocast.enabled \(true\).*'bf16-autocast'"):
+        read(zero | {"bf16": {"enabled": True}, "torch_autocast": DS_AUTOCAST}, BF16)
 
 
 @pytest.mark.parametrize("library", ["accelerate", "trainer", "deepspeed"])

@@ -44,6 +44,19 @@ def test_ddp_pays_for_casts_where_computation_is_in_another_dtype() -> None:
     assert _launches(DdpConfig(), "fp32") < _launches(DdpConfig(), "bf16-mixed")
 
 
+def test_autocast_costs_ddp_no_casts_of_its_own_but_memory_traffic_and_gathers_in_float32() -> None:
+    def parts(recipe: str, strategy: Strategy) -> dict[str, float]:
+        workload = Workload(sequence_length=64, global_batch=2, recipe=RECIPES[recipe])
+        step = evaluate(TINY, from_configs([TrialConfig(strategy=strategy)], 64, 2, 2), workload, cpu(2)).step
+        assert step is not None
+        return {name: float(value[0]) for name, value in step.parts.items()}
+
+    mixed, autocast = (parts(recipe, DdpConfig()) for recipe in ("bf16-mixed", "bf16-autocast"))
+    assert autocast["backend"] < mixed["backend"] and autocast["elementwise"] > mixed["elementwise"]
+    mixed, autocast = (parts(recipe, Fsdp2Config(dp_shard=2)) for recipe in ("bf16-mixed", "bf16-autocast"))
+    assert autocast["communication"] > mixed["communication"]
+
+
 def test_on_cpu_ranks_the_backend_s_share_is_a_part_of_its_own() -> None:
     workload = Workload(sequence_length=64, global_batch=2)
     strategies = (Fsdp2Config(dp_shard=2), ZeroConfig(stage=2))

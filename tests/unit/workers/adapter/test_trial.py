@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.workload import RECIPES, Workload
 from shardtune.workers import adapter
 
 
@@ -27,9 +27,9 @@ def recorder() -> Recorder:
     return Recorder()
 
 
-def trial_of(recorder: Recorder, config: TrialConfig | None = None) -> adapter.ScriptTrial:
+def trial_of(recorder: Recorder, config: TrialConfig | None = None, recipe: str = "bf16-mixed") -> adapter.ScriptTrial:
     config = config or TrialConfig(strategy=DdpConfig())
-    workload = Workload(sequence_length=8, global_batch=4)
+    workload = Workload(sequence_length=8, global_batch=4, recipe=RECIPES[recipe])
     return adapter.ScriptTrial(recorder, config, workload, 2, {}, torch.device("cpu"))
 
 
@@ -43,6 +43,14 @@ def test_outside_of_a_worker_there_is_no_trial():
     assert not adapter.in_trial()
     with pytest.raises(adapter.AdapterError, match="--allow-script"):
         adapter.trial()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "dtype"), [("fp32", torch.float32), ("bf16-mixed", torch.float32), ("bf16-autocast", torch.bfloat16)]
+)
+def test_a_loop_of_ones_own_computes_under_the_recipes_autocast(recorder, recipe, dtype):
+    with trial_of(recorder, recipe=recipe).autocast():
+        assert torch.nn.Linear(1, 1)(torch.ones(1, 1)).dtype == dtype
 
 
 def test_losses_are_numbers_or_tensors_of_one_element(recorder):

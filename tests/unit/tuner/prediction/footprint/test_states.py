@@ -16,7 +16,7 @@ from shardtune.api_schemas.strategies import (
 )
 from shardtune.api_schemas.workload import RECIPES, Recipe, Workload
 from shardtune.tuner.prediction.backends.registry import states
-from shardtune.tuner.prediction.candidates import DDP, FSDP2, ZERO, Dtypes, Implementation, from_rows
+from shardtune.tuner.prediction.candidates import DDP, FSDP2, FULL, NONE, ZERO, Dtypes, Implementation, from_rows
 from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.footprint import peak_memory
 from shardtune.tuner.prediction.model_shape import from_config
@@ -228,6 +228,27 @@ def test_zero_3_keeps_small_parameters_gathered() -> None:
     norms = 65 * SEVEN_B.hidden
     assert _gathered_at_loss(reuse=0, persistence=1e5) == pytest.approx(SEVEN_B.block_parameters + norms)
     assert _gathered_at_loss(reuse=0, persistence=1e9) == pytest.approx(SEVEN_B.parameters)
+
+
+def test_autocast_adds_a_cast_copy_of_what_multiplies_to_fp32_states() -> None:
+    """Until forward ends also those of checkpointed blocks, which autocast has cached; then one block's again."""
+    autocast, fp32 = Dtypes.of(RECIPES["bf16-autocast"]), Dtypes.of(RECIPES["fp32"])
+    casting = Implementation(autocast=True, fused_optimizer=True)
+    multiplied = SEVEN_B.layers * SEVEN_B.block_parameters + SEVEN_B.embedding_parameters
+    for backend in (
+        {"backend": DDP, "replicate": 8},
+        {"backend": ZERO, "stage": 2, "shard": 8},
+        {"backend": ZERO, "stage": 3, "shard": 8},
+        {"backend": FSDP2, "shard": 8, "regather": 8},
+    ):
+        rows = from_rows([{"sequence": 1, "checkpointing": mode, **backend} for mode in (NONE, FULL)])
+        plain, cast = states(SEVEN_B, rows, fp32, PLAIN), states(SEVEN_B, rows, autocast, casting)
+        assert (
+            cast.parameters + cast.masters + cast.optimizer == plain.parameters + plain.masters + plain.optimizer
+        ).all()
+        assert (cast.gathered_loss - plain.gathered_loss).tolist() == [2.0 * multiplied] * 2
+        whole, one = 2.0 * SEVEN_B.layers * SEVEN_B.block_parameters, 2.0 * SEVEN_B.block_parameters
+        assert (cast.gathered_backward - plain.gathered_backward).tolist() == [whole, one]
 
 
 def _offloaded_host(stage: int, accumulation: int, recipe: str) -> float:

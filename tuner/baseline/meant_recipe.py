@@ -1,0 +1,40 @@
+"""The recipe that a user's file means by its own tool's words, where the workload leaves the recipe open."""
+
+from pydantic import JsonValue
+
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.workload import RECIPES, Recipe
+from shardtune.tuner.baseline import accelerate, training_arguments
+from shardtune.tuner.baseline.section import Section
+
+_AUTOCAST = "bf16-autocast"
+
+
+def meant_recipe(baseline: TrialConfig | dict[str, JsonValue] | None) -> tuple[Recipe, str] | None:
+    """The recipe, and a note for its user; None: the device decides.
+
+    bf16 under DDP is autocast in the Trainer and in Accelerate; their other backends have mixed precision of their own, and
+    so has DeepSpeed unless its JSON enables `torch_autocast`.
+    """
+    tool = (
+        _who_autocasts(baseline) if isinstance(baseline, dict) and not {"strategy", "kind"} & baseline.keys() else None
+    )
+    if tool is None:
+        return None
+    return RECIPES[
+        _AUTOCAST
+    ], f"recipe (of the baseline): {_AUTOCAST}, because {tool} computes in bfloat16 under autocast"
+
+
+def _who_autocasts(baseline: dict[str, JsonValue]) -> str | None:
+    """None: nobody."""
+    top = Section(baseline, "baseline")
+    try:
+        if accelerate.KEYS & baseline.keys():
+            return "Accelerate under DDP" if accelerate.autocasts(top) else None
+        if training_arguments.KEYS & baseline.keys() or isinstance(baseline.get("bf16"), bool):
+            return "the Trainer under DDP" if training_arguments.autocasts(top) else None
+        return "DeepSpeed by torch_autocast" if top.section("torch_autocast").flag("enabled") else None
+    except ValueError:
+        # A value of the wrong kind, which reading the baseline names.
+        return None

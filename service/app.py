@@ -98,7 +98,7 @@ def create_app(
         summary="Finds the fastest measured training configuration for a model on a cluster.",
         lifespan=_lifespan(migrate),
         responses={500: {"model": Problem}},
-        dependencies=[READABLE, NAMED],
+        dependencies=[READABLE, NAMED] if settings.telemetry else [READABLE],
         # The document is ours to serve, and the page that shows it one of ours (FastAPI's loads its scripts from a CDN).
         openapi_url=None,
         telemetry={**config(settings), "tracer_provider": tracer_provider},

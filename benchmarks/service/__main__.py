@@ -34,7 +34,8 @@ def main() -> int:
     options = _options()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="shardtune-bench-")))
-        url = _database_url(options, folder, stack)
+        server = stack.enter_context(_server(options)) if options.postgres else None
+        url = server.url.format(name="postgres") if server else f"sqlite:///{folder}/shardtune.sqlite3"
         upgrade(url)
         replicas = [
             stack.enter_context(Replica(url, folder / f"replica-{index}.log", is_cold=True, **_SETTINGS))
@@ -48,7 +49,7 @@ def main() -> int:
         _make_template([replica.url for replica in replicas])
         # Of one process that knows what it did last, and of two that take turns and have to read what the other did.
         counted = {f"{many} processes": statements.count(url, many) for many in (1, 2)}
-        rounds = [_round(options, database, replicas, count) for count in options.stored]
+        rounds = [_round(options, database, server, replicas, count) for count in options.stored]
     answer = {"machine": figures.machine(), "options": vars(options), "statements": counted, "rounds": rounds}
     print(json.dumps(answer, default=str) if options.json else json.dumps(answer, indent=1, default=str))
     return 1 if any(one.get("faults") for one in rounds) else 0
@@ -69,11 +70,8 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _database_url(options: argparse.Namespace, folder: Path, stack: ExitStack) -> str:
-    if not options.postgres:
-        return f"sqlite:///{folder}/shardtune.sqlite3"
-    server = stack.enter_context(PostgresServer(fsync=True, max_connections=200, keep=options.keep))
-    return server.url.format(name="postgres")
+def _server(options: argparse.Namespace) -> PostgresServer:
+    return PostgresServer(fsync=True, max_connections=200, keep=options.keep)
 
 
 def _make_template(urls: Sequence[str]) -> None:
@@ -82,7 +80,13 @@ def _make_template(urls: Sequence[str]) -> None:
         load.finish(urls, load.Plan(workers=4, studies=1, trials=_TEMPLATE_TRIALS, run_s=0.02, study_id=_TEMPLATE))
 
 
-def _round(options: argparse.Namespace, database: Database, replicas: Sequence[Replica], count: int) -> dict[str, Any]:
+def _round(
+    options: argparse.Namespace,
+    database: Database,
+    server: PostgresServer | None,
+    replicas: Sequence[Replica],
+    count: int,
+) -> dict[str, Any]:
     urls = [replica.url for replica in replicas]
     _say(f"filling up to {count} trials")
     started_s = time.monotonic()
@@ -94,23 +98,33 @@ def _round(options: argparse.Namespace, database: Database, replicas: Sequence[R
     with httpx.Client(base_url=urls[0], timeout=60, trust_env=False) as http:
         reads = stored.reads(database, http, _TEMPLATE)
         plan = load.Plan(options.workers, options.studies, options.trials, options.run_s, reads=tuple(reads))
-        before_s = [time.process_time(), *(replica.cpu_s() for replica in replicas)]
+        before_s = _processor_s(server, replicas)
         done = load.finish(urls, plan)
-        after_s = [time.process_time(), *(replica.cpu_s() for replica in replicas)]
+        after_s = _processor_s(server, replicas)
         at_rest = load.read_at_rest(http, reads, _READS_AT_REST)
-    trials = options.studies * options.trials
+    trials, runs = options.studies * options.trials, len(done.seen.seconds["report"])
+    used_s = {part: after_s[part] - before_s[part] for part in before_s}
     return filled | {
         "elapsed_s": round(done.elapsed_s, 1),
         "trials_per_s": round(trials / done.elapsed_s, 2),
-        "runs_per_s": round(len(done.seen.seconds["report"]) / done.elapsed_s, 2),
+        "runs_per_s": round(runs / done.elapsed_s, 2),
+        # Of another release a trial may take fewer runs or more: what a run costs compares like with like.
+        "runs_per_trial": round(runs / trials, 2),
+        "processor_s": {part: round(seconds, 1) for part, seconds in used_s.items()},
+        "processor_ms_per_run": {part: round(1000 * seconds / runs, 1) for part, seconds in used_s.items()},
         "answers_ms": {kind: figures.quantiles(values) for kind, values in sorted(done.seen.seconds.items())},
         "answers_at_rest_ms": {kind: figures.quantiles(values) for kind, values in at_rest.items()},
         "statuses": dict(sorted(done.seen.statuses.items())),
         "not_answered": done.seen.not_answered,
-        "cpu_s_of_driver_and_replicas": [round(now - then, 1) for then, now in zip(before_s, after_s, strict=True)],
         "replica_memory_mib": [round(replica.memory_mib()) for replica in replicas],
         "faults": history.faults(database, done.seen.applied, done.studies),
     }
+
+
+def _processor_s(server: PostgresServer | None, replicas: Sequence[Replica]) -> dict[str, float]:
+    """Processor time so far, by who used it."""
+    own = {"driver": time.process_time(), "replicas": sum(replica.cpu_s() for replica in replicas)}
+    return own | ({"postgres": server.cpu_s()} if server is not None else {})
 
 
 def _say(what: str) -> None:

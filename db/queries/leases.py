@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from sqlalchemy import Update, and_, bindparam, func, select, update
-from sqlalchemy.orm import Session, aliased, joinedload
+from sqlalchemy.orm import Session, joinedload, load_only
 
 from shardtune.api_schemas.measurements import StepTimeRange
 from shardtune.api_schemas.trials import OPEN_TRIAL_STATES, AttemptEnd, RunPurpose, TrialState
@@ -30,6 +30,19 @@ _WORKER_AND_HELD = (
     select(WorkerRow, RunRow, webhooks.ANY_ENABLED)
     .outerjoin(RunRow, and_(RunRow.worker_session == WorkerRow.session, RunRow.state == TrialState.RUNNING))
     .where(WorkerRow.session == bindparam("worker_session"))
+    # What a lease says; mostly there is none.
+    .options(
+        load_only(
+            RunRow.study_id,
+            RunRow.trial_id,
+            RunRow.purpose,
+            RunRow.undecided_s,
+            RunRow.state,
+            RunRow.attempt,
+            RunRow.worker_session,
+            RunRow.started_at,
+        )
+    )
 )
 _NEXT_WAITING = (
     select(RunRow)
@@ -45,6 +58,11 @@ _OPEN_STATES = (
 )
 _SPENT = select(func.coalesce(func.sum(AttemptRow.gpu_seconds), 0.0)).where(
     AttemptRow.run_id.in_(bindparam("run_ids", expanding=True))
+)
+_EXPIRED = (
+    select(RunRow)
+    .where(RunRow.state == TrialState.RUNNING, RunRow.lease_until < bindparam("now"))
+    .order_by(RunRow.lease_until)
 )
 _ATTEMPTS = (
     select(AttemptRow, webhooks.ANY_ENABLED)
@@ -121,46 +139,6 @@ def open_states(session: Session, study_ids: Sequence[str]) -> dict[str, set[Tri
     return dict(found)
 
 
-_OTHER = aliased(RunRow)
-# Made once: an alias adapts each of its columns anew, which was a tenth of what a lease costs (SQLAlchemy 2.1).
-_SAME_BLOCK = (
-    _OTHER.study_id == RunRow.study_id,
-    _OTHER.purpose == RunRow.purpose,
-    _OTHER.promotion_round == RunRow.promotion_round,
-    _OTHER.block == RunRow.block,
-    _OTHER.id != RunRow.id,
-)
-
-
-def begun_blocks(session: Session, study_ids: Sequence[str]) -> dict[str, frozenset[str]]:
-    """Of these studies where a run of a begun block waits: ids of the workers that have run, or run, its other parts."""
-    query = (
-        select(RunRow.study_id, _OTHER.worker_id)
-        .join(_OTHER, and_(*_SAME_BLOCK))
-        .where(RunRow.study_id.in_(study_ids), RunRow.state == TrialState.WAITING, _OTHER.worker_id.is_not(None))
-    )
-    found: dict[str, frozenset[str]] = {}
-    for study_id, worker_id in session.execute(query):
-        assert worker_id is not None
-        found[study_id] = found.get(study_id, frozenset()) | {worker_id}
-    return found
-
-
-def began_block(session: Session, run: RunRow) -> frozenset[str]:
-    """Ids of the workers that have run, or run, other parts of a run's block."""
-    same = (
-        RunRow.study_id == run.study_id,
-        RunRow.purpose == run.purpose,
-        RunRow.promotion_round == run.promotion_round,
-        RunRow.block == run.block,
-        RunRow.id != run.id,
-    )
-    query = select(RunRow.worker_id).where(*same, RunRow.worker_id.is_not(None)).distinct()
-    # The run itself may be new, and written once it is given out.
-    with session.no_autoflush:
-        return frozenset(worker_id for worker_id in session.scalars(query) if worker_id is not None)
-
-
 def promotion_cost(session: Session, confirm_ids: Sequence[str]) -> tuple[int, float]:
     """Number of these fresh runs, and the GPU-seconds of their attempts."""
     if not confirm_ids:
@@ -176,9 +154,7 @@ def attempts_that_ended(session: Session, study_id: str, end: AttemptEnd) -> int
 
 def expired(session: Session, now: datetime) -> Sequence[RunRow]:
     """Running runs whose lease has ended."""
-    return session.scalars(
-        select(RunRow).where(RunRow.state == TrialState.RUNNING, RunRow.lease_until < now).order_by(RunRow.lease_until)
-    ).all()
+    return session.scalars(_EXPIRED, {"now": now}).all()
 
 
 def of_earlier_sessions(session: Session, worker: WorkerRow) -> Sequence[RunRow]:

@@ -42,6 +42,7 @@ _WITH_WORK = union_all(
     ),
 )
 """Studies of which a worker may be given a run."""
+_VERSIONS = select(StudyRow.id, StudyRow.version).where(StudyRow.id.in_(_WITH_WORK))
 
 
 @dataclass(frozen=True)
@@ -160,8 +161,7 @@ def with_running_runs(session: Session) -> set[str]:
 
 def running_versions(session: Session) -> dict[str, int]:
     """Version by study with work to do: where none differs, there is no more work than before."""
-    query = select(StudyRow.id, StudyRow.version).where(StudyRow.id.in_(_WITH_WORK))
-    return {row.id: row.version for row in session.execute(query)}
+    return {row.id: row.version for row in session.connection().execute(_VERSIONS)}
 
 
 def trial_counts(session: Session, study_ids: Sequence[str]) -> dict[str, dict[str, int]]:

@@ -1,10 +1,10 @@
-"""Queries on trials and on the configurations the memory gate refused."""
+"""Queries on trials, on blocks of a promotion (runs that are compared, and so made by one worker), and on refused configurations."""
 
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 
-from sqlalchemy import bindparam, or_, select
-from sqlalchemy.orm import Session, defer, joinedload, selectinload, undefer
+from sqlalchemy import and_, bindparam, func, or_, select
+from sqlalchemy.orm import Session, aliased, defer, joinedload, selectinload, undefer
 
 from shardtune.api_schemas.predictions import TrialPrediction
 from shardtune.api_schemas.strategies import TrialConfig
@@ -27,6 +27,7 @@ _WITH_ATTEMPTS = _OF_STUDY.options(
 _BY_NUMBER = select(TrialRow).where(
     TrialRow.study_id == bindparam("of_study"), TrialRow.number == bindparam("of_number")
 )
+_COUNT = select(func.count()).select_from(TrialRow).where(TrialRow.study_id == bindparam("of_study"))
 _REJECTIONS = select(RejectionRow).where(RejectionRow.study_id == bindparam("of_study")).order_by(RejectionRow.id)
 _REJECTED_KEYS = select(RejectionRow.config_key).where(RejectionRow.study_id == bindparam("of_study"))
 _MEASURED_IDS = (
@@ -42,6 +43,36 @@ _MEASURED_IDS = (
     )
     .order_by(RunRow.finished_at.desc(), RunRow.id.desc())
     .limit(bindparam("at_most"))
+)
+_OTHER = aliased(RunRow)
+# Made once: an alias adapts each of its columns anew, which was a tenth of what a lease costs (SQLAlchemy 2.1).
+_SAME_BLOCK = (
+    _OTHER.study_id == RunRow.study_id,
+    _OTHER.purpose == RunRow.purpose,
+    _OTHER.promotion_round == RunRow.promotion_round,
+    _OTHER.block == RunRow.block,
+    _OTHER.id != RunRow.id,
+)
+_BEGUN = (
+    select(RunRow.study_id, _OTHER.worker_id)
+    .join(_OTHER, and_(*_SAME_BLOCK))
+    .where(
+        RunRow.study_id.in_(bindparam("study_ids", expanding=True)),
+        RunRow.state == TrialState.WAITING,
+        _OTHER.worker_id.is_not(None),
+    )
+)
+_BEGAN = (
+    select(RunRow.worker_id)
+    .where(
+        RunRow.study_id == bindparam("of_study"),
+        RunRow.purpose == bindparam("of_purpose"),
+        RunRow.promotion_round == bindparam("of_round"),
+        RunRow.block == bindparam("of_block"),
+        RunRow.id != bindparam("run_id"),
+        RunRow.worker_id.is_not(None),
+    )
+    .distinct()
 )
 
 
@@ -88,6 +119,11 @@ def page(
     if states:
         query = query.where(TrialRow.state.in_(states))
     return session.scalars(query if after is None else query.where(TrialRow.number > after)).all()
+
+
+def count(session: Session, study_id: str) -> int:
+    """How many a study has."""
+    return session.scalars(_COUNT, {"of_study": study_id}).one()
 
 
 def by_number(session: Session, study_id: str, number: int) -> TrialRow | None:
@@ -146,3 +182,21 @@ def reject(session: Session, study_id: str, values: Iterable[Rejection], now: da
             known.add(key)
             session.add(RejectionRow(study_id=study_id, config_key=key, value=value, created_at=now))
     session.flush()
+
+
+def begun_blocks(session: Session, study_ids: Sequence[str]) -> dict[str, frozenset[str]]:
+    """Of these studies where a run of a begun block waits: ids of the workers that have run, or run, its other parts."""
+    found: dict[str, frozenset[str]] = {}
+    for study_id, worker_id in session.execute(_BEGUN, {"study_ids": list(study_ids)}):
+        assert worker_id is not None
+        found[study_id] = found.get(study_id, frozenset()) | {worker_id}
+    return found
+
+
+def began_block(session: Session, run: RunRow) -> frozenset[str]:
+    """Ids of the workers that have run, or run, other parts of a run's block."""
+    same = {"of_study": run.study_id, "of_purpose": run.purpose, "of_round": run.promotion_round, "of_block": run.block}
+    # The run itself may be new, and written once it is given out.
+    with session.no_autoflush:
+        found = session.scalars(_BEGAN, same | {"run_id": run.id})
+        return frozenset(worker_id for worker_id in found if worker_id is not None)

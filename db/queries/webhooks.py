@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
-from sqlalchemy import func, select, update
+from sqlalchemy import bindparam, func, select, update
 from sqlalchemy.orm import Session, joinedload
 
 from shardtune.api_schemas.webhooks import DeliveryState
@@ -14,6 +14,13 @@ ANY_ENABLED = select(WebhookRow.id).where(WebhookRow.is_enabled).exists()
 """A column for a query that is made anyway: mostly there is none, and then nothing else is asked."""
 _ENABLED = "webhooks that are told of events"
 _TOLD = select(WebhookRow).where(WebhookRow.is_enabled)
+_WITH_DUE = (
+    select(DeliveryRow.webhook_id, WebhookRow.project_id)
+    .join(WebhookRow, WebhookRow.id == DeliveryRow.webhook_id)
+    .where(DeliveryRow.state == DeliveryState.WAITING, DeliveryRow.next_at <= bindparam("now"))
+    .group_by(DeliveryRow.webhook_id, WebhookRow.project_id)
+    .order_by(func.min(DeliveryRow.next_at), DeliveryRow.webhook_id)
+)
 
 
 def get(session: Session, webhook_id: str) -> WebhookRow | None:
@@ -75,14 +82,9 @@ def add_delivery(session: Session, webhook: WebhookRow, kind: str, body: str, no
 
 def with_due(session: Session, now: datetime) -> Sequence[tuple[str, str | None]]:
     """Webhooks with messages to send, and their projects, who has waited longest first; takes no lock."""
-    query = (
-        select(DeliveryRow.webhook_id, WebhookRow.project_id)
-        .join(DeliveryRow.webhook)
-        .where(DeliveryRow.state == DeliveryState.WAITING, DeliveryRow.next_at <= now)
-        .group_by(DeliveryRow.webhook_id, WebhookRow.project_id)
-        .order_by(func.min(DeliveryRow.next_at), DeliveryRow.webhook_id)
-    )
-    return [(webhook_id, project_id) for webhook_id, project_id in session.execute(query)]
+    return [
+        (webhook_id, project_id) for webhook_id, project_id in session.connection().execute(_WITH_DUE, {"now": now})
+    ]
 
 
 def due(session: Session, webhook_id: str, now: datetime, limit: int) -> Sequence[DeliveryRow]:

@@ -178,16 +178,17 @@ def measured_hardware(session: Session, fingerprint_key: str, project_id: str) -
 
     Of a project's own workers and of those that serve every one: what others report is not for it to believe.
     """
-    is_known = _offer("measured").is_not(None)
-    query = select(WorkerRow).where(WorkerRow.fingerprint_key == fingerprint_key, is_known, *_serving(project_id))
-    row = session.scalars(query.order_by(WorkerRow.seen_at.desc()).limit(1)).one_or_none()
-    return row.offer.measured if row is not None else None
+    asked = {"measured_on": fingerprint_key, "of_project": project_id}
+    offer = session.scalars(_MEASURED, asked).one_or_none()
+    return offer.measured if offer is not None else None
 
 
 def seen_since(
     session: Session, moment: datetime, only: Collection[str] | None = None, project_id: str | None = None
 ) -> Sequence[WorkerRow]:
     """Workers, of all or of these ids, that asked for something since then and serve a project (None: any), by name."""
+    if only is not None and project_id is None:
+        return session.scalars(_OF_THESE, {"moment": moment, "ids": list(only)}).all()
     query = select(WorkerRow).where(WorkerRow.seen_at >= moment, *_serving(project_id)).order_by(WorkerRow.name)
     return session.scalars(query if only is None else query.where(WorkerRow.id.in_(only))).all()
 
@@ -213,6 +214,28 @@ def _offer(name: str) -> ColumnElement[str]:
     """A field of what workers offer, as text."""
     field: ColumnElement[str] = type_coerce(WorkerRow.offer, JSON)[name].as_string()
     return field
+
+
+_OF_THESE = (
+    select(WorkerRow)
+    .where(
+        WorkerRow.seen_at >= bindparam("moment"),
+        WorkerRow.forgotten_at.is_(None),
+        WorkerRow.id.in_(bindparam("ids", expanding=True)),
+    )
+    .order_by(WorkerRow.name)
+)
+_MEASURED = (
+    select(WorkerRow.offer)
+    .where(
+        WorkerRow.fingerprint_key == bindparam("measured_on"),
+        _offer("measured").is_not(None),
+        WorkerRow.forgotten_at.is_(None),
+        or_(WorkerRow.project_id.is_(None), WorkerRow.project_id == bindparam("of_project")),
+    )
+    .order_by(WorkerRow.seen_at.desc())
+    .limit(1)
+)
 
 
 def running(session: Session, project_id: str | None) -> dict[str, str]:

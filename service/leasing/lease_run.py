@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from shardtune.api_schemas.leases import Lease
 from shardtune.api_schemas.studies import StudyPhase, StudyState
 from shardtune.api_schemas.trials import RunPurpose, TrialState
-from shardtune.db.queries import fingerprints, leases, studies
+from shardtune.db.queries import fingerprints, leases, studies, trials
 from shardtune.db.queries.studies import OpenStudy
 from shardtune.db.tables.studies import RunRow, StudyRow, WorkerRow
 from shardtune.service.access import retune_budget
@@ -98,15 +98,19 @@ def _commit(
         worker, live = with_lease(context, session, asking.session)
         if live is not None and (lease := renewed(context, session, live)) is not None:
             return Granted(lease)
-        is_same = study.version == seen.version
-        made = advance.apply(context, session, study, planned, seen) if is_same else None
-        run = made or leases.next_waiting(session, study.id)
+        before, is_same = study.version, study.version == seen.version
+        made: RunRow | None = None
+        run = None if is_same else leases.next_waiting(session, study.id)
+        if run is None and (is_same or advance.still_holds(context, session, study, planned, seen)):
+            made = advance.apply(context, session, study, planned, seen)
+            run = made or leases.next_waiting(session, study.id)
         answer: Granted | Reserved | None = None
         if run is not None:
             answer = _take(context, session, study, run, worker, asking) if knows(worker, run) else Reserved()
-    if made is not None:
+    known = seen if is_same else context.planner_cache.snapshot(study.id, before)
+    if made is not None and known is not None:
         # Whoever reports or asks next here need not read the whole history again for it.
-        context.planner_cache.keep_snapshot(_following(seen, planned, study.version, made.state))
+        context.planner_cache.keep_snapshot(_following(known, planned, study.version, made.state))
     if answer is not None:
         return answer
     return Reserved() if isinstance(planned, Wait) and is_same else None
@@ -202,7 +206,7 @@ def _take(
     """The lease of a waiting run, or who alone may have it; nothing where the worker's time will hardly be enough."""
     if asking.ends_in_s is not None and lease_message.foreseen_s(context, study, run) > asking.ends_in_s:
         return Reserved()
-    begun = leases.began_block(session, run) if run.block is not None else frozenset()
+    begun = trials.began_block(session, run) if run.block is not None else frozenset()
     if begun and worker.id not in begun:
         able = live_among(context, session, study, begun)
         if able:

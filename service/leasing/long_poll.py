@@ -63,14 +63,18 @@ async def _claim(
     if await http.is_disconnected():
         return None
     seen, began_s = work_signal.seen, time.monotonic()
-    if worker is None and not await work_signal.in_thread(sender, partial(auth.is_still_good, context)):
-        # Revoked while it waited; the next question is told so.
+    found = await work_signal.in_thread(sender, partial(_look, context, request, worker))
+    if isinstance(found, choose_study.Idle):
+        work_signal.found_nothing(found.kind, seen, found.reserved, began_s)
         return None
-    found = await work_signal.in_thread(sender, partial(choose_study.claim, context, request, worker))
-    if isinstance(found, Lease):
-        return found
-    work_signal.found_nothing(found.kind, seen, found.reserved, began_s)
-    return None
+    return found
+
+
+def _look(context: Context, request: LeaseRequest, worker: WorkerRow | None) -> Lease | choose_study.Idle | None:
+    """What a claim comes to; None where the key was revoked while it waited, which the next question is told."""
+    if worker is None and not auth.is_still_good(context):
+        return None
+    return choose_study.claim(context, request, worker)
 
 
 async def keep_looking(context: Context) -> None:

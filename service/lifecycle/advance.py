@@ -1,4 +1,7 @@
-"""Apply the steps `service.planning.study_plan` planned, each in a transaction that holds the study and checks its version."""
+"""Apply the steps `service.planning.study_plan` planned, each in a transaction that holds the study and checks its version.
+
+A new trial costs the most to plan, and may be made though runs have ended since (`still_holds`).
+"""
 
 import logging
 from functools import partial
@@ -27,6 +30,7 @@ from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.service.process.background import count_done
 from shardtune.service.process.context import Context
 from shardtune.service.recommendations import record
+from shardtune.tuner.search import stopping
 
 log = logging.getLogger(__name__)
 
@@ -96,8 +100,21 @@ def plan(context: Context, seen: StudySnapshot, may_ask: bool) -> Step:
         return Fail(f"the search broke with {type(error).__name__}: {error}; the service's log has the traceback")
 
 
+def still_holds(context: Context, session: Session, study: StudyRow, step: Step, seen: StudySnapshot) -> bool:
+    """Whether a new trial may be made though the study has changed since it was planned: runs have ended meanwhile, of
+    which the sampler was not told, as of those that end right after. The caller holds the study, and nobody else asks there.
+    """
+    if not isinstance(step, NewTrial) or study.phase is not seen.phase or study.spec != seen.spec:
+        return False
+    if trials.count(session, study.id) != len(seen.history):
+        return False
+    elapsed_s = (context.now() - seen.started_at).total_seconds()
+    return stopping.end_of_search(seen.history, study.spec.budget, study.gpu_seconds, elapsed_s) is None
+
+
 def apply(context: Context, session: Session, study: StudyRow, step: Step, seen: StudySnapshot) -> RunRow | None:
-    """Do one step; the run it makes, if any. The caller holds the study, at the version the step was planned for."""
+    """Do one step; the run it makes, if any. The caller holds the study, at the version the step was planned for or at one
+    where it `still_holds`."""
     now, extra = context.now(), {"study": study.id}
     run: RunRow | None = None
     if not isinstance(step, NewConfirmation | NewRestart) and step.rejections:

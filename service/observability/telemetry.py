@@ -40,4 +40,4 @@ async def _name_span(request: Request) -> None:
 
 
 NAMED = Depends(_name_span)
-"""For the whole application; without telemetry it sets attributes of nothing."""
+"""For the whole application, where anything is recorded."""

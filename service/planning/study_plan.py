@@ -1,6 +1,7 @@
 """What a study does next, decided by the tuner from one consistent view of it. Nothing here reads, writes or waits.
 
-`plan` runs outside any transaction; `service.lifecycle.advance` applies its answer only if the study's version is unchanged.
+`plan` runs outside any transaction; `service.lifecycle.advance` applies its answer only if the study is as it was, but for
+runs that ended while a new trial was planned.
 """
 
 from collections.abc import Mapping, Sequence

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from shardtune.api_schemas.leases import SERVED_VERSIONS, Registered, Registration, Worker, WorkerPage
 from shardtune.api_schemas.studies import StudyPhase
 from shardtune.api_schemas.trials import RunPurpose
-from shardtune.db.queries import keys, leases, workers
+from shardtune.db.queries import keys, leases, trials, workers
 from shardtune.db.tables.studies import RunRow, StudyRow, WorkerRow
 from shardtune.service.http import paging
 from shardtune.service.http.errors import Conflict, NotFound, WrongProtocol
@@ -219,7 +219,7 @@ def reservations(
     those of which the worker itself began the block.
     """
     promoting = [study for study in waiting if study.phase is StudyPhase.CONFIRM]
-    begun = leases.begun_blocks(session, [study.id for study in promoting]) if promoting else {}
+    begun = trials.begun_blocks(session, [study.id for study in promoting]) if promoting else {}
     found = {
         study.id: live_among(context, session, study, begun[study.id])
         for study in promoting

@@ -141,6 +141,16 @@ class PostgresServer:
                 one.send_signal(number)
         server.send_signal(number)
 
+    def cpu_s(self) -> float:
+        """Processor time of all of its processes so far, those that have ended included."""
+        assert self._process is not None
+        total = 0.0
+        for one in ((server := psutil.Process(self._process.pid)), *server.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):
+                times = one.cpu_times()
+                total += times.user + times.system + times.children_user + times.children_system
+        return total
+
     def crash(self) -> None:
         """End it at once, without a checkpoint: every connection breaks, open transactions are lost."""
         self._end(signal.SIGQUIT)

@@ -71,6 +71,49 @@ def test_two_replicas_never_give_out_the_same_and_sample_once_for_each_trial(cli
         replica.db.close()
 
 
+class Overtaken(PlannerCache):
+    """Something happens while the first sample is drawn."""
+
+    def __init__(self, meanwhile):
+        super().__init__()
+        self.samples, self._meanwhile = 0, meanwhile
+
+    def space(self, study_id, build):
+        self.samples += 1
+        if self.samples == 1:
+            self._meanwhile()
+        return super().space(study_id, build)
+
+
+@pytest.fixture
+def overtaken(client, database_url, clock):
+    """What one worker is given while another's run ends, and how often the sampler was asked for it."""
+    database = Database(database_url)
+
+    def ask(**budget):
+        asking, ending = (SimulatedWorker(client, name=name).register() for name in ("asking", "ending"))
+        client.post("/v1/studies", json=SPEC_24 | {"budget": {"max_trials": 24} | budget}).raise_for_status()
+        ending.do(ending.lease())
+        running = ending.lease()
+        planner_cache = Overtaken(lambda: ending.do(running))
+        context = Context(database, Settings(database_url=database_url), clock, planner_cache=planner_cache)
+        lease = grant(context, LeaseRequest(protocol_version=PROTOCOL_VERSION, session=asking.session))
+        return lease, planner_cache.samples
+
+    yield ask
+    database.close()
+
+
+def test_a_trial_that_was_planned_while_a_run_ended_is_made_without_another_sample(overtaken):
+    lease, samples = overtaken()
+    assert (lease.trial_number, samples) == (1, 1)
+
+
+def test_a_trial_is_not_made_where_the_run_that_ended_meanwhile_used_up_the_budget(overtaken):
+    lease, samples = overtaken(max_gpu_seconds=10)
+    assert samples == 1 and (lease is None or lease.trial_number == 0)
+
+
 def test_who_began_a_block_finds_its_next_run_whatever_others_were_told(client):
     mine, other = (SimulatedWorker(client, name=name).register() for name in ("mine", "other"))
     create(client, **THREE_BACKENDS)

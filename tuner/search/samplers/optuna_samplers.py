@@ -7,6 +7,7 @@ ever the truth (docs/decisions/0001).
 import random
 import warnings
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import assert_never
 
 import optuna
@@ -16,10 +17,12 @@ from optuna.samplers import BaseSampler, GPSampler, TPESampler
 from optuna.trial import FrozenTrial, create_trial
 
 from shardtune.api_schemas.search_space import KnobValue
+from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.trials import TrialState
 from shardtune.tuner.history import Observation
 from shardtune.tuner.search.samplers.draw import Draw, SearchView
 from shardtune.tuner.search.space import Chooser, Space
+from shardtune.tuner.search.space.define_by_run import Question
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 warnings.filterwarnings("ignore", category=ExperimentalWarning, message=".*group.*")
@@ -28,6 +31,8 @@ STARTUP_TRIALS = 6
 """Finished trials, the seeds among them, before a sampler of Optuna's replaces random sampling."""
 _DRAWS = 8
 _RANDOM_DRAWS = 64
+_MOST_ANSWERS = 1024
+"""Configurations whose place in their space is kept."""
 OF_ANOTHER_STUDY = "of_another_study"
 """Marks the trials that the sampler sees and this study did not run."""
 
@@ -91,7 +96,7 @@ def _told(space: Space, obs: Observation) -> FrozenTrial | None:
     if obs.state in (TrialState.FAILED, TrialState.CANCELLED) and not obs.is_no_choice:
         return None
     try:
-        answers = space.answers_of(obs.config, exact=obs.is_no_choice)
+        answers = _answers_of(space, obs.config, obs.is_no_choice)
     except ValueError:
         return None
     params: dict[str, KnobValue] = {}
@@ -117,6 +122,12 @@ def _told(space: Space, obs: Observation) -> FrozenTrial | None:
             return None
         case _:
             assert_never(obs.state)
+
+
+@lru_cache(_MOST_ANSWERS)
+def _answers_of(space: Space, config: TrialConfig, exact: bool) -> list[tuple[Question, KnobValue]]:
+    """Kept, as every ask wants those of the whole history."""
+    return space.answers_of(config, exact)
 
 
 def _is_ordered(values: tuple[KnobValue, ...]) -> bool:

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 from shardtune.api_schemas.best import BestConfig, Recommendation, Resolved, UserDecision
 from shardtune.api_schemas.comparisons import Comparison
 from shardtune.api_schemas.credentials import KeySource
+from shardtune.api_schemas.diagnosis_runs import TrialDiagnosis
 from shardtune.api_schemas.events import EventPage
 from shardtune.api_schemas.exports import Export
 from shardtune.api_schemas.insights import Importance, ParetoFront
@@ -183,6 +184,18 @@ class ServiceClient(FleetClient):
     def best(self, study_id: str) -> StudyResult:
         """The answer of a finished study; refused with 409 before."""
         return StudyResult.model_validate(self._calls.send("GET", f"/v1/studies/{study_id}/best"))
+
+    def diagnose(self, study_id: str, number: int) -> TrialDiagnosis:
+        """Have a trial of an ended study run under the profiler; while one waits or runs, it is no second one."""
+        return TrialDiagnosis.model_validate(
+            self._calls.send("POST", f"/v1/studies/{study_id}/trials/{number}:diagnose")
+        )
+
+    def diagnosis(self, study_id: str, number: int) -> TrialDiagnosis:
+        """The last one of a trial, or what became of its run; refused with 404 where nobody asked for one."""
+        return TrialDiagnosis.model_validate(
+            self._calls.send("GET", f"/v1/studies/{study_id}/trials/{number}/diagnosis")
+        )
 
     def pareto(self, study_id: str) -> ParetoFront:
         """The fastest trial for each amount of memory."""

@@ -101,6 +101,7 @@ class Story:
         hook, deaf = (h["webhook_id"] for h in sorted(self._list("/v1/webhooks"), key=lambda h: len(h["events"])))
         self._post(f"/v1/webhooks/{hook}:test")
         self._post(f"/v1/webhooks/{deaf}:disable")
+        self._told_why(f"/v1/studies/{answered}/trials/{best}")
         challenge = next(r["challenge_study_id"] for r in self._list("/v1/retunes") if r["challenge_study_id"])
         found = {f"study-{name}": path for name, path in at.items() if name != "running"}
         ends = {t["state"]: t["number"] for t in self._stack.trials(tight)}
@@ -110,6 +111,7 @@ class Story:
             "study-challenge": f"/studies/{challenge}",
             "study-filtered": f"{at['tight']}?reason=rank_lost",
             "trial": f"{at['answered']}/trials/{best}",
+            "why": f"{at['answered']}/trials/{best}/why",
             "export": f"{at['answered']}/export",
             "compare-trials": f"/compare?pick={answered}:0&pick={answered}:{best or 1}",
             "compare-studies": f"/compare?pick={answered}&pick={tight}&pick={self._studies['proposed']}",
@@ -134,6 +136,11 @@ class Story:
             return any(t["state"] == "failed" for t in trials) or self._stack.study(study_id)["state"] != "running"
 
         until(has_failed, 240, "a trial fails")
+
+    def _told_why(self, trial: str) -> None:
+        """The trial once more, under the profiler."""
+        self._post(f"{trial}:diagnose")
+        until(lambda: self._get(f"{trial}/diagnosis")["diagnosis"], 120, "the profile is told")
 
     def _study(self, name: str, model: str, config: dict[str, Any], budget: int = 3, **changes: Any) -> None:
         """`budget`: trials. The machine is shared with the browser: nothing is repeated for that, which would take minutes."""

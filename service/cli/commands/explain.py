@@ -11,7 +11,7 @@ from rich.table import Table
 from shardtune.api_schemas.diagnosis import PART_NAMES, CollectiveFigures, Diagnosis, StepParts
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.lazy_module import LazyModule
-from shardtune.service.cli.options import AllowModel, AsJson, StateDir, worker_options
+from shardtune.service.cli.options import AllowModel, AsJson, KeyFile, Service, StateDir, worker_options
 from shardtune.service.wording.diagnosis_words import (
     bytes_in_words,
     cost,
@@ -24,8 +24,9 @@ from shardtune.service.wording.diagnosis_words import (
 
 if TYPE_CHECKING:
     from shardtune.service.cli.commands import follow_up
-    from shardtune.service.cli.explaining import trace_files, trace_run
+    from shardtune.service.cli.explaining import asked, trace_files, trace_run
 else:
+    asked = LazyModule("shardtune.service.cli.explaining.asked")
     follow_up = LazyModule("shardtune.service.cli.commands.follow_up")
     trace_files = LazyModule("shardtune.service.cli.explaining.trace_files")
     trace_run = LazyModule("shardtune.service.cli.explaining.trace_run")
@@ -54,6 +55,12 @@ def explain(
         typer.Option("--try", help="Measure the first remedy in a study of its own: fresh pairs with and without it."),
     ] = False,
     state_dir: StateDir = Path(".shardtune"),
+    service: Service = None,
+    key_file: KeyFile = None,
+    timeout_s: Annotated[
+        float | None,
+        typer.Option(min=0, help="Seconds to wait for a worker of --service; without it, until it is told."),
+    ] = None,
     as_json: AsJson = False,
     allow_model: AllowModel = None,
 ) -> None:
@@ -62,7 +69,13 @@ def explain(
         raise InputError(f"--trace ({trace}) says what to explain; leave out the study and --trial")
     if trace is not None and try_remedy:
         raise InputError(f"--try measures a trial of a study, and --trace ({trace}) is none; leave out one of them")
-    if trace is None:
+    if trace is None and service is not None:
+        if try_remedy:
+            raise InputError(
+                f"--try measures on this machine; leave out --service ({service}), or run it with --state-dir"
+            )
+        found = asked.asked(study or "last", trial, service, key_file, timeout_s)
+    elif trace is None:
         recorded = trace_run.record(study or "last", trial, state_dir, worker_options(allow_model, None))
         found = trace_files.explained_trial(recorded)
         if try_remedy:

@@ -7,10 +7,11 @@ from statistics import fmean
 
 from shardtune.api_schemas.diagnosis import PART_LETTERS, PART_NAMES, Diagnosis, Lane, RankStep, Timeline
 from shardtune.service.pages.charts.plot import AxisTick, ticks
-from shardtune.service.pages.charts.scale import Scale
+from shardtune.service.pages.charts.scale import Scale, from_zero
 from shardtune.service.wording.diagnosis_words import PART_WORDS
 
 _WIDTH, _SIDE = 720, 8
+_TICKS = 6
 _COMMUNICATION = {
     "x": ("exposed", "communication, nothing computed beside it"),
     "b": ("hidden", "communication, hidden"),
@@ -70,11 +71,12 @@ def present(found: Diagnosis) -> tuple[tuple[str, str], ...]:
 def _drawn(bars: Iterable[RankBar], scale: Scale) -> Steps:
     # In milliseconds: steps are short.
     in_ms = Scale(1e3 * scale.low, 1e3 * scale.high, scale.start, scale.end)
-    return Steps(tuple(bars), ticks(in_ms, 6))
+    return Steps(tuple(bars), ticks(in_ms, _TICKS))
 
 
 def _scale(seconds: float) -> Scale:
-    return Scale(0.0, seconds or 1.0, 0, _WIDTH - _SIDE)
+    """It ends with a tick beyond the longest bar: the table's head names that one."""
+    return from_zero([seconds], 0, _WIDTH - _SIDE, _TICKS)
 
 
 def _means(some: Sequence[RankStep]) -> dict[str, float]:

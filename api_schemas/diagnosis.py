@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.expected_parts import ExpectedPart
 from shardtune.api_schemas.search_space import KnobValue
 
 PART_NAMES = ("compute", "optimizer", "transferring", "waiting", "copies", "data", "host", "idle")
@@ -239,6 +240,8 @@ class Diagnosis(Schema):
     """Of one recorded step; None where a step has no length."""
     findings: tuple[Finding, ...] = ()
     """The largest expected gain first."""
+    expected: tuple[ExpectedPart, ...] = ()
+    """What is furthest from its prediction first; empty where the trial is not known, or no rates of its machine are."""
     recorded: Traced | None = None
     """The run that recorded them; None where the traces were there."""
     notes: tuple[str, ...] = ()

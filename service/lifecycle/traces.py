@@ -10,8 +10,8 @@ from shardtune.api_schemas.trials import RunPurpose
 from shardtune.db.queries import leases, studies, trials, workers
 from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow
 from shardtune.service.process.context import Context
+from shardtune.tuner.diagnosis import explain
 from shardtune.tuner.diagnosis.findings import traced_trial
-from shardtune.tuner.diagnosis.findings.find import findings
 
 
 def why_not(study: StudyRow) -> str | None:
@@ -54,7 +54,7 @@ def ask_after_verdict(session: Session, study: StudyRow, now: datetime) -> None:
 
 
 def explained(context: Context, run_id: str, found: Diagnosis) -> Diagnosis:
-    """With the findings of ours: a remedy is one that the study's space and the memory gate admit."""
+    """With what we know of the trial: remedies that the study's space and the memory gate admit, and the predicted parts."""
     with context.db.read() as session:
         run = leases.get(session, run_id)
         study = studies.get(session, run.study_id) if run is not None else None
@@ -63,6 +63,4 @@ def explained(context: Context, run_id: str, found: Diagnosis) -> Diagnosis:
         measured = workers.by_session(session, run.worker_session or "")
         config, spec, cluster, profile = run.trial.config, study.spec, study.cluster, study.profile
         hardware = measured.offer.measured if measured is not None else None
-    trial = traced_trial.of_spec(spec, cluster, profile, config)
-    link = None if hardware is None else hardware.fastest_link_bytes_per_s(cluster.world_size)
-    return found.model_copy(update={"findings": findings(found, trial, link)})
+    return explain.explained(found, traced_trial.of_spec(spec, cluster, profile, config, hardware), hardware)

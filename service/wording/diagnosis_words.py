@@ -13,6 +13,7 @@ from shardtune.api_schemas.diagnosis import (
     Traced,
     Tried,
 )
+from shardtune.api_schemas.expected_parts import ExpectedName
 
 PART_WORDS = {
     "compute": "computing",
@@ -48,6 +49,12 @@ KNOWN_MISTAKES: dict[FindingKind, str] = {
     "units_too_large": "Parameters are gathered in units too large to overlap",
     "units_too_small": "Parameters are gathered in units that are too small",
 }
+EXPECTED_WORDS: dict[ExpectedName, str] = {
+    "computing": "computing",
+    "launching": "the host's launches and gaps after them",
+    "communication": "communication that nothing hides",
+    "optimizer": "the optimizer",
+}
 _SHOWN = 0.01
 
 
@@ -56,6 +63,17 @@ def findings_in_words(found: Diagnosis) -> list[str]:
     if not found.findings:
         return ["No known mistake was found."]
     return [line for number, one in enumerate(found.findings, 1) for line in _finding(number, one)]
+
+
+def expected_in_words(found: Diagnosis) -> str:
+    """Each part beside its prediction, what is furthest off first; empty where nothing is predicted."""
+    if not found.expected:
+        return ""
+    told = (
+        f"{EXPECTED_WORDS[one.name]} {1e3 * one.measured_s:,.1f} ms ({1e3 * one.expected_s:,.1f} expected)"
+        for one in found.expected
+    )
+    return f"Beside the prediction, which knows no profiler, furthest off first: {', '.join(told)}."
 
 
 def _finding(number: int, one: Finding) -> Iterator[str]:

@@ -15,6 +15,7 @@ from shardtune.service.cli.options import AllowModel, AsJson, KeyFile, Service, 
 from shardtune.service.wording.diagnosis_words import (
     bytes_in_words,
     cost,
+    expected_in_words,
     findings_in_words,
     memory_in_words,
     sentences,
@@ -97,6 +98,8 @@ def show(found: Diagnosis) -> None:
     console.print()
     for sentence in sentences(found):
         console.print(sentence)
+    if found.expected:
+        console.print(expected_in_words(found))
     if found.recorded is not None and found.recorded.memory is not None:
         console.print(memory_in_words(found.recorded.memory))
     console.print()

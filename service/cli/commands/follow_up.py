@@ -38,7 +38,7 @@ def tried(recorded: Recorded, found: Diagnosis, state_dir: Path, worker_options:
 def request_of(recorded: Recorded, finding: Finding) -> StudyRequest | None:
     """The study that would measure it; None where no knob changes it, or other values stand in the way."""
     spec, task = recorded.study.spec, recorded.task
-    trial = traced_trial.of_study(recorded.study, task.config)
+    trial = traced_trial.of_study(recorded.study, task.config, recorded.measured)
     limits = trial.only(finding.knobs) if trial is not None and finding.knobs else None
     if limits is None:
         return None

@@ -7,8 +7,8 @@ from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.explaining.trace_run import Recorded
 from shardtune.traces import folder as traces
 from shardtune.traces.json_pieces import UnreadableTrace
+from shardtune.tuner.diagnosis import explain
 from shardtune.tuner.diagnosis.findings import traced_trial
-from shardtune.tuner.diagnosis.findings.find import findings
 
 
 def explained(folder: Path) -> Diagnosis:
@@ -17,8 +17,7 @@ def explained(folder: Path) -> Diagnosis:
     Raises:
         InputError: see `diagnosis_of`.
     """
-    found = diagnosis_of(folder)
-    return found.model_copy(update={"findings": findings(found)})
+    return explain.explained(diagnosis_of(folder), None, None)
 
 
 def explained_trial(recorded: Recorded) -> Diagnosis:
@@ -28,9 +27,8 @@ def explained_trial(recorded: Recorded) -> Diagnosis:
         InputError: see `diagnosis_of`.
     """
     found = diagnosis_of(Path(recorded.traced.folder)).model_copy(update={"recorded": recorded.traced})
-    trial = traced_trial.of_study(recorded.study, recorded.task.config)
-    seen = findings(found, trial, recorded.link_bytes_per_s)
-    return found.model_copy(update={"findings": seen})
+    trial = traced_trial.of_study(recorded.study, recorded.task.config, recorded.measured)
+    return explain.explained(found, trial, recorded.measured)
 
 
 def diagnosis_of(folder: Path) -> Diagnosis:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from pydantic import ValidationError
 
 from shardtune.api_schemas.diagnosis import Traced
+from shardtune.api_schemas.hardware import MeasuredHardware
 from shardtune.api_schemas.leases import TrialTask
 from shardtune.api_schemas.studies import Study
 from shardtune.service.cli.connection import connected, study_named
@@ -28,8 +29,8 @@ class Recorded(NamedTuple):
     traced: Traced
     study: Study
     task: TrialTask
-    link_bytes_per_s: float | None
-    """Bus bandwidth of the largest messages that a worker of the study's cluster measured; None where none did."""
+    measured: MeasuredHardware | None
+    """What a worker of the study's cluster found its machine to reach; None where none did."""
 
 
 def record(study: str, number: int | None, state_dir: Path, worker_options: Sequence[str]) -> Recorded:
@@ -42,7 +43,7 @@ def record(study: str, number: int | None, state_dir: Path, worker_options: Sequ
     with connected(None, state_dir) as client:
         stored = study_named(client, study)
         task = _task(client, stored, number)
-        link_bytes_per_s = _link(client, stored)
+        measured = _measured(client, stored)
     if task.cluster.nodes > 1:
         raise InputError(
             f"study ({stored.study_id}) trains over {task.cluster.nodes} hosts, whose traces lie apart; record them in your "
@@ -50,7 +51,7 @@ def record(study: str, number: int | None, state_dir: Path, worker_options: Sequ
         )
     sys.stderr.write(f"running {task.config.describe()} once more, under the profiler\n")
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"trace-{stored.study_id}-{'best' if number is None else number}")
-    return Recorded(_run(task, name, state_dir, worker_options), stored, task, link_bytes_per_s)
+    return Recorded(_run(task, name, state_dir, worker_options), stored, task, measured)
 
 
 def _task(client: ServiceClient, study: Study, number: int | None) -> TrialTask:
@@ -70,10 +71,9 @@ def _task(client: ServiceClient, study: Study, number: int | None) -> TrialTask:
     )
 
 
-def _link(client: ServiceClient, study: Study) -> float | None:
-    measured = [one.inventory.measured for one in client.workers() if one.inventory.cluster == study.cluster]
-    known = [one.fastest_link_bytes_per_s(study.cluster.world_size) for one in measured if one is not None]
-    return max((speed for speed in known if speed is not None), default=None)
+def _measured(client: ServiceClient, study: Study) -> MeasuredHardware | None:
+    alike = [one.inventory.measured for one in client.workers() if one.inventory.cluster == study.cluster]
+    return next((one for one in alike if one is not None), None)
 
 
 def _run(task: TrialTask, name: str, state_dir: Path, worker_options: Sequence[str]) -> Traced:

@@ -5,12 +5,14 @@ from sqlalchemy import text
 
 from shardtune.api_schemas.diagnosis import MemoryMoment
 from shardtune.api_schemas.failures import FailureKind
+from shardtune.api_schemas.hardware import MeasuredHardware
 from shardtune.api_schemas.leases import TASK_KINDS, TraceTask
 from shardtune.service.lifecycle import expiry
 from tests.support.page_reader import HTML, page, token
 from tests.support.simulated_worker import SPEC, SimulatedWorker, diagnosis, failure, measurement
 
 NEW = {"task_kinds": TASK_KINDS}
+RATES = MeasuredHardware(bf16_flops=1e11, fp32_flops=1e11, copy_bytes_per_s=1e10, launch_s=1e-5)
 BUDGET = {"max_trials": 2, "max_pairs": 7, "restart_check": False}
 
 
@@ -55,6 +57,18 @@ def test_a_trial_is_traced_on_request_and_the_study_stays_as_it_is(quick_client,
     assert worker.lease() is None
     spent = {one["cause"]: one["gpu_seconds"] for one in quick_client.get("/v1/costs").json()["costs"]}
     assert spent["diagnosis"] == 6.0
+
+
+def test_what_was_expected_stands_beside_what_was_measured(quick_client):
+    worker = SimulatedWorker(quick_client, **NEW, measured=RATES).register()
+    path = f"/v1/studies/{create(quick_client)}"
+    worker.work()
+    quick_client.post(f"{path}/trials/0:diagnose").raise_for_status()
+    worker.work()
+    told = quick_client.get(f"{path}/trials/0/diagnosis").json()["diagnosis"]["expected"]
+    assert {one["name"] for one in told} == {"computing", "communication", "optimizer"}
+    assert all(one["expected_s"] >= 0 for one in told)
+    assert "Expected and measured" in page(quick_client, f"{path.removeprefix('/v1')}/trials/0/why")
 
 
 def test_findings_are_the_service_s_own_with_knobs_of_the_space(quick_client, ended):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.hardware import Cluster, MeasuredHardware
 from shardtune.api_schemas.models import ModelProfile
 from shardtune.api_schemas.predictions import Prediction
 from shardtune.api_schemas.search_space import KnobValue, SpaceLimits
@@ -98,13 +98,15 @@ class TracedTrial:
         return config.accumulation(self.workload.global_batch, self.cluster.world_size)
 
 
-def of_study(study: Study, config: TrialConfig) -> TracedTrial | None:
+def of_study(study: Study, config: TrialConfig, measured: MeasuredHardware | None = None) -> TracedTrial | None:
     """A trial of a study; None before its model was profiled, and for limits that leave no space."""
-    return None if study.profile is None else of_spec(study.spec, study.cluster, study.profile, config)
+    return None if study.profile is None else of_spec(study.spec, study.cluster, study.profile, config, measured)
 
 
-def of_spec(spec: StudySpec, cluster: Cluster, profile: ModelProfile, config: TrialConfig) -> TracedTrial | None:
-    """The same of what a study is about, once its model was profiled."""
+def of_spec(
+    spec: StudySpec, cluster: Cluster, profile: ModelProfile, config: TrialConfig, measured: MeasuredHardware | None
+) -> TracedTrial | None:
+    """The same of what a study is about, once its model was profiled; `measured`: what its machine reaches, where that is known."""
     try:
         built = space.build(spec.workload, cluster, profile, spec.space)
     except ValueError:
@@ -116,6 +118,6 @@ def of_spec(spec: StudySpec, cluster: Cluster, profile: ModelProfile, config: Tr
 
     def predicted(changed: TrialConfig) -> Prediction:
         assert shape is not None
-        return predict(shape, spec.workload, cluster, changed, limits=False)
+        return predict(shape, spec.workload, cluster, changed, limits=False, measured=measured)
 
     return TracedTrial(config, spec.workload, cluster, built, fits, predicted if shape is not None else None)

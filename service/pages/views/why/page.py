@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.diagnosis import CollectiveFigures, Diagnosis, Finding, MemoryMoment
 from shardtune.api_schemas.diagnosis_runs import TrialDiagnosis
+from shardtune.api_schemas.expected_parts import ExpectedPart
 from shardtune.db.queries import trials
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.lifecycle import traces
@@ -46,6 +47,8 @@ class Told:
     """A diagnosis, ready to be shown."""
 
     sentences: tuple[str, ...]
+    expected: tuple[tuple[str, ExpectedPart], ...]
+    """Parts by what they are called, beside what they were predicted to take."""
     findings: tuple[tuple[str, Finding], ...]
     bars: Steps
     timeline: Steps | None
@@ -96,6 +99,7 @@ def why_page(session: Session, row: StudyRow, number: int) -> WhyContext:
 def _told(found: Diagnosis) -> Told:
     return Told(
         sentences=tuple(diagnosis_words.sentences(found)),
+        expected=tuple((diagnosis_words.EXPECTED_WORDS[one.name], one) for one in found.expected),
         findings=tuple((diagnosis_words.KNOWN_MISTAKES[one.kind], one) for one in found.findings),
         bars=steps.rank_bars(found),
         timeline=steps.timeline(found.timeline) if found.timeline is not None else None,

@@ -18,6 +18,7 @@ from shardtune.tuner.prediction.calibration import PARTS
 from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import evaluate
 from shardtune.tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.search.guided.axes import Axes, axes_of
 from shardtune.tuner.search.guided.encoding import Array, KnobEncoder, Rows
 from shardtune.tuner.search.space import Space
 from shardtune.tuner.search.space.flat import flatten, unflatten
@@ -49,6 +50,7 @@ class Pool:
         self.space, self.basis = space, basis
         self._rows: dict[str, int] = {}
         self._near: dict[int, list[int]] = {}
+        self.axes: list[Axes] = []
         self._tables: list[tuple[tuple[str, ...], tuple[KnobValue, ...]]] = []
         self.is_whole = configs is not None or space.size(ENUMERATED + 1) <= ENUMERATED
         if configs is None:
@@ -115,6 +117,7 @@ class Pool:
             self._rows[key] = len(self._tables)
             table = flatten(config)
             self._tables.append((tuple(table), tuple(table.values())))
+            self.axes.append(axes_of(table))
         common, knobs, kinds = self.place(configs)
         self.kinds = np.append(self.kinds, kinds)
         self.compiled = np.append(self.compiled, [float(config.compile) for config in configs])

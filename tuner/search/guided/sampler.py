@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.trials import TrialReason, TrialState
+from shardtune.api_schemas.trials import TrialOrigin, TrialReason, TrialState
 from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction.calibration import (
     CPU_PART_SIGMA,
@@ -27,10 +27,12 @@ from shardtune.tuner.search.guided.acquisition import (
     infeasible_probability,
     normal_cdf,
 )
+from shardtune.tuner.search.guided.axes import axes_of, due
 from shardtune.tuner.search.guided.encoding import Array, Rows
 from shardtune.tuner.search.guided.pool import Pool
 from shardtune.tuner.search.guided.residual import Inputs, Posterior, Residual, joined, unseen
 from shardtune.tuner.search.samplers.draw import Draw, SearchView
+from shardtune.tuner.search.space.flat import flatten
 
 _SHORTLIST = 400
 """Best by prediction, and as many others of a larger pool, which change with every trial."""
@@ -70,7 +72,7 @@ class GuidedSampler:
         if not len(rows):
             return
         order = np.argsort(-outlook.worth, kind="stable")[:_MOST_DRAWS]
-        for place in order:
+        for place in (*outlook.unseen_axes, *order):
             yield Draw(self._pool.config(int(rows[place])), outlook.reason(int(place)))
 
 
@@ -118,7 +120,20 @@ class Outlook:
             return rows
         order = rows[np.argsort(self._predicted(rows), kind="stable")]
         others = np.random.default_rng(self._view.seed).choice(order[_SHORTLIST:], _SHORTLIST, replace=False)
-        return np.concatenate([order[:_SHORTLIST], others])
+        named = np.array(due(order[_SHORTLIST:], pool.axes, ()), dtype=np.intp)
+        return np.concatenate([order[:_SHORTLIST], np.union1d(others, named)])
+
+    @property
+    def unseen_axes(self) -> Iterator[int]:
+        """Places of candidates that are split over axes which no trial was; none before the sampler's own first trial."""
+        history = self._view.history
+        if not any(obs.origin is TrialOrigin.SAMPLER for obs in history):
+            return
+        rows = self.candidates
+        order = np.argsort(self.time.mean, kind="stable")
+        tried = (axes_of(flatten(obs.config)) for obs in history)
+        first = set(due(rows[order], self._pool.axes, tried))
+        yield from (int(place) for place in order if int(rows[place]) in first)
 
     def reason(self, place: int) -> TrialReason:
         """Why the candidate at this place is tried."""

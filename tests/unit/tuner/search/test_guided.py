@@ -7,17 +7,19 @@ import pytest
 
 from shardtune.api_schemas.failures import Failure, FailureKind
 from shardtune.api_schemas.search_space import SpaceLimits
-from shardtune.api_schemas.trials import TrialState
+from shardtune.api_schemas.trials import TrialOrigin, TrialState
 from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction import learning
 from shardtune.tuner.prediction.calibration import NOTHING_LEARNT, MemoryCalibration
 from shardtune.tuner.prediction.learning import MeasuredTrials, predict_speeds
 from shardtune.tuner.search.guided.acquisition import TrialCost, infeasible_probability
+from shardtune.tuner.search.guided.axes import axes_of
 from shardtune.tuner.search.guided.pool import Pool, PredictionBasis, evenly, neighbours
 from shardtune.tuner.search.guided.residual import Inputs, Residual, joined
 from shardtune.tuner.search.guided.sampler import GuidedSampler, Knowledge
+from shardtune.tuner.search.space.flat import flatten
 from shardtune.tuner.search.suggest import next_config
-from tests.support.tuner_cases import WORKLOAD, complete, cpu, gpus, measured, open_gate, shape, space_of
+from tests.support.tuner_cases import TINY, WORKLOAD, complete, cpu, gpus, measured, open_gate, shape, space_of
 
 TWO_BACKENDS = SpaceLimits(backends=("ddp", "fsdp2"))
 
@@ -42,6 +44,22 @@ def test_the_first_trial_is_the_fastest_by_prediction(pool):
     found = ask(pool, [])
     assert predicted(pool, [found.config])[0] == pytest.approx(best)
     assert found.reason is not None and found.reason.tests == "the fastest by prediction"
+
+
+def test_each_axis_that_a_study_names_is_tried_once_and_two_at_once(pool):
+    limits = SpaceLimits(backends=("ddp", "fsdp2"), knobs={"tensor_parallel": (1, 2), "context_parallel": (1, 2)})
+    profile = TINY.model_copy(update={"context_heads": 4, "tensor_divisor": 4})
+    space = space_of(cpu(4), limits, WORKLOAD, profile)
+    named = Pool(space, PredictionBasis(shape("llama-tiny"), WORKLOAD, cpu(4)))
+    history = []
+    for number in range(6):
+        config = ask(named, history).config
+        slow = axes_of(flatten(config))
+        history.append(replace(complete(number, config, 10.0 if slow else 1000.0), origin=TrialOrigin.SAMPLER))
+    tried = [axes_of(flatten(obs.config)) for obs in history]
+    both = frozenset({"context_parallel", "tensor_parallel"})
+    assert tried[0] == frozenset() and {frozenset(), *(frozenset({axis}) for axis in both), both} == set(tried)
+    assert [len(one) for one in tried].count(0) == 3, "once each"
 
 
 def test_the_same_history_gives_the_same_suggestion_from_a_new_pool(pool):

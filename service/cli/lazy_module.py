@@ -9,8 +9,26 @@ waits for none of them. In the module of a command:
         stack = LazyModule("shardtune.service.cli.stack")
 """
 
+import gc
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import Any
+
+
+def load(name: str) -> ModuleType:
+    """Import a module without looking for garbage meanwhile: there is hardly any, and the looks take a fifth of the time."""
+    if name in sys.modules:
+        return import_module(name)
+    # httpx imports the command line of its own, with rich and pygments, wherever these are installed.
+    sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return import_module(name)
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class LazyModule:
@@ -20,4 +38,4 @@ class LazyModule:
         self._module = module
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(import_module(self._module), name)
+        return getattr(load(self._module), name)

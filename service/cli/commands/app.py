@@ -4,13 +4,14 @@ A command's module is imported when the command is called: most need the databas
 or for the version should not wait for them.
 """
 
-from importlib import import_module
 from importlib.metadata import version
 from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
+
+from shardtune.service.cli.lazy_module import load
 
 
 class CommandPlace(NamedTuple):
@@ -71,7 +72,7 @@ PLACES = {
 def command(name: str) -> TyperCommand | TyperGroup:
     """A command with its options, by its name on the command line."""
     place = PLACES[name]
-    module = import_module(f"shardtune.service.cli.commands.{place.module}")
+    module = load(f"shardtune.service.cli.commands.{place.module}")
     made = get_command(getattr(module, place.name))
     found = made.commands.get(name, made) if isinstance(made, TyperGroup) else made
     assert isinstance(found, TyperCommand | TyperGroup)

@@ -47,6 +47,16 @@ def test_who_asks_for_the_help_of_a_command_waits_for_no_database_predictor_or_c
     assert not (HEAVY - {"pydantic"}) & set(ran.stdout.rpartition("loaded ")[2].split())
 
 
+def test_a_command_that_asks_the_service_waits_for_no_command_line_of_httpx():
+    script = (
+        "import gc, sys\nfrom shardtune.service.cli import main\n"
+        "try:\n    main(['studies', 'list', '--service', 'http://127.0.0.1:9'])\nexcept SystemExit as end:\n    assert end.code == 4\n"
+        "print(gc.isenabled(), 'httpx' in sys.modules, sys.modules['httpx._main'])"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert ran.stdout.split() == ["True", "True", "None"]
+
+
 def test_who_asks_for_the_help_of_the_worker_waits_for_nothing():
     script = (
         "import sys\nfrom shardtune.workers.__main__ import main\n"

@@ -73,6 +73,8 @@ class Conditions(Schema):
     """Seconds for which the control group's CPU limit held threads back, added over CPUs."""
     rank_pace_s: tuple[float, ...] = Field(default=(), max_length=5000)
     """Seconds each rank took for the same small calculation before training: a slow one is a straggler."""
+    neighbours: int = Field(default=0, ge=0)
+    """Workers that ran something on other devices of its host meanwhile, by the leases that the service gave."""
 
     @classmethod
     def joined(cls, parts: Sequence["Conditions"]) -> "Conditions":

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, JsonValue, field_validator
 
 from shardtune.api_schemas.base import Dtype, Schema
+from shardtune.api_schemas.host_share import HostShare
 from shardtune.api_schemas.names import ONE_LINE, DeviceName, OwnName, printable
 
 Fact = Annotated[str, Field(max_length=500, pattern=ONE_LINE)]
@@ -226,6 +227,8 @@ class Offer(Schema):
     """Of one rank, by a short look when the worker started; a multiply-add is two. Empty: not looked."""
     measured: MeasuredHardware | None = None
     """What `measure-hardware` found here under this fingerprint; None before it ran."""
+    share: HostShare | None = None
+    """Of a host that several workers divide among themselves (`shardtune worker --split`); None: the worker has it alone."""
 
 
 class Inventory(Offer):

@@ -183,6 +183,8 @@ class Lease(Schema):
     """Hard limit of the run, from now."""
     no_progress_s: float
     """The run is ended when no rank moves for this long."""
+    is_alone: bool = False
+    """It decides something: nothing else may run on its host meanwhile."""
 
 
 class Heartbeat(Schema):

@@ -16,6 +16,7 @@ from shardtune.workers.config.options import machine_options
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code. What commands need is imported after the options were read: help waits for none."""
     options = _parser().parse_args(arguments)
+    options.arguments = list(sys.argv[1:] if arguments is None else arguments)
     code: int = import_module("shardtune.workers.commands.carry_out").carry_out(options)
     return code
 
@@ -27,6 +28,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.set_defaults(command="agent")
     parser.add_argument("--service", metavar="URL", help="base URL of the service")
     parser.add_argument("--name", help="stable name of this worker (default: host name and work directory)")
+    parser.add_argument(
+        "--split",
+        metavar="N,N",
+        help="several workers on this machine, by ranks of each: 1,8 is one of each GPU and one of all eight",
+    )
     machine_options(parser)
     commands = parser.add_subparsers(title="other commands", metavar="COMMAND")
 

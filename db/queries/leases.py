@@ -171,7 +171,7 @@ def of_earlier_sessions(session: Session, worker: WorkerRow) -> Sequence[RunRow]
 def start(session: Session, run: RunRow, worker: WorkerRow, now: datetime, lease_until: datetime) -> None:
     """Open the next attempt at a run. The state is the service's to move."""
     run.attempt += 1
-    run.worker_id, run.worker_session = worker.id, worker.session
+    run.worker_id, run.worker_session, run.host_id = worker.id, worker.session, worker.host_id
     run.fingerprint_key, run.measured_for = worker.fingerprint_key, worker.project_id
     run.started_at, run.lease_until, run.progress = now, lease_until, None
     session.add(

@@ -64,6 +64,7 @@ def put(
             "offer": inventory.offer,
             "inventory": inventory,
             "fingerprint_key": key,
+            "host_id": _host_id(inventory, project_id),
             "registered_at": now,
             "seen_at": now,
             "is_draining": False,
@@ -80,11 +81,17 @@ def begin(
 ) -> None:
     """Note a worker's present life, and what it offers. The caller holds the worker."""
     if row.session != worker_session:
-        row.session, row.registered_at = worker_session, now
+        row.session, row.registered_at, row.waits = worker_session, now, None
     row.inventory, row.offer, row.fingerprint_key = inventory, inventory.offer, inventory.fingerprint.content_key()
     row.seen_at, row.holder_id, row.forgotten_at = now, holder_id, None
+    row.host_id = _host_id(inventory, row.project_id)
     session.flush()
     fingerprints.note(session, row.id, row.fingerprint_key, now)
+
+
+def _host_id(inventory: Inventory, project_id: str | None) -> str | None:
+    """Of one project: what a worker says of its host keeps no other project's workers waiting."""
+    return None if inventory.share is None else f"{project_id or '*'}/{inventory.share.host}"
 
 
 def lock(session: Session, worker_id: str) -> WorkerRow | None:

@@ -10,6 +10,7 @@ from shardtune.api_schemas.diagnosis import Diagnosis
 from shardtune.api_schemas.events import EventType
 from shardtune.api_schemas.failures import Failure
 from shardtune.api_schemas.hardware import Cluster, Fingerprint, Inventory, Offer
+from shardtune.api_schemas.host_share import HostWait
 from shardtune.api_schemas.keys import DEFAULT_PROJECT
 from shardtune.api_schemas.measurements import Measurement, Progress, StepTimeRange
 from shardtune.api_schemas.models import ModelProfile
@@ -86,6 +87,10 @@ class WorkerRow(Row):
     """What a canary found wrong with it; None: nothing."""
     forgotten_at: Mapped[datetime | None]
     """It is gone and listed nowhere, until it registers again; what it ran stays its own."""
+    host_id: Mapped[str | None] = mapped_column(String(128), index=True)
+    """Of the host that it shares with other workers of its project; None: it has its machine alone."""
+    waits: Mapped[HostWait | None] = mapped_column(Stored(HostWait))
+    """There is a run for it for which too much of its host is taken, or it is to keep the host for the next one of its pair."""
 
     __table_args__ = (
         Index(
@@ -222,6 +227,8 @@ class RunRow(Row):
     """Attempts so far; the number of the live one while `state` is running."""
     worker_id: Mapped[str | None] = mapped_column(ForeignKey("workers.id"))
     worker_session: Mapped[str | None] = mapped_column(String(64))
+    host_id: Mapped[str | None] = mapped_column(String(128))
+    """Of its worker, where that shares a host (`WorkerRow.host_id`)."""
     started_at: Mapped[datetime | None]
     """Of the live attempt."""
     lease_until: Mapped[datetime | None]

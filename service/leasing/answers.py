@@ -36,5 +36,10 @@ class Busy:
 
 
 @dataclass(frozen=True)
+class HostBusy:
+    """A run waits that the worker may have once more of its host is free; until then it gets no other."""
+
+
+@dataclass(frozen=True)
 class NoneWaits:
     """No run waits that the worker knows; the study may plan one."""

@@ -15,11 +15,12 @@ from shardtune.api_schemas.leases import Lease, LeaseRequest
 from shardtune.api_schemas.studies import StudyPhase, StudyState
 from shardtune.api_schemas.system_studies import SystemStudyKind
 from shardtune.api_schemas.trials import TrialState
+from shardtune.db import hosts
 from shardtune.db.queries import studies
 from shardtune.db.queries.studies import OpenStudy
 from shardtune.db.tables.studies import WorkerRow
 from shardtune.service.access import quotas
-from shardtune.service.leasing.answers import Asking, Busy, Granted, Reserved
+from shardtune.service.leasing.answers import Asking, Busy, Granted, HostBusy, Reserved
 from shardtune.service.leasing.lease_run import TOUCH, lease_run, renewed
 from shardtune.service.process.context import Context
 from shardtune.service.workers import compatibility
@@ -91,6 +92,8 @@ def claim(context: Context, request: LeaseRequest, known: WorkerRow | None = Non
             match found:
                 case Granted(lease):
                     return lease
+                case HostBusy():
+                    return replace(idle, reserved=frozenset(reserved - {idle.worker.id}))
                 case Reserved(worker_ids):
                     reserved |= worker_ids
                 case _:
@@ -101,6 +104,9 @@ def claim(context: Context, request: LeaseRequest, known: WorkerRow | None = Non
         with context.db.write() as session:
             _, held = with_lease(context, session, request.session)
             return (renewed(context, session, held) if held is not None else None) or idle
+    if worker.waits is not None:
+        with context.db.write() as session:
+            hosts.stop_waiting(session, request.session)
     return replace(idle, reserved=frozenset(reserved - {idle.worker.id}))
 
 
@@ -131,14 +137,14 @@ def _offer(context: Context, session: Session, worker: WorkerRow) -> _Offer:
     )
 
 
-def _first_with_work(context: Context, served: Sequence[OpenStudy], asking: Asking) -> Granted | Reserved:
+def _first_with_work(context: Context, served: Sequence[OpenStudy], asking: Asking) -> Granted | Reserved | HostBusy:
     """A run of the first of these studies that has one, else who alone may take what waits."""
     reserved = frozenset[str]()
     looks = [(found, found.has_waiting, _AT_ONCE_S) for found in served]
     for found, has_waiting, patience_s in looks:
         given = lease_run(context, found, asking, has_waiting=has_waiting, patience_s=patience_s)
         match given:
-            case Granted():
+            case Granted() | HostBusy():
                 return given
             case Reserved():
                 reserved |= given.worker_ids
@@ -166,7 +172,8 @@ def _idle(worker: WorkerRow, request: LeaseRequest) -> Idle:
     hardware = worker.offer.cluster.content_key()
     kinds = worker.offer.task_kinds
     # What is too long for one that must end soon may be another's.
-    ends = "" if request.ends_in_s is None else worker.id
+    # And what is free of its host is no answer to workers alike elsewhere.
+    ends = "" if request.ends_in_s is None and worker.host_id is None else worker.id
     return Idle(worker, f"{hardware} {worker.fingerprint_key} {worker.is_draining} {worker.project_id} {kinds} {ends}")
 
 

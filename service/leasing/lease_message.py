@@ -3,7 +3,7 @@
 from shardtune.api_schemas.leases import Lease, ProfileTask, RestartTask, Task, TraceTask, TrialTask
 from shardtune.api_schemas.trials import RunPurpose, TrialState
 from shardtune.db.tables.studies import RunRow, StudyRow
-from shardtune.service.leasing import run_limits
+from shardtune.service.leasing import host_turns, run_limits
 from shardtune.service.process.context import Context
 from shardtune.tuner.objective import available_gib
 
@@ -25,6 +25,7 @@ def lease(context: Context, study: StudyRow, run: RunRow) -> Lease:
         heartbeat_s=settings.heartbeat_s,
         deadline_s=max(1.0, limits.deadline_s - elapsed_s),
         no_progress_s=limits.no_progress_s,
+        is_alone=host_turns.is_alone(run.purpose, study.system_study),
     )
 
 

@@ -16,8 +16,8 @@ from shardtune.db.queries import fingerprints, leases, studies, trials
 from shardtune.db.queries.studies import OpenStudy
 from shardtune.db.tables.studies import RunRow, StudyRow, WorkerRow
 from shardtune.service.access import retune_budget
-from shardtune.service.leasing import lease_message
-from shardtune.service.leasing.answers import Asking, Busy, Granted, NoneWaits, Reserved
+from shardtune.service.leasing import host_turns, lease_message
+from shardtune.service.leasing.answers import Asking, Busy, Granted, HostBusy, NoneWaits, Reserved
 from shardtune.service.lifecycle import advance, transitions
 from shardtune.service.planning import calibrations, study_snapshot
 from shardtune.service.planning.study_plan import NewConfirmation, NewRestart, NewTrial, Step, Wait
@@ -39,7 +39,7 @@ _MOST_RACES = 16
 
 def lease_run(
     context: Context, found: OpenStudy, asking: Asking, *, has_waiting: bool, patience_s: float
-) -> Granted | Reserved | Busy:
+) -> Granted | Reserved | Busy | HostBusy:
     """A run of one study: one that waits, else a new one.
 
     `found`: the study as it was listed just now. `Busy`: somebody else asks there, for longer than `patience_s`.
@@ -50,7 +50,7 @@ def lease_run(
     return given
 
 
-def _take_waiting(context: Context, found: OpenStudy, asking: Asking) -> Granted | Reserved | NoneWaits:
+def _take_waiting(context: Context, found: OpenStudy, asking: Asking) -> Granted | Reserved | HostBusy | NoneWaits:
     """The first run that waits, or who alone may have it: nothing of the study's history decides about that."""
     with context.db.write() as session:
         study = _held(context, session, found)
@@ -66,7 +66,7 @@ def _take_waiting(context: Context, found: OpenStudy, asking: Asking) -> Granted
         return _take(context, session, study, run, worker, asking)
 
 
-def _ask(context: Context, found: OpenStudy, asking: Asking, patience_s: float) -> Granted | Reserved | Busy:
+def _ask(context: Context, found: OpenStudy, asking: Asking, patience_s: float) -> Granted | Reserved | Busy | HostBusy:
     """Sample outside the transaction, commit if the study is still as it was."""
     study_id = found.study.id
     with context.planner_cache.ask_lock(study_id, context.db, patience_s) as mine:
@@ -89,7 +89,7 @@ def _ask(context: Context, found: OpenStudy, asking: Asking, patience_s: float) 
 
 def _commit(
     context: Context, found: OpenStudy, asking: Asking, seen: StudySnapshot, planned: Step
-) -> Granted | Reserved | None:
+) -> Granted | Reserved | HostBusy | None:
     """Apply what was planned, and give the run that waits then; None: the study has changed since, look again."""
     with context.db.write() as session:
         study = _held(context, session, found)
@@ -104,7 +104,7 @@ def _commit(
         if run is None and (is_same or advance.still_holds(context, session, study, planned, seen)):
             made = advance.apply(context, session, study, planned, seen)
             run = made or leases.next_waiting(session, study.id)
-        answer: Granted | Reserved | None = None
+        answer: Granted | Reserved | HostBusy | None = None
         if run is not None:
             answer = _take(context, session, study, run, worker, asking) if knows(worker, run) else Reserved()
     known = seen if is_same else context.planner_cache.snapshot(study.id, before)
@@ -202,7 +202,7 @@ def _held(context: Context, session: Session, found: OpenStudy) -> StudyRow | No
 
 def _take(
     context: Context, session: Session, study: StudyRow, run: RunRow, worker: WorkerRow, asking: Asking
-) -> Granted | Reserved:
+) -> Granted | Reserved | HostBusy:
     """The lease of a waiting run, or who alone may have it; nothing where the worker's time will hardly be enough."""
     if asking.ends_in_s is not None and lease_message.foreseen_s(context, study, run) > asking.ends_in_s:
         return Reserved()
@@ -211,6 +211,8 @@ def _take(
         able = live_among(context, session, study, begun)
         if able:
             return Reserved(able)
+    if worker.host_id is not None and not host_turns.admits(context, session, study, run, worker):
+        return HostBusy()
     return Granted(_start(context, session, study, run, worker))
 
 

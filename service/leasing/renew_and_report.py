@@ -12,7 +12,7 @@ from shardtune.api_schemas.trials import RunPurpose, TrialState
 from shardtune.db.queries import leases, workers
 from shardtune.db.tables.studies import AttemptRow, RunRow
 from shardtune.service.http.errors import Conflict, NotFound, invalid
-from shardtune.service.leasing import preemption
+from shardtune.service.leasing import host_turns, preemption
 from shardtune.service.lifecycle import advance, outcomes, traces
 from shardtune.service.lifecycle.held_run import hold
 from shardtune.service.lifecycle.outcomes import JudgedEnd
@@ -64,7 +64,8 @@ def finish(context: Context, run_id: str, report: Report) -> ReportAnswer:
         before = context.planner_cache.snapshot(held.study.id, held.study.version)
         if before is not None:
             held.rejected = before.rejected
-        outcomes.settle(session, held, _ended(report, key, told), context.now())
+        ended = host_turns.with_neighbours(session, held.run, _ended(report, key, told))
+        outcomes.settle(session, held, ended, context.now())
         seen = study_snapshot.view(session, held.study, held.trials, held.rejected)
     end = (attempt.end if attempt is not None else None) or "unknown"
     context.metrics.ended(held.run.purpose, end, report.gpu_seconds)

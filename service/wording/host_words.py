@@ -1,14 +1,19 @@
-"""The hosts of a worker over several, for a line."""
+"""The hosts of a worker over several, or its part of one, for a line."""
 
 from collections.abc import Sequence
 
 from shardtune.api_schemas.hardware import Inventory
 
 _MOST = 16
+_SHORT = 12
+"""Of a GPU's UUID, as everywhere."""
 
 
 def hosts(inventory: Inventory) -> str:
-    """`n0 (eth0), n1 (eth0)`; empty for a worker on one host, and where nobody said."""
+    """`n0 (eth0), n1 (eth0)`, or `cpu0, cpu1 of n0`; empty for a worker that has one host alone, and where nobody said."""
+    if inventory.share is not None:
+        devices = [device[:_SHORT] for device in inventory.share.devices]
+        return f"{listing(devices)} of {inventory.details.get('host') or inventory.share.host}"
     listed = inventory.details.get("hosts")
     if inventory.cluster.nodes == 1 or not isinstance(listed, list):
         return ""

@@ -91,7 +91,7 @@ def local_worker(live: Sequence[WorkerRow]) -> WorkerRow:
 def offers(offer: Offer, cluster: Cluster) -> bool:
     """Whether a worker has the hardware of a cluster, or more of the same."""
     has = offer.cluster
-    if not same_shape(has, cluster):
+    if not same_shape(has, cluster) or _leaves(offer, cluster):
         return False
     slack = 1.0 if cluster.device == "cpu" else _MEMORY_TOLERANCE
     return (
@@ -182,7 +182,12 @@ def changed_fields(worker: WorkerRow, study: StudyRow) -> tuple[str, ...]:
 
 def _serves(worker: WorkerRow, study: StudyRow) -> bool:
     is_ours = worker.project_id in (None, study.project_id)
-    return is_ours and same_shape(worker.offer.cluster, study.cluster)
+    return is_ours and same_shape(worker.offer.cluster, study.cluster) and not _leaves(worker.offer, study.cluster)
+
+
+def _leaves(offer: Offer, cluster: Cluster) -> bool:
+    """Whether studies of this size are for workers with fewer devices of the same host."""
+    return offer.share is not None and cluster.world_size < offer.share.least_ranks
 
 
 def refusal(worker: WorkerRow, study: StudyRow) -> str:

@@ -26,13 +26,17 @@ FREE_REPEATS = 4
 def reason(measured: Measurement, cluster: Cluster, cores_of: Callable[[], int | None]) -> str | None:
     """Why a run says nothing about its configuration, in words; None where it does.
 
-    `cores_of` tells the cores of its machine; asked only where other programs were seen.
+    `cores_of` tells the cores of its machine; asked only where other programs were seen. Beside other runs of ours on the same
+    host a worker sees the programs on its own cores.
     """
     foreign = measured.conditions.foreign_cpu_cores if measured.conditions is not None else None
     cores = cores_of() if foreign else None
     if foreign == 0 or cores:
         # Seen: windows that lie apart on a quiet machine are the configuration's own.
         return _taken(foreign or 0.0, cluster, cores) if cores else None
+    if measured.conditions is not None and measured.conditions.neighbours:
+        # They come and go as planned, in runs that guide a search and decide nothing.
+        return None
     spread = measured.step_time_half_width_s / measured.step_time_s
     if spread > MOST_SPREAD:
         return f"its timed windows lie apart by ±{spread:.0%} of the step time"

@@ -52,7 +52,7 @@ def search_speeds(history: Sequence[Observation]) -> dict[int, float]:
 def unbeaten(history: Sequence[Observation], field: PromotionField) -> StudyResult:
     """The answer where nothing but the baseline is feasible."""
     trial = next(obs for obs in history if obs.number == field.baseline)
-    stands, notes = contender(trial), (*field.notes, *_which_default(trial, field))
+    stands, notes = contender(trial), (*field.notes, *_which_default(trial, field), *_beside_others(trial))
     return StudyResult(best=stands, baseline=stands, speedup=None, verdict=Verdict.NOT_FASTER, notes=notes)
 
 
@@ -112,6 +112,13 @@ def _which_default(chosen: Observation, field: PromotionField) -> tuple[str, ...
         return ()
     how = f"by fresh runs of {len(field.defaults)}" if len(field.defaults) > 1 else "the only feasible one that ran"
     return (f"baseline: {chosen.config.describe()}, the fastest documented default ({how})",)
+
+
+def _beside_others(trial: Observation) -> tuple[str, ...]:
+    """Where no fresh run stands beside it, the search's own says how fast the answer is."""
+    seen = trial.measurement.conditions if trial.measurement is not None else None
+    is_guiding = seen is not None and seen.neighbours > 0 and not trial.confirmations
+    return ("its speed was measured beside other workers of its host: it may be faster alone",) if is_guiding else ()
 
 
 def _beside_defaults(result: StudyResult, history: Sequence[Observation], notes: tuple[str, ...]) -> StudyResult:

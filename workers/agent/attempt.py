@@ -1,7 +1,8 @@
 """Run one task on this machine from its trial directory to its outcome; the agent and `run-trial` both do this."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +22,9 @@ from shardtune.workers.config.allowlist import Allowed
 from shardtune.workers.launchers.base import Launcher, LaunchFailed
 from shardtune.workers.machine.conditions import judged
 from shardtune.workers.trial_dir import DiskFull, TrialDir
+
+Turn = Callable[[bool, Callable[[], bool]], AbstractContextManager[bool]]
+"""The devices for one run, and the host alone where the first says so; not had where the second gave up meanwhile."""
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +50,32 @@ class Workplace:
     """Of one rank, as measured at the start; empty where nobody has."""
     allowed: Allowed = field(default_factory=Allowed)
     """Code of the user's own that a task may name."""
+    turn: Turn | None = None
+    """Where other workers of this machine have its devices, too; None: they are this worker's for its life."""
+
+    @contextmanager
+    def devices(self, is_alone: bool, give_up: Callable[[], bool]) -> Iterator[bool]:
+        """The devices while a run lasts; False: `give_up` said so. Where others have them too, nothing touches them before."""
+        if self.turn is None:
+            yield True
+            return
+        with self.turn(is_alone, give_up) as are_ours:
+            yield are_ours and self.is_ready(give_up)
+
+    def is_ready(self, give_up: Callable[[], bool]) -> bool:
+        """Wait until ranks can be started and the devices are free; False when `give_up` said so.
+
+        Raises:
+            LaunchFailed, DevicesUnfit: this machine cannot run trials.
+        """
+        try:
+            self.launcher.prepare(give_up)
+        except LaunchFailed:
+            if give_up():
+                return False
+            raise
+        self.launcher.require_fit(give_up)
+        return True
 
 
 @dataclass(frozen=True)
@@ -144,6 +174,11 @@ def _check_fits(task: Task, place: Workplace) -> None:
         raise ValueError(
             f"cluster.nodes ({task.cluster.nodes}) must not exceed this worker's hosts ({place.nodes}); start a worker over "
             "as many with --launcher slurm or ray and --nodes"
+        )
+    if place.turn is not None and task.config.numa_binding != "none":
+        raise ValueError(
+            f"config.numa_binding ({task.config.numa_binding}) would take ranks off the cores of this worker's part of its host; "
+            "search with numa_binding: none, or on a worker without --split"
         )
     here = place.ranks // place.nodes
     if task.cluster.gpus_per_node > here:

@@ -24,7 +24,6 @@ from shardtune.workers.agent.supervise import RunLimits
 from shardtune.workers.clock import now_s
 from shardtune.workers.config.settings import WorkerSettings
 from shardtune.workers.interrupt import Interrupt
-from shardtune.workers.launchers.base import LaunchFailed
 from shardtune.workers.trial_dir import TrialDir, check_disk, prune
 
 _LEASE_WAIT_S = 2.0
@@ -71,13 +70,8 @@ class Agent:
         while not self._interrupt:
             # Before leasing: a machine that cannot work must not turn every trial it is given into a failure.
             check_disk(self._place.work_dir, self._place.min_free_gib)
-            try:
-                self._place.launcher.prepare(lambda: bool(self._interrupt))
-            except LaunchFailed:
-                if self._interrupt:
-                    return
-                raise
-            self._place.launcher.require_fit(lambda: bool(self._interrupt))
+            if self._place.turn is None and not self._place.is_ready(lambda: bool(self._interrupt)):
+                return
             self._notice_changes()
             sent_at_s = now_s()
             lease = self._lease()
@@ -166,15 +160,14 @@ class Agent:
             created.write_deadline(heartbeat.ranks_end_s)
             return created
 
+        def interrupted() -> str | None:
+            return self._interrupt.reason or heartbeat.stop_reason
+
+        limits = RunLimits(lease.deadline_s, lease.no_progress_s)
         heartbeat.start()
         try:
-            attempted = attempt(
-                self._place,
-                lease.task,
-                directory_of=create,
-                limits=RunLimits(lease.deadline_s, lease.no_progress_s),
-                interrupted=lambda: self._interrupt.reason or heartbeat.stop_reason,
-            )
+            with self._place.devices(lease.is_alone, lambda: bool(interrupted())) as are_ours:
+                attempted = attempt(self._place, lease.task, create, limits, interrupted) if are_ours else None
             if attempted is not None:
                 # Renewing goes on until the report is answered, so that a long retry does not cost the lease.
                 self._report(lease, attempted)

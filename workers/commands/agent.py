@@ -7,10 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from shardtune.api_schemas.hardware import HardwareReport, Inventory
+from shardtune.api_schemas.host_share import HostShare
 from shardtune.api_schemas.native_dtypes import flops_per_s
-from shardtune.workers.agent.attempt import Workplace
+from shardtune.workers.agent.attempt import Turn, Workplace
 from shardtune.workers.agent.client import WorkerClient
 from shardtune.workers.agent.loop import Agent
+from shardtune.workers.commands import split
 from shardtune.workers.commands.exit_codes import DONE
 from shardtune.workers.commands.hold import Held, held
 from shardtune.workers.config.allowlist import Allowed
@@ -19,6 +21,7 @@ from shardtune.workers.interrupt import Interrupt
 from shardtune.workers.launchers.base import Launcher, LaunchFailed
 from shardtune.workers.machine import hardware_speed
 from shardtune.workers.machine.offered_inventory import with_measured
+from shardtune.workers.shares import device_turn, start_line
 
 Measure = Callable[[Launcher, Inventory, Path, Callable[[], bool]], HardwareReport | None]
 
@@ -27,12 +30,16 @@ log = logging.getLogger(__name__)
 
 def run(settings: WorkerSettings, options: argparse.Namespace) -> int:
     """Register, lease, run, report, until a signal comes."""
+    if settings.split:
+        return split.run(settings, options)
     allowed = Allowed.of(settings.allowed_models, settings.allowed_scripts)
     interrupt = Interrupt().install()
     with held(settings, allowed, interrupt, builds=True) as hosts:
         if hosts is None:
             return DONE
         hosts = replace(hosts, offered=rates_first(settings, hosts, interrupt))
+        if settings.share is not None and not start_line.wait_for_all(lambda: bool(interrupt)):
+            return DONE
         offered = hosts.offered
         rates = ", ".join(f"{flops_per_s(rate)} in {dtype}" for dtype, rate in offered.matmul_flops.items())
         log.info("a rank multiplies at %s; native here: %s", rates, offered.fingerprint.native_dtypes)
@@ -80,4 +87,10 @@ def place(settings: WorkerSettings, hosts: Held, allowed: Allowed) -> Workplace:
         matmul_flops=offered.matmul_flops,
         min_free_gib=settings.min_free_gib,
         allowed=allowed,
+        turn=None if settings.share is None else _turn(settings.work_dir.resolve(), settings.share),
     )
+
+
+def _turn(work_dir: Path, share: HostShare) -> Turn:
+    """The devices of a share run by run; all who divide the machine have their work directories beside each other."""
+    return lambda is_alone, give_up: device_turn.turn(work_dir.parent / "locks", share, is_alone, give_up)

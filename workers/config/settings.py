@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from shardtune.api_schemas.host_share import HostShare
 from shardtune.workers.config.overrides import split_overrides
 
 
@@ -26,6 +27,11 @@ class WorkerSettings(BaseSettings):
     """Stable name of this resource pool. Default: host name and work directory."""
     ranks: int | None = Field(default=None, ge=1, le=1024)
     """Ranks of a trial. Default: every visible GPU, or 2 CPU ranks where there is no GPU."""
+    split: Annotated[tuple[int, ...], NoDecode] = ()
+    """Ranks of each of several workers that divide this machine, separated by commas: of each size as many as there is room
+    for. `1,8` on eight GPUs: one worker of each GPU, and one of all. Default: one worker of all ranks."""
+    share: HostShare | None = None
+    """What this worker has of a machine that several divide; given by the process that starts them."""
     memory_gib: float | None = Field(default=None, gt=0)
     """Declared memory of one CPU rank. Default: its share of the host's memory. GPUs say theirs themselves."""
     cold: bool = False
@@ -77,6 +83,20 @@ class WorkerSettings(BaseSettings):
     """Build DeepSpeed's CPU Adam (a minute, then cached) before work is taken. Without, the first trial that offloads
     its optimizer does."""
 
+    @field_validator("split", mode="before")
+    @classmethod
+    def _split_sizes(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        sizes = [entry.strip() for entry in value.split(",") if entry.strip()]
+        if not all(size.isdecimal() and int(size) > 0 for size in sizes):
+            raise ValueError(f"split ({value}) must be numbers of ranks separated by commas, such as 1,8")
+        if len({int(size) for size in sizes}) < len(sizes):
+            raise ValueError(
+                f"split ({value}) names a size twice, whose workers would have one name; name each size once"
+            )
+        return [int(size) for size in sizes]
+
     @field_validator("allowed_models", mode="before")
     @classmethod
     def _split_names(cls, value: Any) -> Any:
@@ -123,6 +143,11 @@ class WorkerSettings(BaseSettings):
     def _check_launcher(self) -> Self:
         if self.launcher == "local" and (self.nodes or 1) > 1:
             raise ValueError(f"nodes ({self.nodes}) must be 1 with --launcher local; add --launcher slurm or ray")
+        if self.split and self.launcher != "local":
+            named = ",".join(map(str, self.split))
+            raise ValueError(
+                f"split ({named}) divides one machine, and --launcher {self.launcher} trains over several; leave one out"
+            )
         return self
 
     @property

@@ -33,8 +33,7 @@ def hold(settings: WorkerSettings, ranks: int | None, patience_s: float = 0.0) -
     environment = {**rank_environment(), "PYTHONUNBUFFERED": "1", **rank_devices.environment(chosen)}
     mark = device_lock.pool_mark(settings.work_dir, chosen.uuids)
     settings.work_dir.mkdir(parents=True, exist_ok=True)
-    lock = device_lock.hold(settings.work_dir, chosen.uuids, patience_s=patience_s)
-    with lock, contextlib.ExitStack() as stack:
+    with _lock(settings, chosen, patience_s), contextlib.ExitStack() as stack:
         status_note.clear(settings.work_dir)
         watch = DeviceWatch(chosen.uuids, settings.work_dir) if chosen.devices else None
         if watch is not None:
@@ -53,6 +52,13 @@ def hold(settings: WorkerSettings, ranks: int | None, patience_s: float = 0.0) -
         )
         stack.callback(launcher.close)
         yield chosen, launcher
+
+
+def _lock(settings: WorkerSettings, chosen: Gpus, patience_s: float) -> contextlib.AbstractContextManager[None]:
+    """Of a machine that workers divide, who has started them holds all devices, and each of them its own run by run."""
+    if settings.share is not None:
+        return contextlib.nullcontext()
+    return device_lock.hold(settings.work_dir, chosen.uuids, patience_s=patience_s)
 
 
 def prepare(settings: WorkerSettings, launcher: LocalLauncher, give_up: Callable[[], bool]) -> Prepared | None:

@@ -1,7 +1,9 @@
 """What the host under the ranks is, from /proc and /sys: processor, memory, network. No process is started."""
 
+import hashlib
 import platform
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 
 import psutil
@@ -57,6 +59,32 @@ def cpu_topology(root: Path = Path("/")) -> str | None:
         (nodes, "NUMA node"),
     )
     return ", ".join(f"{count} {what}{'s' if count > 1 else ''}" for count, what in counts)
+
+
+def host_id(root: Path = Path("/")) -> str:
+    """The same for every process of this machine until it boots again; containers with a host name of their own count as machines."""
+    boot = _text(root / "proc/sys/kernel/random/boot_id")
+    return hashlib.sha256(f"{boot} {platform.node()}".encode()).hexdigest()[:16]
+
+
+def cores_in_order(cores: Collection[int], root: Path = Path("/")) -> list[int]:
+    """These CPUs, side by side those that share a socket, then a core."""
+
+    def place(core: int) -> tuple[int, int, int]:
+        topology = root / f"sys/devices/system/cpu/cpu{core}/topology"
+        socket, number = (_text(topology / name) for name in ("physical_package_id", "core_id"))
+        return (int(socket) if socket.isdigit() else 0, int(number) if number.isdigit() else core, core)
+
+    return sorted(cores, key=place)
+
+
+def numa_nodes(cores: Collection[int], root: Path = Path("/")) -> dict[int, int]:
+    """The NUMA node of each of these CPUs, where the kernel says so."""
+    found = {
+        core: [entry.name.removeprefix("node") for entry in (root / f"sys/devices/system/cpu/cpu{core}").glob("node*")]
+        for core in cores
+    }
+    return {core: int(names[0]) for core, names in found.items() if names and names[0].isdigit()}
 
 
 def cpu_max_mhz(root: Path = Path("/")) -> int | None:

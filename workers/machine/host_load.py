@@ -1,6 +1,7 @@
 """What else happened on the host during a run: other programs' CPU time, memory, the control group's CPU limit."""
 
-from collections.abc import Iterable
+import os
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,17 +22,14 @@ class HostLook:
 
     at_s: float
     busy_s: float
-    """CPU time of all processes since boot."""
+    """CPU time of all processes since boot, on the cores that ours may run on."""
     memory_available_gib: float
     throttled_s: float | None
 
     @classmethod
     def now(cls) -> "HostLook":
         """Read the counters."""
-        times = psutil.cpu_times()
-        # `guest` is counted in `user` as well, so the parts are named.
-        busy_s = times.user + times.nice + times.system + getattr(times, "irq", 0.0) + getattr(times, "softirq", 0.0)
-        return cls(now_s(), busy_s, available_gib(), throttled_s())
+        return cls(now_s(), busy_on(os.sched_getaffinity(0)), available_gib(), throttled_s())
 
     def until(self, later: "HostLook", ranks_cpu_s: Iterable[float | None]) -> Conditions:
         """What happened from here to `later`, with the CPU time that ranks spent meanwhile."""
@@ -48,6 +46,15 @@ class HostLook:
             memory_available_gib=round(self.memory_available_gib, 2),
             cpu_throttled_s=throttled,
         )
+
+
+def busy_on(cores: Collection[int]) -> float:
+    """CPU time of all processes since boot on these cores; on all of the machine, where it lists fewer."""
+    each = psutil.cpu_times(percpu=True)
+    counted = [each[core] for core in cores] if max(cores) < len(each) else each
+    # `guest` is counted in `user` as well, so the parts are named.
+    parts = ("user", "nice", "system", "irq", "softirq")
+    return float(sum(getattr(times, part, 0.0) for times in counted for part in parts))
 
 
 def available_gib() -> float:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, JsonValue, ValidationError
 from shardtune.api_schemas.base import GIB, Dtype
 from shardtune.api_schemas.environment_settings import recorded
 from shardtune.api_schemas.hardware import Cluster, Fingerprint, Inventory
+from shardtune.api_schemas.host_share import HostShare
 from shardtune.api_schemas.leases import TASK_KINDS
 from shardtune.api_schemas.native_dtypes import of_capability
 from shardtune.workers.config.allowlist import Allowed
@@ -129,13 +130,15 @@ def ranks_of(gpus: Gpus, ranks: int | None) -> int:
     return len(gpus.devices) or ranks or DEFAULT_CPU_RANKS
 
 
-def cluster(gpus: Gpus, ranks: int | None, memory_gib: float | None) -> Cluster:
+def cluster(gpus: Gpus, ranks: int | None, memory_gib: float | None, part: float = 1.0) -> Cluster:
     """The largest trial of this machine: its GPUs, or CPU ranks where there are none.
+
+    `part`: of the host's memory that may be used.
 
     Raises:
         ValueError: a memory was declared for GPUs, which say theirs themselves.
     """
-    host_gib = host_facts.host_memory_gib()
+    host_gib = part * host_facts.host_memory_gib()
     if not gpus.devices:
         count = ranks_of(gpus, ranks)
         share_gib = round(_RANKS_SHARE * host_gib / count, 2)
@@ -213,10 +216,11 @@ def inventory(
     ranks: int | None,
     memory_gib: float | None,
     allowed: Allowed = Allowed(),
+    share: HostShare | None = None,
     **details: JsonValue,
 ) -> Inventory:
-    """What a worker on this machine offers; `details` are for a person to read."""
-    offered = cluster(gpus, ranks, memory_gib)
+    """What a worker on this machine offers; `share`: of it, `details` are for a person to read."""
+    offered = cluster(gpus, ranks, memory_gib, share.part if share is not None else 1.0)
     return Inventory(
         cluster=offered,
         fingerprint=fingerprint(gpus, libraries),
@@ -226,5 +230,6 @@ def inventory(
         own_scripts=tuple(sorted(allowed.scripts)),
         matmul_flops=libraries.matmul_flops,
         peak_flops=figures(offered.gpu).peak_bf16_flops,
+        share=share,
         details={"host": platform.node(), "gpu_uuids": list(gpus.uuids), **details},
     )

@@ -22,7 +22,8 @@ def offer(
     Raises:
         ValueError, DetectionFailed: as `inventory`; an override that the field cannot have.
     """
-    return with_measured(settings, inventory(gpus, libraries, settings.ranks, settings.memory_gib, allowed, **details))
+    found = inventory(gpus, libraries, settings.ranks, settings.memory_gib, allowed, settings.share, **details)
+    return with_measured(settings, found)
 
 
 def with_measured(settings: WorkerSettings, detected: Inventory) -> Inventory:

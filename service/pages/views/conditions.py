@@ -58,7 +58,11 @@ def _timing(measured: Measurement) -> list[tuple[str, str]]:
 
 
 def _machine(seen: Conditions) -> list[tuple[str, str]]:
-    found = []
+    found: list[tuple[str, str]] = []
+    if seen.neighbours:
+        found.append(
+            ("quiet", f"{_neighbours(seen.neighbours)} of its host meanwhile: its speed guides the search only")
+        )
     cores = seen.foreign_cpu_cores
     if cores is not None:
         found.append(
@@ -83,6 +87,10 @@ def _machine(seen: Conditions) -> list[tuple[str, str]]:
             )
         )
     return found
+
+
+def _neighbours(count: int) -> str:
+    return "another worker used other devices" if count == 1 else f"{count} other workers used other devices"
 
 
 def _where(seen: Conditions, field: str, worst: float) -> str:

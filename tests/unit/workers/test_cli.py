@@ -6,9 +6,12 @@ from shardtune.api_schemas.failures import Failure, FailureKind
 from shardtune.api_schemas.hardware import CollectiveTime, HardwareReport, MeasuredHardware
 from shardtune.api_schemas.leases import ProfileTask
 from shardtune.workers.__main__ import main
-from shardtune.workers.commands import printed
+from shardtune.workers.commands import printed, split
 from shardtune.workers.commands.run_trial import read_task
+from shardtune.workers.config.settings import WorkerSettings
 from shardtune.workers.machine.device_lock import hold
+from shardtune.workers.machine.inventory import Gpus
+from shardtune.workers.shares.divide import Cores, divide
 from tests.support.simulated_worker import CLUSTER, FINGERPRINT, measurement
 
 
@@ -92,3 +95,27 @@ def test_hosts_that_cannot_be_are_exit_code_2(tmp_path, capsys, monkeypatch, opt
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     assert main(["detect", "--work-dir", str(tmp_path), *options]) == 2
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--split", "3"], "split (3) must name sizes that divide the 2 CPU ranks of this machine, and 3 does not"),
+        (["--split", "one"], "split (one) must be numbers of ranks separated by commas, such as 1,8"),
+        (["--split", "0"], "split (0) must be numbers"),
+        (["--split", "1,1"], "split (1,1) names a size twice, whose workers would have one name"),
+        (["--split", "1,2", "--launcher", "slurm"], "split (1,2) divides one machine, and --launcher slurm"),
+    ],
+)
+def test_a_machine_that_cannot_be_divided_so_is_exit_code_2(tmp_path, capsys, monkeypatch, options, says):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert main(["--work-dir", str(tmp_path), *options]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_workers_of_one_machine_have_names_of_their_own_however_long_the_machine_s_is():
+    cores = Cores(range(4), {})
+    divisions = divide("0c5b1a7e94d2f386", Gpus(driver=None, devices=()), 4, [1, 2], cores)
+    for name in ("node-3", "n" * 200):
+        names = [split.name_of(WorkerSettings(name=name), one) for one in divisions]
+        assert len(set(names)) == 6 and max(map(len, names)) <= 200 and names[0].endswith("/1x0")

@@ -39,6 +39,15 @@ def test_a_run_whose_own_windows_lie_apart_was_disturbed_where_nobody_saw_by_wha
     assert disturbance.reason(seen(foreign=0.1, spread=0.4), cpu(), lambda: 2) is None
 
 
+def test_runs_beside_others_of_ours_are_not_repeated_for_windows_that_lie_apart():
+    run = seen(spread=0.4)
+    beside = run.model_copy(update={"conditions": Conditions(neighbours=1)})
+    assert disturbance.reason(beside, cpu(), lambda: None) is None
+    # What keeps the cores of its own share busy is nothing that was planned.
+    other = run.model_copy(update={"conditions": Conditions(neighbours=1, foreign_cpu_cores=0.9)})
+    assert "0.9 of 1 cores" in disturbance.reason(other, cpu(), lambda: 1)
+
+
 def test_repeats_are_bounded_for_a_run_and_for_a_study():
     assert disturbance.may_repeat(0.5, of_run=0, of_study=0, counted=0)
     assert not disturbance.may_repeat(0.5, of_run=disturbance.MOST_REPEATS, of_study=5, counted=90)

@@ -1,0 +1,69 @@
+"""Queries on hosts that several workers share: who runs or waits there. What follows is service.leasing.host_turns' to say."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import and_, func, or_, select, text, update
+from sqlalchemy.orm import Session
+
+from shardtune.api_schemas.host_share import HostShare, HostWait
+from shardtune.api_schemas.system_studies import SystemStudy
+from shardtune.api_schemas.trials import RunPurpose, TrialState
+from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow, WorkerRow
+
+_HOLD = text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")
+
+
+@dataclass(frozen=True)
+class HostNeighbour:
+    """Another worker of a host."""
+
+    share: HostShare
+    seen_at: datetime
+    waits: HostWait | None
+    purpose: RunPurpose | None
+    """Of the run that it executes; None: it executes nothing."""
+    system_study: SystemStudy | None
+    """Of that run's study."""
+
+
+def hold(session: Session, host_id: str) -> None:
+    """Keep every other transaction from giving out runs on a host until this one ends. SQLite has one that writes at a time.
+
+    By note [lock order] behind the study, so that no two wait for each other.
+    """
+    if session.get_bind().dialect.name == "postgresql":
+        session.execute(_HOLD, {"name": f"host {host_id}"})
+
+
+def neighbours(session: Session, worker: WorkerRow) -> Sequence[HostNeighbour]:
+    """The other workers of a host, as far as they run or wait for something. The caller holds the host."""
+    query = (
+        select(WorkerRow.offer, WorkerRow.seen_at, WorkerRow.waits, RunRow.purpose, StudyRow.system_study)
+        .outerjoin(RunRow, and_(RunRow.worker_id == WorkerRow.id, RunRow.state == TrialState.RUNNING))
+        .outerjoin(StudyRow, StudyRow.id == RunRow.study_id)
+        .where(WorkerRow.host_id == worker.host_id, WorkerRow.id != worker.id)
+        .where(or_(RunRow.id.is_not(None), and_(WorkerRow.waits.is_not(None), WorkerRow.is_draining.is_(False))))
+    )
+    return [
+        HostNeighbour(offer.share, seen_at, waits, purpose, system_study)
+        for offer, seen_at, waits, purpose, system_study in session.execute(query)
+        if offer.share is not None
+    ]
+
+
+def ran_meanwhile(session: Session, run: RunRow) -> int:
+    """How many other workers of a run's host executed something since the run was begun."""
+    query = (
+        select(func.count(AttemptRow.worker_id.distinct()))
+        .join(WorkerRow, WorkerRow.id == AttemptRow.worker_id)
+        .where(WorkerRow.host_id == run.host_id, WorkerRow.id != run.worker_id)
+        .where(or_(AttemptRow.finished_at.is_(None), AttemptRow.finished_at > run.started_at))
+    )
+    return session.scalars(query).one()
+
+
+def stop_waiting(session: Session, worker_session: str) -> None:
+    """There is nothing for the worker that its host keeps from it."""
+    session.execute(update(WorkerRow).where(WorkerRow.session == worker_session).values(waits=None))

@@ -1,0 +1,68 @@
+"""Two workers divide this machine: their trials go side by side, and what decides runs alone, by the recorded leases."""
+
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+
+import psutil
+import pytest
+from sqlalchemy import select
+
+from shardtune.db.session import Database
+from shardtune.db.tables.studies import AttemptRow, RunRow
+from shardtune.service.leasing.host_turns import is_alone
+from tests.support.real_parts import Stack, study, until
+
+pytestmark = [
+    pytest.mark.ranks,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(len(psutil.Process().cpu_affinity()) < 2, reason="each of two workers needs a core"),
+]
+Lease = tuple[AttemptRow, RunRow]
+
+
+@pytest.fixture
+def stack(tmp_path: Path) -> Iterator[Stack]:
+    made = Stack(tmp_path)
+    made.start_service()
+    yield made
+    made.close()
+
+
+def together(one: Lease, other: Lease) -> bool:
+    """Whether two leases were held at the same time."""
+    (first, _), (second, _) = one, other
+    return first.started_at < second.finished_at and second.started_at < first.finished_at
+
+
+def test_searches_of_two_studies_go_side_by_side_and_fresh_runs_have_the_machine_alone(
+    stack: Stack, tmp_path: Path
+) -> None:
+    agent = stack.start_worker(options=["--split", "1"])
+    workers = until(lambda: len(found := stack.http.get("/v1/workers").json()["workers"]) == 2 and found, 60, "both")
+    (cluster,) = {str(worker["inventory"]["cluster"]): worker["inventory"]["cluster"] for worker in workers}.values()
+    assert cluster["gpus_per_node"] == 1
+    devices = [set(worker["inventory"]["share"]["devices"]) for worker in workers]
+    assert devices[0].isdisjoint(devices[1])
+    studies = [stack.create(study(cluster=cluster)) for _ in workers]
+    until(lambda: all(stack.study(one)["state"] != "running" for one in studies), 500, "both studies end")
+    assert [stack.study(one)["state"] for one in studies] == ["complete"] * 2
+
+    database = Database(f"sqlite:///{tmp_path}/shardtune.sqlite3")
+    with database.read() as session:
+        query = select(AttemptRow, RunRow).join(RunRow, RunRow.id == AttemptRow.run_id)
+        leases: list[Lease] = [tuple(row) for row in session.execute(query)]
+    database.close()
+    pairs = [pair for pair in combinations(leases, 2) if together(*pair)]
+    decided = [lease for lease in leases if is_alone(lease[1].purpose, None)]
+    assert len(decided) > 10 and not [pair for pair in pairs if any(lease in decided for lease in pair)]
+    beside = {run.id for pair in pairs for _, run in pair if run.measurement is not None}
+    assert beside, "no two trials ran at once"
+    for _, run in leases:
+        if run.measurement is not None:
+            assert run.measurement.conditions is not None
+            assert (run.measurement.conditions.neighbours > 0) == (run.id in beside)
+
+    below = agent.children(recursive=True)
+    agent.kill()
+    assert not psutil.wait_procs(below, timeout=30)[1], "workers outlived the process that started them"

@@ -1,0 +1,71 @@
+"""Who goes first on a host that several workers share."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from shardtune.api_schemas.host_share import HostShare, HostWait
+from shardtune.api_schemas.system_studies import SystemStudy, SystemStudyKind
+from shardtune.api_schemas.trials import RunPurpose
+from shardtune.db.hosts import HostNeighbour
+from shardtune.service.leasing.host_turns import is_alone, is_in_the_way
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+EARLIER, LATER = NOON - timedelta(seconds=1), NOON + timedelta(seconds=1)
+SEARCH, ALONE = HostWait(since=NOON, is_alone=False), HostWait(since=NOON, is_alone=True)
+
+
+def share(*devices, crosses=()):
+    return HostShare(host="0c5b1a7e94d2f386", devices=devices, crosses=crosses)
+
+
+def other(theirs, purpose=None, waits=None):
+    return HostNeighbour(theirs, NOON, waits, purpose, None)
+
+
+def test_devices_of_both_and_links_of_both_meet():
+    pair = share("0", "1", crosses=("0", "1", "2", "3"))
+    assert pair.meets(share("1")) and not pair.meets(share("2"))
+    assert pair.meets(share("2", "3", crosses=("0", "1", "2", "3"))), "under one switch"
+    assert not pair.meets(share("4", "5", crosses=("4", "5"))) and not pair.meets(share("2", "3"))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "theirs", "purpose", "is_so"),
+    [
+        (SEARCH, share("1"), RunPurpose.SEARCH, False),
+        (SEARCH, share("0", "1"), RunPurpose.SEARCH, True),
+        (SEARCH, share("1"), RunPurpose.CONFIRM, True),
+        (SEARCH, share("1"), RunPurpose.TRACE, True),
+        (ALONE, share("1"), RunPurpose.SEARCH, True),
+        (ALONE, share("1"), RunPurpose.PROFILE, True),
+    ],
+)
+def test_what_runs_is_in_the_way_of_what_meets_it_and_of_all_that_decides(wanted, theirs, purpose, is_so):
+    assert is_in_the_way(share("0"), wanted, other(theirs, purpose)) is is_so
+
+
+@pytest.mark.parametrize(
+    ("wanted", "waits", "is_so"),
+    [
+        (SEARCH, HostWait(since=LATER, is_alone=True), True),
+        (ALONE, HostWait(since=EARLIER, is_alone=False), False),
+        (ALONE, HostWait(since=EARLIER, is_alone=True), True),
+        (ALONE, HostWait(since=LATER, is_alone=True), False),
+        (SEARCH, HostWait(since=EARLIER, is_alone=False), True),
+        (SEARCH, HostWait(since=LATER, is_alone=False), False),
+    ],
+)
+def test_who_decides_comes_first_then_who_has_waited_for_longer(wanted, waits, is_so):
+    assert is_in_the_way(share("0"), wanted, other(share("0", "1"), waits=waits)) is is_so
+
+
+def test_who_waits_for_other_devices_is_in_nobody_s_way():
+    assert not is_in_the_way(share("0"), SEARCH, other(share("1"), waits=HostWait(since=EARLIER, is_alone=False)))
+
+
+def test_searches_guide_and_all_else_decides():
+    assert [purpose for purpose in RunPurpose if not is_alone(purpose, None)] == ["profile", "search"]
+    assert not is_alone(RunPurpose.SEARCH, SystemStudy(kind=SystemStudyKind.SEARCH))
+    assert is_alone(RunPurpose.SEARCH, SystemStudy(kind=SystemStudyKind.CANARY))
+    assert is_alone(RunPurpose.SEARCH, SystemStudy(kind=SystemStudyKind.CHALLENGE))

@@ -1,0 +1,127 @@
+"""`--split`: several workers on this machine, each a process of its own that lives as long as this one."""
+
+import argparse
+import contextlib
+import logging
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from shardtune.api_schemas.credentials import FILE_VARIABLE, KEY_VARIABLE, KeySource
+from shardtune.workers.clock import now_s
+from shardtune.workers.commands.exit_codes import BAD_INPUT, COULD_NOT_WORK, DONE
+from shardtune.workers.config.allowlist import Allowed
+from shardtune.workers.config.settings import WorkerSettings
+from shardtune.workers.interrupt import Interrupt
+from shardtune.workers.launchers.processes import PYTHON, start_child
+from shardtune.workers.machine import device_lock, host_facts
+from shardtune.workers.machine.inventory import find_gpus, ranks_of
+from shardtune.workers.shares import start_line
+from shardtune.workers.shares.divide import Cores, Division, divide
+
+_LOOK_S = 0.5
+_ENDING_S = 25.0
+"""How long workers may take to end their ranks and hand their runs back."""
+
+log = logging.getLogger(__name__)
+
+
+def run(settings: WorkerSettings, options: argparse.Namespace) -> int:
+    """Start the workers one after the other, let them take work together, and end them all when one ends or a signal comes."""
+    Allowed.of(settings.allowed_models, settings.allowed_scripts)
+    interrupt = Interrupt().install()
+    gpus = find_gpus().first(settings.ranks)
+    usable = host_facts.cores_in_order(os.sched_getaffinity(0))
+    cores = Cores(usable, host_facts.numa_nodes(usable))
+    divisions = divide(host_facts.host_id(), gpus, ranks_of(gpus, settings.ranks), settings.split, cores)
+    log.info("%d workers divide this machine: %s", len(divisions), ", ".join(one.name for one in divisions))
+    # Other agents are kept out for as long as these live; among themselves they hold devices run by run.
+    with device_lock.hold(settings.work_dir, gpus.uuids), contextlib.ExitStack() as stack:
+        workers: dict[str, subprocess.Popen[bytes]] = {}
+        stack.callback(_end, workers)
+        for division in divisions:
+            worker = workers[division.name] = _start(settings, division, options.arguments, options.keys)
+            assert worker.stdout is not None
+            # One after the other: each measures the machine.
+            if not start_line.hears(worker.stdout, start_line.READY, lambda: bool(interrupt)):
+                return DONE if interrupt else _code(division.name, worker)
+        for worker in workers.values():
+            assert worker.stdin is not None
+            with contextlib.suppress(OSError):  # it has ended, which is seen below
+                worker.stdin.write(start_line.GO)
+                worker.stdin.flush()
+        while not interrupt:
+            for name, worker in workers.items():
+                if worker.poll() is not None:
+                    return _code(name, worker)
+            time.sleep(_LOOK_S)
+    return DONE
+
+
+def _start(
+    settings: WorkerSettings, division: Division, arguments: Sequence[str], keys: KeySource
+) -> subprocess.Popen[bytes]:
+    """A worker with the same options as ours, but for what is its own."""
+    work_dir = settings.work_dir / division.name
+    own = ["--split=", "--work-dir", str(work_dir), "--ranks", str(division.ranks)]
+    own += ["--name", name_of(settings, division)]
+    environment = {**os.environ, "SHARDTUNE_WORKER_SHARE": division.share.model_dump_json(), **_key(keys)}
+    if division.gpu_uuids:
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(division.gpu_uuids)
+    with _kept_to(division.cores):
+        return start_child(
+            [*PYTHON, "-m", "shardtune.workers", *arguments, *own],
+            environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+
+
+def name_of(settings: WorkerSettings, division: Division) -> str:
+    """Under which the service knows a worker of the machine; the same after a restart."""
+    end = f"/{division.name}"
+    return settings.pool_name[-(200 - len(end)) :] + end
+
+
+def _key(keys: KeySource) -> dict[str, str]:
+    """It was taken out of our environment; each worker takes it out of its own."""
+    if keys.file is not None:
+        return {FILE_VARIABLE: str(Path(keys.file).resolve())}
+    return {} if keys.key is None else {KEY_VARIABLE: keys.key}
+
+
+@contextlib.contextmanager
+def _kept_to(cores: frozenset[int]) -> Iterator[None]:
+    """What is started meanwhile runs on these cores, and whatever it starts."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _code(name: str, worker: subprocess.Popen[bytes]) -> int:
+    """What the end of one worker means for all."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        worker.wait(_ENDING_S)
+    log.error("worker %s ended with exit code %s; the others are ended, too", name, worker.poll())
+    return BAD_INPUT if worker.poll() == BAD_INPUT else COULD_NOT_WORK
+
+
+def _end(workers: dict[str, subprocess.Popen[bytes]]) -> None:
+    for worker in workers.values():
+        worker.terminate()
+    until_s = now_s() + _ENDING_S
+    for worker in workers.values():
+        try:
+            worker.wait(max(0.0, until_s - now_s()))
+        except subprocess.TimeoutExpired:
+            worker.kill()
+            worker.wait()
+        for pipe in (worker.stdin, worker.stdout):
+            assert pipe is not None
+            with contextlib.suppress(OSError):
+                pipe.close()

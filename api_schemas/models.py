@@ -197,6 +197,10 @@ class ModelProfile(Schema):
     blocks' widths; 1: none can; None: nobody has looked."""
     tensor_note: str | None = Field(default=None, max_length=1000)
     """Why none can, where it is not for its sizes."""
+    pipeline_blocks: int | None = Field(default=None, ge=1, le=MOST_ELEMENTS)
+    """Stages that the model can be cut into at most (`pipeline_parallel`), a block each; 1: it cannot; None: nobody has looked."""
+    pipeline_note: str | None = Field(default=None, max_length=1000)
+    """Why it cannot, where it is not for the number of its blocks."""
     note: str | None = Field(default=None, max_length=1000)
     """Why its FLOPs are not known, so that nothing is predicted; None where they are, or where own code makes the model."""
 

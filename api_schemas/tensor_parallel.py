@@ -13,15 +13,17 @@ def check(
     workload: Workload,
     model: ModelSpec | None = None,
     profile: ModelProfile | None = None,
+    stages: int = 1,
 ) -> None:
-    """Refuse what does not come out, as far as is known; `context`: ranks that share each sequence besides.
+    """Refuse what does not come out, as far as is known; `context`: ranks that share each sequence besides; `stages`: see
+    `pipeline_parallel`.
 
     Raises:
         ValueError: names the field, its value and the remedy.
     """
     if size == 1:
         return
-    why = _obstacle(size, context, cluster, workload)
+    why = _obstacle(size, context, cluster.world_size // stages, workload)
     if why is None and model is not None and model.is_own:
         why = "splits models by transformers' plans, and your own code makes this one; use 1"
     if why is not None:
@@ -60,8 +62,9 @@ def sizes(
     )
 
 
-def _obstacle(size: int, context: int, cluster: Cluster, workload: Workload) -> str | None:
-    ranks, length, batch, sharing = cluster.world_size, workload.sequence_length, workload.global_batch, size * context
+def _obstacle(size: int, context: int, ranks: int, workload: Workload) -> str | None:
+    """`ranks`: of one stage."""
+    length, batch, sharing = workload.sequence_length, workload.global_batch, size * context
     times = f" times context_parallel ({context})" if context > 1 else ""
     if ranks % sharing:
         return f"{times} must divide the number of ranks ({ranks}); use 1 or a divisor".lstrip()

@@ -65,6 +65,11 @@ class StrategySchema(Schema):
         """Ranks that compute one copy of the model together, on the same samples."""
         return 1
 
+    @property
+    def stages(self) -> int:
+        """Of these, how many take turns, each with blocks of its own."""
+        return 1
+
     def check_blocks(self, checkpointing: Checkpointing, compiled: bool) -> None:
         """Refuse what the backend cannot do with the model's blocks.
 
@@ -92,13 +97,14 @@ class StrategySchema(Schema):
         return None
 
 
-def check_mesh(replicate: int, shard: int, ranks: int, tensor: int = 1) -> None:
+def check_mesh(replicate: int, shard: int, ranks: int, tensor: int = 1, stages: int = 1) -> None:
     """Raises ValueError for a mesh of another size than the ranks."""
-    if replicate * shard * tensor != ranks:
+    if replicate * shard * tensor * stages != ranks:
         names, sizes = "dp_replicate × dp_shard", f"{replicate} × {shard}"
-        if tensor > 1:
-            names, sizes = f"{names} × tensor_parallel", f"{sizes} × {tensor}"
+        for name, size in (("tensor_parallel", tensor), ("pipeline_parallel", stages)):
+            if size > 1:
+                names, sizes = f"{names} × {name}", f"{sizes} × {size}"
         raise ValueError(
             f"{names} ({sizes}) must equal the number of ranks ({ranks}); "
-            f"choose factors of it, such as dp_replicate 1, dp_shard {ranks // tensor}"
+            f"choose factors of it, such as dp_replicate 1, dp_shard {max(1, ranks // (tensor * stages))}"
         )

@@ -1,10 +1,16 @@
-"""PyTorch `fully_shard` (FSDP2) on a `dp_replicate × dp_shard × tensor_parallel` mesh; HSDP when both of the first exceed 1."""
+"""PyTorch `fully_shard` (FSDP2) on a mesh `pipeline_parallel × dp_replicate × dp_shard × tensor_parallel`; HSDP when both in the middle exceed 1."""
 
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from shardtune.api_schemas import pipeline_parallel
+from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.strategies.base import Checkpointing, GradSync, StrategySchema, TrainerStep, check_mesh
+from shardtune.api_schemas.workload import Recipe
+
+PipelineSchedule = Literal["1f1b", "gpipe"]
+"""1F1B (PipeDream-Flush, arXiv:2006.09503) and GPipe (arXiv:1811.06965), by `torch.distributed.pipelining`."""
 
 
 class Fsdp2Config(StrategySchema):
@@ -18,6 +24,12 @@ class Fsdp2Config(StrategySchema):
     tensor_parallel: int = Field(default=1, ge=1, le=4096)
     """Neighbouring ranks that split heads and widths of each block, positions between blocks, and the vocabulary of the head
     and the loss. More: a rank holds less of everything, and each block gathers and scatters activations twice in each pass."""
+    pipeline_parallel: int = Field(default=1, ge=1, le=4096)
+    """Stages, each with blocks of its own, through which the micro batches of a step go one after the other. More: a rank holds
+    fewer blocks and sends hidden states alone, and waits while the first and last micro batches are elsewhere."""
+    pipeline_schedule: PipelineSchedule = "1f1b"
+    """Which micro batch a stage takes next. `1f1b`: backward as soon as it can, so that few are held; `gpipe`: all forward, then
+    all backward."""
     reshard_after_forward: bool | int = True
     """True frees gathered parameters after forward and gathers again in backward; False keeps them;
     an integer reshards to groups of that size."""
@@ -57,10 +69,20 @@ class Fsdp2Config(StrategySchema):
     @property
     def model_parallel(self) -> int:
         """See `StrategySchema`."""
-        return self.tensor_parallel
+        return self.tensor_parallel * self.pipeline_parallel
+
+    @property
+    def stages(self) -> int:
+        """See `StrategySchema`."""
+        return self.pipeline_parallel
 
     def check_blocks(self, checkpointing: Checkpointing, compiled: bool) -> None:
         """See `StrategySchema`."""
+        if compiled and self.pipeline_parallel > 1:
+            raise ValueError(
+                f"compile (true) with pipeline_parallel ({self.pipeline_parallel}): nobody has tried stages of compiled blocks; "
+                "set compile to false or pipeline_parallel to 1"
+            )
         if compiled and self.tensor_parallel > 1:
             raise ValueError(
                 f"compile (true) with tensor_parallel ({self.tensor_parallel}) would compile the blocks' exchanges, which "
@@ -69,11 +91,17 @@ class Fsdp2Config(StrategySchema):
 
     def check_ranks(self, ranks: int) -> None:
         """See `StrategySchema`."""
+        pipeline_parallel.check_ranks(self.pipeline_parallel, ranks)
         if ranks % self.tensor_parallel:
             raise ValueError(
                 f"tensor_parallel ({self.tensor_parallel}) must divide the number of ranks ({ranks}); use 1 or a divisor"
             )
-        check_mesh(self.dp_replicate, self.dp_shard, ranks, self.tensor_parallel)
+        check_mesh(self.dp_replicate, self.dp_shard, ranks, self.tensor_parallel, self.pipeline_parallel)
+
+    def check_cluster(self, cluster: Cluster, recipe: Recipe, accumulation: int) -> None:
+        """See `StrategySchema`."""
+        super().check_cluster(cluster, recipe, accumulation)
+        pipeline_parallel.check(self.pipeline_parallel, accumulation)
 
     def to_fully_shard(self) -> dict[str, Any]:
         """Keyword arguments for `fully_shard(module, mesh=…, mp_policy=…, **…)` that do not need torch objects."""
@@ -134,4 +162,6 @@ class Fsdp2Config(StrategySchema):
             name += ", kept after forward"
         if self.tensor_parallel > 1:
             name += f", tensor ×{self.tensor_parallel}"
+        if self.pipeline_parallel > 1:
+            name += f", {self.pipeline_parallel} stages ({self.pipeline_schedule})"
         return name + (", CPU offload" if self.cpu_offload else "")

@@ -100,6 +100,7 @@ def _stand_in(model: ModelSpec) -> ModelProfile:
     block = min(12 * largest, MOST_ELEMENTS)
     total = min(layers * block + 32_000 * hidden, MOST_ELEMENTS)
     widths = (None, "your own code makes the model") if model.is_own else _widths(model.trained_config)
+    stages = (None, "your own code makes the model") if model.is_own else _stages(model.trained_config, layers)
     return ModelProfile(
         parameters=total,
         active_parameters=total,
@@ -118,12 +119,21 @@ def _stand_in(model: ModelSpec) -> ModelProfile:
         context_note="your own code makes the batches and the loss" if model.is_own else None,
         tensor_divisor=widths[0],
         tensor_note=widths[1],
+        pipeline_blocks=stages[0],
+        pipeline_note=stages[1],
     )
 
 
 def _widths(config: dict[str, JsonValue]) -> tuple[int | None, str | None]:
     """`tensor_divisor` and `tensor_note`, as far as the file says."""
-    return model_shape.tensor_of(config) or (_heads(config), None)
+    known = model_shape.told_by(config)
+    return (_heads(config), None) if known is None else known.tensor
+
+
+def _stages(config: dict[str, JsonValue], layers: int) -> tuple[int | None, str | None]:
+    """`pipeline_blocks` and `pipeline_note`, likewise."""
+    known = model_shape.told_by(config)
+    return (layers, None) if known is None else known.pipeline
 
 
 def _heads(config: dict[str, JsonValue]) -> int:

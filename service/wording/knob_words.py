@@ -29,6 +29,16 @@ KNOBS: dict[str, KnobWords] = {
         "blocks a part of every sequence.",
         "tensor parallel",
     ),
+    "pipeline_parallel": KnobWords(
+        "Stages, each with blocks of its own on ranks of its own, through which the micro batches of a step go one after the other.",
+        "pipeline parallel",
+    ),
+    "pipeline_schedule": KnobWords(
+        "What a stage does next: a micro batch's backward as soon as it can, which holds few of them, or all forward before all "
+        "backward.",
+        "pipeline schedule",
+        {"1f1b": "1F1B", "gpipe": "GPipe"},
+    ),
     "activation_checkpointing": KnobWords(
         "Which activations are recomputed in backward instead of kept: none, some (selective) or all (full).",
         "checkpointing",

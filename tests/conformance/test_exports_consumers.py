@@ -87,6 +87,22 @@ def test_torchtitan_splits_over_the_ranks_that_did(tmp_path: Path) -> None:
     assert any("splits it at the embedding" in line for line in found.lossy)
 
 
+def test_torchtitan_trains_in_as_many_stages(tmp_path: Path) -> None:
+    pytest.importorskip("tyro")
+    cut = TrialConfig(strategy=Fsdp2Config(dp_shard=4, pipeline_parallel=2))
+    found = exported(cut, "torchtitan")
+    toml = found.files["torchtitan.toml"]
+    assert "pipeline_parallel_degree = 2" in toml and 'pipeline_parallel_schedule = "1F1B"' in toml
+    assert "dp 1 × 4, local batch 8" in read_back(cut, "torchtitan", tmp_path)
+    assert any("as a block" in line for line in found.lossy)
+
+
+@pytest.mark.parametrize("form", ["training-arguments", "lightning"])
+def test_who_has_no_words_for_stages_says_so(form: ExportFormat) -> None:
+    with pytest.raises(ValueError, match=r"pipeline_parallel \(2\)"):
+        exported(TrialConfig(strategy=Fsdp2Config(dp_shard=4, pipeline_parallel=2)), form)
+
+
 @pytest.mark.parametrize("form", ["training-arguments", "lightning"])
 def test_who_has_no_words_for_split_models_says_so(form: ExportFormat) -> None:
     with pytest.raises(ValueError, match=r"tensor_parallel \(2\)"):

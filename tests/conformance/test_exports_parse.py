@@ -38,6 +38,11 @@ EVERY_KIND = [
     TrialConfig(strategy=ZeroConfig(stage=3, offload_param=Offload(), zero_hpz_partition_size=2)),
     TrialConfig(strategy=ZeroConfig(stage=2), context_parallel=2, micro_batch=2),
     TrialConfig(strategy=Fsdp2Config(dp_replicate=2, dp_shard=2, tensor_parallel=2), context_parallel=2),
+    TrialConfig(
+        strategy=Fsdp2Config(dp_shard=2, tensor_parallel=2, pipeline_parallel=2, pipeline_schedule="gpipe"),
+        context_parallel=2,
+        micro_batch=2,
+    ),
 ]
 
 

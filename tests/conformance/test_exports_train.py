@@ -132,13 +132,19 @@ def test_ranks_that_share_samples_train_as_one_does(tmp_path: Path) -> None:
         (
             "gpt2-tiny",
             TrialConfig(
+                strategy=Fsdp2Config(dp_shard=1, pipeline_parallel=2), micro_batch=2, activation_checkpointing="full"
+            ),
+        ),
+        (
+            "gpt2-tiny",
+            TrialConfig(
                 strategy=Fsdp1Config(dp_shard=2, sharding_strategy="SHARD_GRAD_OP", backward_prefetch=None),
                 micro_batch=2,
                 activation_checkpointing="selective",
             ),
         ),
     ],
-    ids=["fsdp2", "zero-3", "ddp", "fsdp2, tensor", "fsdp1"],
+    ids=["fsdp2", "zero-3", "ddp", "fsdp2, tensor", "fsdp2, pipeline", "fsdp1"],
 )
 def test_scripts_train_in_mixed_precision(tmp_path: Path, model: str, config: TrialConfig) -> None:
     """bf16-mixed, because that is what the scripts write casts for; two steps."""

@@ -74,6 +74,7 @@ def run(place: Workplace) -> Callable[..., RestartMeasurement | Failure]:
         ({"kind": "fsdp1", "dp_shard": 2}, {"model": GPT2, "activation_checkpointing": "full"}),
         ({"kind": "fsdp2", "dp_shard": 2, "cpu_offload": True}, {"model": GPT2}),
         ({"kind": "fsdp2", "dp_replicate": 2, "dp_shard": 2}, {"ranks": 4, "context_parallel": 2}),
+        ({"kind": "fsdp2", "dp_shard": 1, "pipeline_parallel": 2}, {"model": GPT2, "micro_batch": 2}),
         (
             {"kind": "fsdp2", "dp_shard": 1, "tensor_parallel": 2},
             {"model": LLAMA | {"num_hidden_layers": 1, "vocab_size": 2048}},
@@ -88,6 +89,7 @@ def run(place: Workplace) -> Callable[..., RestartMeasurement | Failure]:
         "fsdp1",
         "fsdp2 offload",
         "hsdp, context",
+        "pipeline",
         "tensor",
     ],
 )

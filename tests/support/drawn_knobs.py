@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from shardtune.api_schemas import context_parallel, tensor_parallel
+from shardtune.api_schemas import sharing
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.search_space import SpaceLimits
 from shardtune.api_schemas.strategies import TrialConfig
@@ -68,9 +68,7 @@ class _Draw:
         """The same but for one value, where that is legal."""
         try:
             alone = self._config({**table, knob: value})
-            split, sharing = alone.strategy.model_parallel, alone.context_parallel
-            tensor_parallel.check(split, sharing, self._domains.cluster, self._domains.workload)
-            context_parallel.check(sharing, self._domains.cluster, self._domains.workload, split=split)
+            sharing.check(alone, self._domains.cluster, self._domains.workload)
             steps = alone.accumulation(self._domains.workload.global_batch, self._domains.cluster.world_size)
             alone.strategy.check_cluster(self._domains.cluster, self._domains.workload.recipe, steps)
         except ValueError:

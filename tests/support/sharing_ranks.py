@@ -20,6 +20,7 @@ from shardtune.workers.rank.model import context, tensor_plan
 from shardtune.workers.rank.model.context import ContextGroup
 from shardtune.workers.rank.model.tensor_styles import Whole
 from shardtune.workers.rank.place import Place
+from shardtune.workers.rank.strategies import pipeline
 from shardtune.workers.rank.strategies.base import Setting
 from shardtune.workers.rank.training import step as steps
 from shardtune.workers.rank.training import wrap
@@ -69,6 +70,17 @@ def unsummed_norms() -> Iterator[None]:
         tensor_plan.SequenceParallel = summed  # type: ignore[misc]
 
 
+@contextlib.contextmanager
+def unsummed_twins() -> Iterator[None]:
+    """Within it, the stages that have a tied table each keep the gradient that their own use of it gave."""
+    summed = pipeline.Pipeline.sum_twins
+    pipeline.Pipeline.sum_twins = lambda *_: None  # type: ignore[assignment, method-assign]
+    try:
+        yield
+    finally:
+        pipeline.Pipeline.sum_twins = summed  # type: ignore[method-assign]
+
+
 def print_trajectories(tasks: dict[str, tuple[str, bool]], folder: Path) -> None:
     """Of each task (as JSON, and whether the fault is planted) by name, its first steps as JSON; none where it fails."""
     torch.set_num_threads(1)
@@ -98,6 +110,7 @@ def _trained(task: TrialTask, place: Place, folder: Path, faulty: bool) -> Resta
     with unsummed_norms() if faulty else contextlib.nullcontext():
         trainer = wrap.trainer(step.build_model(), setting)
     loop = RestartLoop(trainer.parameter_checksum, setting, step, ProgressFile(folder, place.rank))
-    run_all(loop.record(task.plan.parity_steps), trainer)
+    with unsummed_twins() if faulty else contextlib.nullcontext():
+        run_all(loop.record(task.plan.parity_steps), trainer)
     trainer.close()
     return loop

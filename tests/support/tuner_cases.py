@@ -45,6 +45,7 @@ def llama(name: str) -> ModelProfile:
         max_positions=None,
         context_heads=math.gcd(heads, kv),
         tensor_divisor=math.gcd(heads, kv, middle),
+        pipeline_blocks=layers,
     )
 
 

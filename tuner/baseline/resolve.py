@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from pydantic import JsonValue, ValidationError
 
-from shardtune.api_schemas import context_parallel, tensor_parallel
+from shardtune.api_schemas import pipeline_parallel, sharing, tensor_parallel
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.models import ModelSpec
 from shardtune.api_schemas.strategies import TrialConfig
@@ -104,11 +104,12 @@ def _ours(values: dict[str, JsonValue]) -> TrialConfig:
 
 def _check_fits(config: TrialConfig, workload: Workload, cluster: Cluster, model: ModelSpec | None) -> None:
     try:
-        split, sharing = config.strategy.model_parallel, config.context_parallel
-        tensor_parallel.check(split, sharing, cluster, workload, model)
-        context_parallel.check(sharing, cluster, workload, model, split=split)
-        if model is not None and (known := model_shape.tensor_of(model.trained_config)) is not None:
-            tensor_parallel.check_widths(split, sharing, *known)
+        sharing.check(config, cluster, workload, model)
+        if model is not None and (known := model_shape.told_by(model.trained_config)) is not None:
+            strategy = config.strategy
+            split = strategy.model_parallel // strategy.stages
+            tensor_parallel.check_widths(split, config.context_parallel, *known.tensor)
+            pipeline_parallel.check_blocks(strategy.stages, *known.pipeline)
     except ValueError as error:
         raise ValueError(f"baseline.{error}") from None
     try:

@@ -33,7 +33,7 @@ def helpers(source: ExportSource) -> str:
     if not is_shared(source):
         return ""
     # The ranks that split the model are next to each other, within those that share a sequence.
-    split = source.config.strategy.model_parallel > 1
+    split = source.config.strategy.model_parallel > source.config.strategy.stages
     return fill(
         "context_parallel",
         axes="(RANKS // (CONTEXT * TENSOR), CONTEXT, TENSOR)" if split else "(RANKS // CONTEXT, CONTEXT)",

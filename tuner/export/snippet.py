@@ -1,6 +1,6 @@
 """`train_snippet.py`: a complete training script that does what the trial did, for its reader to take over."""
 
-from shardtune.tuner.export import context, tensor
+from shardtune.tuner.export import context, pipeline, tensor
 from shardtune.tuner.export.backends.record import SnippetParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.backends.shared import prepare_blocks
@@ -86,16 +86,23 @@ def source(source: ExportSource, backends: Backends = BACKENDS) -> str:
 
 def _sharing(source: ExportSource) -> dict[str, str]:
     """Where ranks that train the same samples count as one."""
-    names = [*(["CONTEXT"] if context.is_shared(source) else []), *(["TENSOR"] if tensor.is_split(source) else [])]
-    product = f"({' * '.join(names)})" if len(names) > 1 else "".join(names)
+    near = [*(["CONTEXT"] if context.is_shared(source) else []), *(["TENSOR"] if tensor.is_split(source) else [])]
+    names = [*near, *(["STAGES"] if pipeline.is_cut(source) else [])]
     if not names:
         return {"groups": "RANKS", "taker": "rank", "seconds": "seconds", "data_rank": "dist.get_rank()"}
+    product = _product(names)
+    # Stages lie outermost.
+    rank = "dist.get_rank() % (RANKS // STAGES)" if pipeline.is_cut(source) else "dist.get_rank()"
     return {
         "groups": f"RANKS / {product}",
-        "taker": f"{product}-th rank",
+        "taker": "group of ranks" if pipeline.is_cut(source) else f"{product}-th rank",
         "seconds": f"({' * '.join(names)} * seconds)",
-        "data_rank": f"dist.get_rank() // {product}",
+        "data_rank": f"{rank} // {_product(near)}" if near else rank,
     }
+
+
+def _product(names: list[str]) -> str:
+    return f"({' * '.join(names)})" if len(names) > 1 else "".join(names)
 
 
 def _figures(source: ExportSource) -> str:
@@ -138,7 +145,7 @@ def _one_for_a_mesh(lines: list[str]) -> set[str]:
 
 
 def _constants(source: ExportSource, parts: SnippetParts) -> str:
-    lines = [*context.constant(source), *tensor.constant(source), *parts.constants]
+    lines = [*context.constant(source), *tensor.constant(source), *pipeline.constant(source), *parts.constants]
     if parts.needs_blocks or prepare_blocks(source):
         what = remark(source.profile.block_class)
         lines.append(f"BLOCKS = {literal(source.block_list)}  # the list of repeated {what}")
@@ -164,7 +171,8 @@ def _helpers(source: ExportSource, parts: SnippetParts) -> str:
     if mode != "none":
         kept = {"kept": indent([f'"{name}",' for name in _KEPT], 8)} if mode == "selective" else {}
         checkpointing = fill(f"checkpointing_{mode}", **kept)
-    return (checkpointing + context.helpers(source) + tensor.helpers(source) + parts.helpers).removesuffix("\n")
+    shared = context.helpers(source) + tensor.helpers(source) + pipeline.helpers(source)
+    return (checkpointing + shared + parts.helpers).removesuffix("\n")
 
 
 def _leave(source: ExportSource) -> list[str]:

@@ -17,7 +17,7 @@ STANDARD = ("fnmatch", "functools")
 
 def size(source: ExportSource) -> int:
     """Ranks that split the model."""
-    return source.config.strategy.model_parallel
+    return source.config.strategy.model_parallel // source.config.strategy.stages
 
 
 def is_split(source: ExportSource) -> bool:

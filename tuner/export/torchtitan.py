@@ -57,7 +57,8 @@ def _sections(source: ExportSource, own: dict[str, Any]) -> dict[str, dict[str, 
         },
         "lr_scheduler": {"warmup_steps": 0, "decay_ratio": 0.0},
         "training": {
-            "local_batch_size": config.micro_batch,
+            # Under a pipeline, of all its micro batches.
+            "local_batch_size": config.micro_batch * (source.accumulation if config.strategy.stages > 1 else 1),
             "global_batch_size": workload.global_batch,
             "seq_len": workload.sequence_length,
             "max_norm": workload.max_grad_norm or 1e9,

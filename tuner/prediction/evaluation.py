@@ -87,7 +87,7 @@ class Evaluation:
         """Predicted speed, None where the hardware's rates are unknown."""
         if self.step is None:
             return None
-        tokens = self.candidates.tokens * self.candidates.accumulation
+        tokens = self.candidates.tokens * self.candidates.accumulation / self.candidates.stages
         return tokens / self.speed_calibration.seconds(self.step.parts)
 
 

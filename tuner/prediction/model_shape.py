@@ -42,7 +42,8 @@ class ModelShape:
     context_note: str | None = None
     """See `ModelProfile`."""
     tensor_note: str | None = None
-    """Likewise."""
+    """Likewise, as the next."""
+    pipeline_note: str | None = None
 
     @property
     def query(self) -> int:
@@ -63,6 +64,11 @@ class ModelShape:
     def tensor(self) -> tuple[int | None, str | None]:
         """`tensor_divisor` and `tensor_note` of a profile."""
         return (1 if self.tensor_note else math.gcd(self.heads, self.kv_heads, self.ffn)), self.tensor_note
+
+    @property
+    def pipeline(self) -> tuple[int | None, str | None]:
+        """`pipeline_blocks` and `pipeline_note` of a profile."""
+        return (1 if self.pipeline_note else self.layers), self.pipeline_note
 
     @property
     def attention_matrix_parameters(self) -> int:
@@ -177,10 +183,10 @@ def from_config(config: Mapping[str, Any], name: str = "") -> ModelShape:
     return shape
 
 
-def tensor_of(config: Mapping[str, Any]) -> tuple[int | None, str | None] | None:
-    """`ModelShape.tensor` where the file alone says it; else a worker looks."""
+def told_by(config: Mapping[str, Any]) -> ModelShape | None:
+    """The shape, where the file alone says it; else a worker looks."""
     try:
-        return from_config(config).tensor
+        return from_config(config)
     except ValueError:
         return None
 
@@ -286,5 +292,6 @@ def _mpt(config: Mapping[str, Any], name: str) -> ModelShape:
         tied=True,
         max_positions=_positions(config, "max_seq_len"),
         tensor_note=_NO_PLAN,
+        pipeline_note="its blocks return more than hidden states",
         context_note="it has attention of its own, which transformers cannot replace",
     )

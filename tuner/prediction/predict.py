@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardtune.api_schemas import context_parallel, tensor_parallel
+from shardtune.api_schemas import context_parallel, pipeline_parallel, sharing, tensor_parallel
 from shardtune.api_schemas.base import DTYPE_BYTES, GIB
 from shardtune.api_schemas.hardware import Cluster, MeasuredHardware
 from shardtune.api_schemas.native_dtypes import DeviceDtypes
@@ -66,11 +66,11 @@ def predict(
         ValueError: a mesh that does not multiply up to the cluster, or a GPU the catalogue does not have.
     """
     config.strategy.check_ranks(cluster.world_size)
-    split, sharing = config.strategy.model_parallel, config.context_parallel
-    tensor_parallel.check(split, sharing, cluster, workload)
-    tensor_parallel.check_widths(split, sharing, *shape.tensor)
-    context_parallel.check(sharing, cluster, workload, split=split)
-    context_parallel.check_heads(sharing, *shape.context)
+    sharing.check(config, cluster, workload)
+    stages = config.strategy.stages
+    tensor_parallel.check_widths(config.strategy.model_parallel // stages, config.context_parallel, *shape.tensor)
+    pipeline_parallel.check_blocks(stages, *shape.pipeline)
+    context_parallel.check_heads(config.context_parallel, *shape.context)
     calibrations: dict[str, Any] = {"memory_calibration": memory_calibration, "speed_calibration": speed_calibration}
     calibrations["measured"] = measured
     candidates = from_configs([config], workload.sequence_length, cluster.world_size, workload.global_batch)
@@ -136,7 +136,7 @@ def _speed(
     fit = result.speed_calibration
     parts = {name: _at(result.step.parts[name], index) * fit.factors[name] for name in PARTS}
     seconds = sum(parts.values())
-    tokens = _at(result.candidates.tokens * result.candidates.accumulation, index)
+    tokens = _at(result.candidates.tokens * result.candidates.accumulation / result.candidates.stages, index)
     rate = tokens / seconds
     spread = np.exp(_DEVIATIONS * fit.sigma)
     return SpeedPrediction(

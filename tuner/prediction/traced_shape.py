@@ -56,6 +56,11 @@ class TracedShape(ModelShape):
         return self.counted.tensor_divisor, self.counted.tensor_note
 
     @property
+    def pipeline(self) -> tuple[int | None, str | None]:
+        """Likewise."""
+        return self.counted.pipeline_blocks, self.counted.pipeline_note
+
+    @property
     def active_parameters(self) -> int:
         """Elements that take part in one token's forward pass."""
         return self.counted.active_parameters
@@ -123,4 +128,6 @@ def profile_of(shape: ModelShape) -> ModelProfile:
         context_note=shape.context[1],
         tensor_divisor=shape.tensor[0],
         tensor_note=shape.tensor[1],
+        pipeline_blocks=min(shape.pipeline[0], MOST_ELEMENTS) if shape.pipeline[0] else None,
+        pipeline_note=shape.pipeline[1],
     )

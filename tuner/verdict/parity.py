@@ -134,9 +134,9 @@ def _could_win(obs: Observation) -> bool:
     return obs.state is TrialState.INFEASIBLE and refused
 
 
-def _program(config: TrialConfig) -> tuple[str, int, int]:
+def _program(config: TrialConfig) -> tuple[str, int, int, int]:
     """What a fault would have to be in: two that differ here do not make it alike."""
-    return config.backend, config.context_parallel, config.strategy.model_parallel
+    return config.backend, config.context_parallel, config.strategy.model_parallel, config.strategy.stages
 
 
 def _agreeing(

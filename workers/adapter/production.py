@@ -166,7 +166,7 @@ def _check(known: Known, backends: tuple[Backend, ...], world: int) -> int:
     if known.config.strategy.model_parallel > 1:
         raise Unusable(
             f"{known.source} splits the model over {known.config.strategy.model_parallel} ranks, as train_snippet.py does and "
-            "no script of your own; set tensor_parallel to 1"
+            "no script of your own; set tensor_parallel and pipeline_parallel to 1"
         )
     try:
         known.config.strategy.check_ranks(world)

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch.distributed as dist
 from torch import nn
 
-from shardtune.api_schemas import context_parallel, tensor_parallel
+from shardtune.api_schemas import sharing
 from shardtune.api_schemas.leases import ProfileTask, RestartTask, TraceTask, TrialTask
 from shardtune.api_schemas.measurements import Progress, RankReport
 from shardtune.workers.clock import now_s
@@ -158,9 +158,7 @@ class RankAttempt:
         """The same with the user's script in place of build, wrap and train."""
         self._progress.write(Progress(phase="building"))
         self.phase = "building"
-        split, sharing = task.config.strategy.model_parallel, task.config.context_parallel
-        tensor_parallel.check(split, sharing, task.cluster, task.workload, task.model)
-        context_parallel.check(sharing, task.cluster, task.workload, task.model, split=split)
+        sharing.check(task.config, task.cluster, task.workload, task.model)
         pace_s = speed_check.seconds(place)
         recorder = scripted.ScriptRecorder(task, place, self._folder, self._progress)
         self.phase = "training"

@@ -52,6 +52,18 @@ CASES = [
         "2",
         "as no style of torch does",
     ),
+    (
+        {"space": {"knobs": {"pipeline_parallel": 3}}},
+        "space.knobs.pipeline_parallel",
+        "3",
+        "the values here are 1, 2",
+    ),
+    (
+        {"baseline": {"strategy": {"kind": "fsdp2", "dp_shard": 1, "pipeline_parallel": 2}, "micro_batch": 8}},
+        "baseline.pipeline_parallel",
+        "2",
+        "use a smaller micro_batch",
+    ),
     ({"budget": {"max_trials": 0}}, "budget.max_trials", 0, "greater than or equal to 1"),
     ({"baseline": {"train_batch_size": 16}}, "baseline.train_batch_size", "16", "global_batch is 8"),
     ({"baseline": {"strategy": {"kind": "fsdp2", "dp_shard": 8}}}, "baseline", None, "dp_shard 2"),

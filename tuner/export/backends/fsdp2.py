@@ -3,7 +3,7 @@
 from typing import Any
 
 from shardtune.api_schemas.strategies import Fsdp2Config
-from shardtune.tuner.export import tensor
+from shardtune.tuner.export import context, pipeline, tensor
 from shardtune.tuner.export.backends import shared
 from shardtune.tuner.export.backends.record import AccelerateParts, ConsumerParts, ExportedBackend, SnippetParts
 from shardtune.tuner.export.quoting import literal
@@ -37,6 +37,7 @@ def _snippet(source: ExportSource, strategy: Fsdp2Config) -> SnippetParts:
             *([_SHARED_MESH] if _reshards_to_groups(strategy) else []),
             "from torch.distributed.device_mesh import init_device_mesh",
             shared.import_of("torch.distributed.fsdp", ["MixedPrecisionPolicy", policy, "fully_shard"]),
+            *(pipeline.imports(source, strategy.pipeline_schedule) if pipeline.is_cut(source) else ()),
         ),
         constants=(shared.clipping(source),),
         on_meta=True,
@@ -52,9 +53,11 @@ def _trainer(source: ExportSource, strategy: Fsdp2Config) -> str:
     recipe = source.workload.recipe
     offload, count = strategy.cpu_offload, strategy.blocks_per_unit
     units = f"[blocks[i : i + {count}] for i in range(0, len(blocks), {count})]" if count > 1 else "blocks"
+    cut = pipeline.is_cut(source)
     return fill(
-        "trainer_fsdp2",
+        "trainer_pipeline" if cut else "trainer_fsdp2",
         **_mesh(strategy),
+        **(_stages(source, strategy) if cut else {}),
         reshard=strategy.to_fully_shard()["reshard_after_forward"],
         param_dtype=torch_dtype(recipe.compute_dtype) if source.casts_weights else None,
         reduce_dtype=torch_dtype(recipe.reduce_dtype) if source.casts_weights else None,
@@ -65,21 +68,37 @@ def _trainer(source: ExportSource, strategy: Fsdp2Config) -> str:
         prefetch=indent(_prefetch(strategy), 8),
         state_device='torch.device("cpu")' if offload else "device",
         buffers=indent(_OFFLOADED_BUFFERS if offload and not source.on_cpu else [], 8),
-        sync=indent(_SYNC[strategy.grad_sync], 12),
-        compute=indent(_compute(source), 12),
+        sync=indent(_SYNC[strategy.grad_sync], 8 if cut else 12),
+        compute=indent(_scheduled(source), 8) if cut else indent(_compute(source), 12),
     )
+
+
+def _stages(source: ExportSource, strategy: Fsdp2Config) -> dict[str, str]:
+    parts = [*(["CONTEXT"] if context.is_shared(source) else []), *(["TENSOR"] if tensor.is_split(source) else [])]
+    return {
+        "parts": f" // ({' * '.join(parts)})" if parts else "",
+        "dtype": torch_dtype(source.workload.recipe.weights_dtype),
+        "schedule": pipeline.schedule(strategy.pipeline_schedule),
+    }
+
+
+def _scheduled(source: ExportSource) -> list[str]:
+    call = "self.schedule.step(tokens=tokens, target=tokens, losses=losses, return_outputs=False)"
+    # Of logits that are split by vocabulary.
+    return ["with loss_parallel():", f"    {call}"] if tensor.is_split(source) else [call]
 
 
 def _mesh(strategy: Fsdp2Config) -> dict[str, str]:
     # With a replicate axis of size 1 torch would launch an all-reduce with nobody after every reduce-scatter.
     data = {"dp_replicate": strategy.dp_replicate} if strategy.dp_replicate > 1 else {}
     data["dp_shard"] = strategy.dp_shard
-    axes = data | ({"tp": strategy.tensor_parallel} if strategy.tensor_parallel > 1 else {})
+    axes = {"pp": strategy.pipeline_parallel} if strategy.pipeline_parallel > 1 else {}
+    axes |= data | ({"tp": strategy.tensor_parallel} if strategy.tensor_parallel > 1 else {})
     return {
         "mesh": repr(tuple(axes.values())),
         "mesh_names": literal(tuple(axes)),
         "data_mesh": f"mesh[{literal(tuple(data))}]" if axes != data else "mesh",
-        "split": indent(['split_model(model, mesh["tp"])'] if axes != data else [], 8),
+        "split": indent(['split_model(model, mesh["tp"])'] if "tp" in axes else [], 8),
     }
 
 
@@ -100,7 +119,7 @@ def _prefetch(strategy: Fsdp2Config) -> list[str]:
     if backward == 0:
         # An empty list means FSDP2's default; the unit itself, already gathered, means none.
         lines.append("    head.set_modules_to_backward_prefetch([head])")
-    elif backward > 1:
+    elif backward > 1 or strategy.pipeline_parallel > 1:
         lines.append(f"    ahead = heads[max(0, i - {backward}) : i][::-1]")
         lines.append("    head.set_modules_to_backward_prefetch(ahead or [head])")
     return [first, "for i, head in enumerate(heads):", *lines] if lines else []
@@ -114,7 +133,9 @@ def _accelerate(source: ExportSource, strategy: Fsdp2Config) -> AccelerateParts:
             "torch.bfloat16, torch.float32, torch.bfloat16)): Accelerate alone reduces gradients in bfloat16"
         )
     precision, autocast = shared.accelerate_autocast(source)
-    lines += [*autocast, *tensor.in_accelerates_script(source)]
+    lines += [*autocast, *tensor.in_accelerates_script(source), *pipeline.in_accelerates_script(source)]
+    if pipeline.is_cut(source):
+        lines.append(f"pipeline_schedule={strategy.pipeline_schedule!r} is there, too")
     defaults = Fsdp2Config(dp_shard=strategy.dp_shard, dp_replicate=strategy.dp_replicate)
     for name in ("forward_prefetch", "backward_prefetch", "blocks_per_unit", "grad_sync", "pin_memory"):
         if getattr(strategy, name) != getattr(defaults, name):
@@ -136,6 +157,7 @@ def _accelerate(source: ExportSource, strategy: Fsdp2Config) -> AccelerateParts:
 
 def _training_arguments(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
     tensor.refuse(source, "TrainingArguments")
+    pipeline.refuse(source, "TrainingArguments")
     lines = []
     if source.casts_weights:
         lines.append("recipe: gradients reduced in float32 were measured; Accelerate reduces them in bfloat16")
@@ -152,13 +174,16 @@ def _training_arguments(source: ExportSource, strategy: Fsdp2Config) -> Consumer
 def _torchtitan(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
     """No prefetch of its own, a unit per block, gradients reduced every micro batch."""
     plain = strategy.as_accelerate_runs_it(source.accumulation)
-    done = plain.model_copy(update={"grad_sync": "every" if source.accumulation > 1 else strategy.grad_sync})
+    sync = "every" if source.accumulation > 1 else strategy.grad_sync
+    # Under a pipeline torch's own stage reduces after the last backward (2.13).
+    done = plain.model_copy(update={"grad_sync": "last" if pipeline.is_cut(source) else sync})
     return ConsumerParts(
         done=done,
         besides=(
             "units: torchtitan also shards the embedding, and norm with output, as units of their own",
             *shared.weights_differ(source, "torchtitan"),
             *tensor.besides_torchtitan(source),
+            *pipeline.besides_torchtitan(source),
         ),
         values={
             "data_parallel_replicate_degree": strategy.dp_replicate,
@@ -166,6 +191,7 @@ def _torchtitan(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
             "fsdp_reshard_after_forward": "never" if strategy.reshard_after_forward is False else "always",
             "enable_cpu_offload": strategy.cpu_offload,
             **tensor.torchtitans_mesh(source),
+            **pipeline.torchtitans_mesh(source, strategy.pipeline_schedule),
         },
     )
 
@@ -173,6 +199,7 @@ def _torchtitan(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
 def _lightning(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
     """Its mesh has one data-parallel axis, and gradients are reduced once a step."""
     tensor.refuse(source, "Lightning's Trainer")
+    pipeline.refuse(source, "Lightning's Trainer")
     world = source.cluster.world_size
     changes: dict[str, Any] = {"grad_sync": "last"} if source.accumulation > 1 else {}
     if strategy.dp_replicate > 1:

@@ -31,6 +31,8 @@ def _row(strategy: Fsdp2Config, _world_size: int) -> Row:
         "shard": strategy.dp_shard,
         "replicate": strategy.dp_replicate,
         "tensor": strategy.tensor_parallel,
+        "stages": strategy.pipeline_parallel,
+        "gpipe": strategy.pipeline_schedule == "gpipe",
         "regather": regather,
         "backward_prefetch": strategy.backward_prefetch,
         "blocks_per_unit": strategy.blocks_per_unit,

@@ -78,12 +78,20 @@ class MemoryTable:
 
 
 def peak_memory(
-    shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, device: str = "cuda"
+    shape: ModelShape,
+    c: Candidates,
+    dtypes: Dtypes,
+    impl: Implementation,
+    device: str = "cuda",
+    waiting: Array | float = 0.0,
+    buffers: Array | float = 0.0,
 ) -> MemoryTable:
-    """Memory of one rank for every candidate."""
+    """Memory of one rank for every candidate. `waiting`: activations of other micro batches, until their backward; `buffers`: what
+    these come in, at any time."""
     is_cuda = device == "cuda"
     state = registry.states(shape, c, dtypes, impl, gloo=not is_cuda)
     moments, working = _moments(shape, c, dtypes, impl, state)
+    moments = _beside(moments, waiting, buffers)
     zero = working * 0.0
     host = registry.host_bytes(shape, c, dtypes, impl, gloo=not is_cuda)
     always = state.parameters + state.masters + state.optimizer
@@ -107,7 +115,7 @@ def peak_memory(
         if is_cuda
         else zero,
         context=zero + (CONTEXT_GIB * GIB if is_cuda else 0.0),
-        communication=np.where(c.ranks > 1, COMMUNICATION_GIB * GIB, 0.0) if is_cuda else zero,
+        communication=np.where(c.ranks * c.stages > 1, COMMUNICATION_GIB * GIB, 0.0) if is_cuda else zero,
         host=host,
     )
 
@@ -142,6 +150,16 @@ def _moments(
         (state.gradients_late, zero, state.end, zero, zero, zero, zero),
         (state.gradients_late, zero, state.buckets_step, zero, zero, zero, state.step),
     ), first
+
+
+def _beside(
+    moments: tuple[tuple[Array, ...], ...], waiting: Array | float, buffers: Array | float
+) -> tuple[tuple[Array, ...], ...]:
+    """The moments with so many more bytes of activations; the optimizer steps when nothing waits any more."""
+    at = _CHANGING.index("activations")
+    last = len(moments) - 1
+    more = [buffers + (waiting if moment < last else 0.0) for moment in range(len(moments))]
+    return tuple((*parts[:at], parts[at] + extra, *parts[at + 1 :]) for parts, extra in zip(moments, more, strict=True))
 
 
 def _fragmentation(c: Candidates, gathered: Array, buckets: Array, working: Array, moment: Array) -> Array:

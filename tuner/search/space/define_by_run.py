@@ -55,8 +55,10 @@ class DefineByRun:
         backend = self.pick("backend", self.limits.backends)
         self._draw_context()
         sharing = int(self.table["context_parallel"]) * split[str(backend)](self)
-        sizes = self.domains.micro_batches(sharing)
-        micro_batch = int(self.pick("micro_batch", sizes, at=f"shared{sharing}" if sharing > 1 else ""))
+        stages = int(self.table.get("pipeline_parallel", 1))
+        sizes = self.domains.micro_batches(sharing, stages)
+        at = (f"shared{sharing}" if sharing > 1 else "") + (f"stages{stages}" if stages > 1 else "")
+        micro_batch = int(self.pick("micro_batch", sizes, at=at))
         allowed = self.limits.allow_compile
         compiles = self.domains.on_gpu if allowed is None else allowed
         # `TrialConfig` and `Fsdp2Config` say why not with shared samples.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
-from shardtune.api_schemas import context_parallel, tensor_parallel
+from shardtune.api_schemas import context_parallel, pipeline_parallel, tensor_parallel
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.models import ModelProfile
 from shardtune.api_schemas.workload import Workload, gradient_accumulation
@@ -48,13 +48,26 @@ class Domains:
         """Ranks that may split a model where so many share a sequence, and why no others may."""
         return tensor_parallel.sizes(context, self.cluster, self.workload, self.profile)
 
-    def micro_batches(self, sharing: int) -> tuple[int, ...]:
-        """Every micro batch that divides one rank's share of the global batch, where so many ranks share samples.
+    def pipeline_parallel(self, sharing: int) -> tuple[tuple[int, ...], str | None]:
+        """Stages that a model may have where so many ranks share samples in each of them, and why it may have no others."""
+
+        def check(stages: int) -> None:
+            pipeline_parallel.check_blocks(stages, self.profile.pipeline_blocks, self.profile.pipeline_note)
+            pipeline_parallel.check_ranks(stages, self.world // sharing)
+            samples = gradient_accumulation(self.workload.global_batch, 1, self.world // (sharing * stages))
+            pipeline_parallel.check(stages, samples)
+
+        return context_parallel.divisors(self.world, check)
+
+    def micro_batches(self, sharing: int, stages: int = 1) -> tuple[int, ...]:
+        """Every micro batch that divides one rank's share of the global batch, where so many ranks share samples, and leaves one
+        for each of so many stages.
 
         Raises:
             ValueError: the ranks do not divide the global batch.
         """
-        return divisors(gradient_accumulation(self.workload.global_batch, 1, self.world // sharing))
+        sizes = divisors(gradient_accumulation(self.workload.global_batch, 1, self.world // sharing))
+        return tuple(size for size in sizes if self.accumulation(size, sharing) >= stages)
 
     def accumulation(self, micro_batch: int, sharing: int) -> int:
         """Micro batches per step, at least 1 (a foreign micro batch need not divide)."""

@@ -93,8 +93,10 @@ def group_of(task: TrialTask, place: Place) -> ContextGroup | None:
     size = task.config.context_parallel
     if size == 1:
         return None
-    split = task.config.strategy.model_parallel
-    context_parallel.check(size, task.cluster, task.workload, task.model, split=split)
+    strategy = task.config.strategy
+    context_parallel.check(size, task.cluster, task.workload, task.model, split=strategy.model_parallel)
+    # Stages lie outermost.
+    split = strategy.model_parallel // strategy.stages
     found = shared_heads.of(task.model, task.workload)
     context_parallel.check_heads(size, found.context_heads, found.context_note)
     axes = (place.world_size // (size * split), size, split)

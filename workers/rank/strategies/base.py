@@ -73,7 +73,10 @@ class Setting:
     @property
     def data_rank(self) -> int:
         """Which of the groups that take samples of their own this rank is in."""
-        return self.place.rank // self.task.config.sharing
+        config = self.task.config
+        stages = config.strategy.stages
+        # Stages lie outermost, so that what is sent most goes between neighbours.
+        return self.place.rank % (self.place.world_size // stages) // (config.sharing // stages)
 
     @property
     def weights_dtype(self) -> torch.dtype:
@@ -119,12 +122,26 @@ def adamw(parameters: Iterable[nn.Parameter], settings: AdamW) -> torch.optim.Ad
     return torch.optim.AdamW(parameters, fused=True, **adamw_options(settings))
 
 
-def clip_(parameters: list[nn.Parameter], max_norm: float | None) -> torch.Tensor:
-    """Clip gradients to a global L2 norm, if one is given; returns the norm before. Does not wait for the device."""
-    norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+def clip_(
+    parameters: list[nn.Parameter],
+    max_norm: float | None,
+    counted: list[nn.Parameter] | None = None,
+    stages: dist.ProcessGroup | None = None,
+) -> torch.Tensor:
+    """Clip gradients to a global L2 norm, if one is given; returns the norm before. Does not wait for the device.
+
+    `counted`: those of them that no other of the `stages` counts, over whose ranks the squares are summed.
+    """
+    norm = torch.nn.utils.get_total_norm(
+        [p.grad for p in (parameters if counted is None else counted) if p.grad is not None]
+    )
     if isinstance(norm, DTensor):
         # Left as a DTensor of partial sums, the norm would be reduced again for every gradient it scales.
         norm = norm.full_tensor()
+    if stages is not None:
+        squares = norm.square()
+        dist.all_reduce(squares, group=stages)
+        norm = squares.sqrt()
     if max_norm is not None:
         torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
     return norm

@@ -1,4 +1,4 @@
-"""PyTorch `fully_shard` (FSDP2), fully sharded, replicated or both (HSDP); with tensor parallelism within each replica."""
+"""PyTorch `fully_shard` (FSDP2), fully sharded, replicated or both (HSDP); with tensor and pipeline parallelism within each replica."""
 
 import contextlib
 import math
@@ -18,13 +18,14 @@ from torch.distributed.tensor.parallel import loss_parallel
 from shardtune.api_schemas import tensor_parallel
 from shardtune.api_schemas.leases import TrialTask
 from shardtune.api_schemas.strategies import Fsdp2Config
-from shardtune.workers.blocks.prepare import repeated_blocks
 from shardtune.workers.rank.model import tensor_plan, weights
 from shardtune.workers.rank.place import Place
-from shardtune.workers.rank.strategies import base, sharded_checkpoint
+from shardtune.workers.rank.strategies import base, pipeline, sharded_checkpoint
 
 TENSOR = "tp"
 """The mesh's axis of ranks that split the model's matrices."""
+STAGE = "pp"
+"""That of ranks with the stages of the same part of the model."""
 
 
 class Fsdp2Trainer:
@@ -36,36 +37,55 @@ class Fsdp2Trainer:
         self._is_split = config.tensor_parallel > 1
         if self._is_split:
             _split(model, mesh[TENSOR], setting.task)
-        units = _shard(model, mesh, setting, config)
-        _materialize(model, setting, config)
+        part = pipeline.RankPart.of(model, setting, mesh[STAGE] if config.pipeline_parallel > 1 else None)
+        units = _shard(part, mesh, setting, config)
+        _materialize(part, setting, config)
         _set_prefetch(units, config)
-        self._model = model
-        self._root = cast(FSDPModule, model)
+        self._model = part.module
+        self._root = cast(FSDPModule, part.module)
         self._place = place
-        self._parameters = [p for p in model.parameters() if p.requires_grad]
-        self._optimizer = base.adamw(self._parameters, workload.optimizer)
-        self._max_norm = workload.max_grad_norm
         self._loss = setting.cast_loss
         self._accumulation = setting.accumulation
         self._grad_sync = config.grad_sync
+        self._pipeline: pipeline.Pipeline | None = None
+        if part.width is not None:
+            self._pipeline = pipeline.Pipeline(
+                part.module, setting, mesh[STAGE], config.pipeline_schedule, part.width, self._begin_backward
+            )
+        named = [(name, one) for name, one in part.module.named_parameters() if one.requires_grad]
+        self._parameters = [parameter for _, parameter in named]
+        self._twins = [parameter for name, parameter in named if name in part.twins]
+        # Of a parameter in two stages, the first counts in norm and checksum.
+        self._counted = [one for name, one in named if part.is_first or name not in part.twins]
+        self._optimizer = base.adamw(self._parameters, workload.optimizer)
+        self._max_norm = workload.max_grad_norm
 
     def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
-        """See `Trainer`."""
-        self._root.set_is_last_backward(last)
-        if self._grad_sync == "last":
-            self._root.set_requires_gradient_sync(last)
-        elif self._grad_sync == "reduce_scatter":
-            self._root.set_requires_all_reduce(last)
+        """See `Trainer`; with stages, the last trains on all."""
         # Within it, the loss of logits that are split by vocabulary is computed on their parts, forward and backward.
         with loss_parallel() if self._is_split else contextlib.nullcontext():
+            if self._pipeline is not None:
+                return self._pipeline.take(batch, last)
+            self._begin_backward(last)
             loss = self._loss(self._model, batch)
             (loss / self._accumulation).backward()  # type: ignore[no-untyped-call]
         whole = loss.detach()
         return whole.full_tensor() if isinstance(whole, DTensor) else whole
 
+    def _begin_backward(self, last: bool) -> None:
+        """Say whether it is the last of the step, and what is to be reduced after it."""
+        self._root.set_is_last_backward(last)
+        if self._grad_sync == "last":
+            self._root.set_requires_gradient_sync(last)
+        elif self._grad_sync == "reduce_scatter":
+            self._root.set_requires_all_reduce(last)
+
     def optimizer_step(self) -> torch.Tensor:
         """See `Trainer`."""
-        norm = base.clip_(self._parameters, self._max_norm)
+        if self._pipeline is not None:
+            self._pipeline.sum_twins(self._twins)
+        stages = self._pipeline.group if self._pipeline is not None else None
+        norm = base.clip_(self._parameters, self._max_norm, self._counted, stages)
         self._optimizer.step()
         self._optimizer.zero_grad()
         return norm
@@ -73,26 +93,28 @@ class Fsdp2Trainer:
     def parameter_checksum(self) -> tuple[float, float]:
         """See `Trainer`; what several ranks hold alike counts once."""
         total = torch.zeros(2, dtype=torch.float64)
-        for parameter in self._parameters:
+        for parameter in self._counted:
             shard = cast(DTensor, parameter)
             total += base.checksum_of([shard.to_local()]) / copies(shard)
         return base.reduce_checksum(total, self._place)
 
     def save(self, folder: Path) -> None:
         """See `Trainer`."""
-        sharded_checkpoint.save(self._model, self._optimizer, folder)
+        sharded_checkpoint.save(self._model, self._optimizer, folder, in_stages=self._pipeline is not None)
 
     def load(self, folder: Path) -> None:
         """See `Trainer`."""
-        sharded_checkpoint.load(self._model, self._optimizer, folder)
+        sharded_checkpoint.load(self._model, self._optimizer, folder, in_stages=self._pipeline is not None)
 
     def close(self) -> None:
         """See `Trainer`."""
 
 
 def make_mesh(config: Fsdp2Config, place: Place) -> DeviceMesh:
-    """The device mesh; neighbouring ranks split, and next to them shard, so a group lies within a host where it fits."""
-    axes = {"dp_replicate": config.dp_replicate, "dp_shard": config.dp_shard, TENSOR: config.tensor_parallel}
+    """The device mesh; neighbouring ranks split, and next to them shard, so a group lies within a host where it fits. Stages send
+    least, and lie outermost."""
+    axes = {STAGE: config.pipeline_parallel, "dp_replicate": config.dp_replicate, "dp_shard": config.dp_shard}
+    axes |= {TENSOR: config.tensor_parallel}
     # With a replicate axis of size 1 torch would launch an all-reduce with nobody after every reduce-scatter.
     held = {name: size for name, size in axes.items() if size > 1 or name == "dp_shard"}
     return init_device_mesh(place.device.type, tuple(held.values()), mesh_dim_names=tuple(held))
@@ -100,7 +122,7 @@ def make_mesh(config: Fsdp2Config, place: Place) -> DeviceMesh:
 
 def _data_axes(mesh: DeviceMesh) -> DeviceMesh:
     """Of the mesh, what FSDP2 shards and replicates over."""
-    names = tuple(name for name in mesh.mesh_dim_names or () if name != TENSOR)
+    names = tuple(name for name in mesh.mesh_dim_names or () if name not in (TENSOR, STAGE))
     return mesh if names == mesh.mesh_dim_names else mesh[names]
 
 
@@ -117,12 +139,13 @@ def _split(model: nn.Module, mesh: DeviceMesh, task: TrialTask) -> None:
         ValueError: the model or the workload does not come out.
     """
     size, context = mesh.size(), task.config.context_parallel
-    tensor_parallel.check(size, context, task.cluster, task.workload, task.model)
+    stages = task.config.strategy.stages
+    tensor_parallel.check(size, context, task.cluster, task.workload, task.model, stages=stages)
     tensor_parallel.check_widths(size, context, *tensor_plan.widths_of(model))
     tensor_plan.of(model).apply(model, mesh)
 
 
-def _shard(model: nn.Module, mesh: DeviceMesh, setting: base.Setting, config: Fsdp2Config) -> list[FSDPModule]:
+def _shard(part: pipeline.RankPart, mesh: DeviceMesh, setting: base.Setting, config: Fsdp2Config) -> list[FSDPModule]:
     """Apply `fully_shard` to each unit of blocks and to the root; returns the first block of each unit, in order."""
     mixed = setting.weights_dtype != setting.master_dtype
     policy = MixedPrecisionPolicy(
@@ -134,12 +157,12 @@ def _shard(model: nn.Module, mesh: DeviceMesh, setting: base.Setting, config: Fs
         else OffloadPolicy()
     )
     options = {"mesh": _data_axes(mesh), "mp_policy": policy, "offload_policy": offload, **config.to_fully_shard()}
-    blocks = [block for _, block in repeated_blocks(model)]
+    blocks = part.blocks
     units = [blocks[i : i + config.blocks_per_unit] for i in range(0, len(blocks), config.blocks_per_unit)]
     with _one_mesh_after_forward():
         for unit in units:
             fully_shard(unit if len(unit) > 1 else unit[0], **options)
-        fully_shard(model, **options)
+        fully_shard(part.module, **options)
     return [cast(FSDPModule, unit[0]) for unit in units]
 
 
@@ -168,9 +191,9 @@ def _one_mesh_after_forward() -> Iterator[None]:
         module._get_post_forward_mesh_info = make
 
 
-def _materialize(model: nn.Module, setting: base.Setting, config: Fsdp2Config) -> None:
+def _materialize(part: pipeline.RankPart, setting: base.Setting, config: Fsdp2Config) -> None:
     """Give each rank the values of its own rows; replicate groups get equal ones by construction."""
-    place = setting.place
+    place, model = setting.place, part.module
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     model.to_empty(device=torch.device("cpu") if config.cpu_offload else place.device)
     # `to_empty` has emptied the buffers too.
@@ -183,7 +206,8 @@ def _materialize(model: nn.Module, setting: base.Setting, config: Fsdp2Config) -
         if local.numel() == 0:
             continue
         _, offset = compute_local_shape_and_global_offset(shard.shape, shard.device_mesh, shard.placements)
-        weights.fill_part_(local, name, shard.shape, offset, setting.task.workload.seed, setting.weights_dtype)
+        whole = part.names.get(name, name)
+        weights.fill_part_(local, whole, shard.shape, offset, setting.task.workload.seed, setting.weights_dtype)
 
 
 def _set_prefetch(units: list[FSDPModule], config: Fsdp2Config) -> None:
@@ -191,7 +215,8 @@ def _set_prefetch(units: list[FSDPModule], config: Fsdp2Config) -> None:
     for i, unit in enumerate(units):
         if config.forward_prefetch:
             unit.set_modules_to_forward_prefetch(units[i + 1 : i + 1 + config.forward_prefetch])
-        if config.backward_prefetch != 1:
+        # With several micro batches in flight FSDP2 forgets after the first backward in which order units ran (2.13).
+        if config.backward_prefetch != 1 or config.pipeline_parallel > 1:
             ahead = units[max(0, i - config.backward_prefetch) : i][::-1]
             # An empty list means FSDP2's default; the unit itself, already gathered, means none.
             unit.set_modules_to_backward_prefetch(ahead or [unit])

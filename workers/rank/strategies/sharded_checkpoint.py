@@ -9,21 +9,29 @@ import torch
 from torch import nn
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
 
-def save(model: nn.Module, optimizer: torch.optim.Optimizer, folder: Path) -> None:
-    """Write master weights and optimizer state. Collective."""
+def save(model: nn.Module, optimizer: torch.optim.Optimizer, folder: Path, in_stages: bool = False) -> None:
+    """Write master weights and optimizer state. Collective. `in_stages`: ranks have different parts of the model."""
     with _first_failure():
-        state_dict_saver.save(_state(model, optimizer), checkpoint_id=folder)
+        state_dict_saver.save(_state(model, optimizer, _options(in_stages)), checkpoint_id=folder)
 
 
-def load(model: nn.Module, optimizer: torch.optim.Optimizer, folder: Path) -> None:
+def load(model: nn.Module, optimizer: torch.optim.Optimizer, folder: Path, in_stages: bool = False) -> None:
     """Take both over into a model and an optimizer of the same shape. Collective."""
-    state = _state(model, optimizer)
+    options = _options(in_stages)
+    state = _state(model, optimizer, options)
     with _first_failure():
         state_dict_loader.load(state, checkpoint_id=folder)
-    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    set_state_dict(
+        model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"], options=options
+    )
+
+
+def _options(in_stages: bool) -> StateDictOptions:
+    # A list of all parameters with one set of options would be another on each stage; flattened, each has its own.
+    return StateDictOptions(flatten_optimizer_state_dict=in_stages)
 
 
 @contextlib.contextmanager
@@ -36,7 +44,7 @@ def _first_failure() -> Iterator[None]:
         raise cause from error
 
 
-def _state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+def _state(model: nn.Module, optimizer: torch.optim.Optimizer, options: StateDictOptions) -> dict[str, Any]:
     """Views of what the ranks hold; a fresh optimizer gets its state by this."""
-    weights, moments = get_state_dict(model, optimizer)
+    weights, moments = get_state_dict(model, optimizer, options=options)
     return {"model": weights, "optimizer": moments}

@@ -10,23 +10,31 @@ from shardtune.tuner.search.space.legal_values import CPU_OFFLOAD, DP_REPLICATE,
 
 
 def _split(drawing: DefineByRun) -> int:
-    """Within a host, unless the user names a larger group."""
+    """Tensor ranks within a host, unless the user names a larger group; then stages."""
     context = int(drawing.table["context_parallel"])
     legal, why_not = drawing.domains.tensor_parallel(context)
     host = drawing.domains.cluster.gpus_per_node
     sizes = tuple(k for k in legal if host % k == 0 or drawing.limits.names("tensor_parallel", k))
-    return drawing.pick_asked("tensor_parallel", sizes, why_not, at=f"context{context}" if context > 1 else "")
+    tensor = drawing.pick_asked("tensor_parallel", sizes, why_not, at=f"context{context}" if context > 1 else "")
+    legal, why_not = drawing.domains.pipeline_parallel(context * tensor)
+    shared = f"shared{context * tensor}" if context * tensor > 1 else ""
+    stages = drawing.pick_asked("pipeline_parallel", legal, why_not, at=shared)
+    if stages > 1:
+        drawing.pick("pipeline_schedule", ("1f1b", "gpipe"))
+    else:
+        drawing.fix("pipeline_schedule", "1f1b", ("1f1b", "gpipe"))
+    return tensor * stages
 
 
 def _draw(drawing: DefineByRun, accumulates: bool) -> None:
     domains = drawing.domains
-    split = int(drawing.table["tensor_parallel"])
+    split = int(drawing.table["tensor_parallel"]) * int(drawing.table["pipeline_parallel"])
     world = domains.world // split
     replicates = drawing.limits.restrict("dp_replicate", divisors(world))
     if not replicates:
         raise NoLegalValue("dp_replicate", divisors(world))
     shards = tuple(world // int(k) for k in reversed(replicates))
-    shard = int(drawing.pick("dp_shard", shards, at=f"tensor{split}" if split > 1 else ""))
+    shard = int(drawing.pick("dp_shard", shards, at=f"split{split}" if split > 1 else ""))
     drawing.table["dp_replicate"] = max(1, world // shard)
     groups = domains.reshard_groups(shard)
     reshard = drawing.pick("reshard_after_forward", (True, False, *groups), at=f"{shard}" if groups else "")
@@ -82,6 +90,8 @@ BACKEND = SearchedBackend(
     config=Fsdp2Config,
     knobs={
         "tensor_parallel": Knob("int", places=True),
+        "pipeline_parallel": Knob("int", places=True),
+        "pipeline_schedule": Knob("word", ("1f1b", "gpipe"), lightest="1f1b", rising=("1f1b", "gpipe")),
         "dp_shard": DP_SHARD,
         "dp_replicate": DP_REPLICATE,
         "reshard_after_forward": Knob("group", lightest=True),

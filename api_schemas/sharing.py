@@ -1,0 +1,22 @@
+"""Ranks that train the same samples: whether a configuration's numbers of them come out."""
+
+from shardtune.api_schemas import context_parallel, pipeline_parallel, tensor_parallel
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.models import ModelSpec
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.workload import Workload
+
+
+def check(config: TrialConfig, cluster: Cluster, workload: Workload, model: ModelSpec | None = None) -> None:
+    """Refuse what does not, as far as is known without looking at the built model.
+
+    Raises:
+        ValueError: names the field, its value and the remedy.
+    """
+    strategy, context = config.strategy, config.context_parallel
+    stages = strategy.stages
+    pipeline_parallel.check_ranks(stages, cluster.world_size)
+    tensor_parallel.check(strategy.model_parallel // stages, context, cluster, workload, model, stages=stages)
+    context_parallel.check(context, cluster, workload, model, split=strategy.model_parallel)
+    if stages > 1:
+        pipeline_parallel.check(stages, config.accumulation(workload.global_batch, cluster.world_size), model)

@@ -1,0 +1,88 @@
+"""What stages of a pipeline do to predicted memory and time."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from shardtune.api_schemas.models import preset
+from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig
+from shardtune.api_schemas.workload import Workload
+from shardtune.tuner.prediction import stages
+from shardtune.tuner.prediction.configs import from_configs
+from shardtune.tuner.prediction.evaluation import Evaluation, evaluate
+from shardtune.tuner.prediction.model_shape import from_config
+from shardtune.tuner.prediction.predict import predict
+from tests.support.tuner_cases import gpus
+
+SHAPE = from_config(preset("llama-3.1-8b").config)
+CLUSTER = gpus(2, 8).model_copy(update={"gpu": "NVIDIA H100 80GB HBM3", "inter_node_gb_per_s": 50.0})
+
+
+def evaluated(*strategies: Fsdp2Config, batch: int = 64) -> Evaluation:
+    rows = from_configs([TrialConfig(strategy=one) for one in strategies], 4096, 16, batch)
+    return evaluate(SHAPE, rows, Workload(sequence_length=4096, global_batch=batch), CLUSTER)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_stages_have_the_model_between_them(tied: bool) -> None:
+    whole = replace(SHAPE, tied=tied, layers=7)
+    parts = stages.of(whole, 3)
+    twice = whole.embedding_parameters if tied else 0
+    assert sum(part.parameters for part in parts) == whole.parameters + twice
+    assert [part.layers for part in parts] == [3, 2, 2]
+    assert [part.vocab for part in parts] == [0, 0, whole.vocab]
+
+
+def test_fewer_micro_batches_wait_longer_for_the_first_and_the_last() -> None:
+    """Of a pipeline of 4: the idle share is 3 / (m + 3), if all stages take as long."""
+    cut = Fsdp2Config(dp_shard=4, pipeline_parallel=4, grad_sync="last")
+    speeds = [evaluated(cut, batch=4 * count).tokens_per_s_per_gpu for count in (4, 64)]
+    few, many = (float(speed[0]) for speed in speeds if speed is not None)
+    assert 1.4 < many / few < 1.75
+
+
+def test_1f1b_holds_a_micro_batch_for_each_stage_and_gpipe_all() -> None:
+    cut = Fsdp2Config(dp_shard=4, pipeline_parallel=4)
+    schedules = evaluated(cut, cut.model_copy(update={"pipeline_schedule": "gpipe"}))
+    one, all_of_step = schedules.memory.terms["activations"]
+    accumulation = float(schedules.candidates.accumulation[0])
+    assert accumulation == 16 and all_of_step > 3.0 * one
+    assert schedules.step is not None and np.isclose(*schedules.step.total)
+
+
+def test_a_stage_holds_a_part_of_the_states() -> None:
+    found = evaluated(Fsdp2Config(dp_shard=16), Fsdp2Config(dp_shard=4, pipeline_parallel=4))
+    # Spread over as many ranks altogether; the fullest stage has a table or the head besides.
+    first, second = found.memory.terms["optimizer"]
+    assert first < second < 1.3 * first
+    gathered = found.memory.terms["gathered"]
+    assert gathered[1] < gathered[0]
+
+
+def test_candidates_of_all_kinds_are_predicted_at_once_as_one_by_one() -> None:
+    kinds = (
+        Fsdp2Config(dp_shard=16),
+        Fsdp2Config(dp_shard=8, pipeline_parallel=2),
+        Fsdp2Config(dp_shard=4, tensor_parallel=2, pipeline_parallel=2),
+        Fsdp2Config(dp_shard=4, pipeline_parallel=4, pipeline_schedule="gpipe"),
+    )
+    together, alone = evaluated(*kinds), [evaluated(kind) for kind in kinds]
+    assert together.step is not None
+    for index, one in enumerate(alone):
+        assert one.step is not None
+        assert np.isclose(together.memory.allocated[index], one.memory.allocated[0])
+        assert np.isclose(together.step.total[index], one.step.total[0])
+        assert np.isclose(sum(part[index] for part in together.step.parts.values()), together.step.total[index])
+
+
+@pytest.mark.parametrize(
+    ("strategy", "why"),
+    [
+        (Fsdp2Config(dp_shard=4, pipeline_parallel=3), "number of ranks"),
+        (Fsdp2Config(dp_shard=1, pipeline_parallel=16), "needs as many micro batches"),
+    ],
+)
+def test_what_cannot_be_cut_is_not_predicted(strategy: Fsdp2Config, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        predict(SHAPE, Workload(sequence_length=4096, global_batch=8), CLUSTER, TrialConfig(strategy=strategy))

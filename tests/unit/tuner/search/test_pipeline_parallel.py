@@ -1,0 +1,128 @@
+"""Stages of a pipeline: searched where the user asks, with the reason where there may be none."""
+
+from typing import Any
+
+import pytest
+
+from shardtune.api_schemas.models import preset
+from shardtune.api_schemas.pipeline_parallel import blocks_of_stages
+from shardtune.api_schemas.search_space import KnobValue, Limit, SpaceLimits
+from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig
+from shardtune.tuner import baseline
+from shardtune.tuner.search import seeds
+from shardtune.tuner.search.space import Space, build
+from tests.support.tuner_cases import TINY, WORKLOAD, cpu, gpus, space_of
+
+Named = KnobValue | tuple[KnobValue, ...] | Limit
+FOUR = TINY.model_copy(update={"context_heads": 4, "tensor_divisor": 4, "pipeline_blocks": 4})
+
+
+def asked(sizes: Named, ranks: int = 4, others: dict[str, Named] | None = None, **profile: Any) -> Space:
+    limits = SpaceLimits(backends=("fsdp2",), knobs={"pipeline_parallel": sizes, **(others or {})})
+    return build(WORKLOAD, cpu(ranks), FOUR.model_copy(update=profile), limits)
+
+
+def fsdp2(config: TrialConfig) -> Fsdp2Config:
+    assert isinstance(config.strategy, Fsdp2Config)
+    return config.strategy
+
+
+def test_nothing_is_cut_unless_the_user_asks() -> None:
+    for cluster in (cpu(4), gpus(2, 4)):
+        assert {config.strategy.stages for config in space_of(cluster, profile=FOUR).lightest()} == {1}
+
+
+def test_meshes_multiply_up_and_every_stage_has_a_micro_batch() -> None:
+    configs = list(asked((1, 2, 4), others={"tensor_parallel": (1, 2), "micro_batch": Limit(min=1)}).enumerate())
+    meshes = {(c.strategy.stages, fsdp2(c).tensor_parallel, fsdp2(c).dp_replicate, fsdp2(c).dp_shard) for c in configs}
+    assert meshes == {
+        *((1, 1, *mesh) for mesh in ((4, 1), (2, 2), (1, 4))),
+        *((1, 2, *mesh) for mesh in ((2, 1), (1, 2))),
+        *((2, 1, *mesh) for mesh in ((2, 1), (1, 2))),
+        (2, 2, 1, 1),
+        (4, 1, 1, 1),
+    }
+    for config in configs:
+        accumulation = config.accumulation(WORKLOAD.global_batch, 4)
+        assert config.data_ranks(4) * config.micro_batch * accumulation == WORKLOAD.global_batch
+        assert accumulation >= config.strategy.stages
+        config.strategy.check_ranks(4)
+    assert {fsdp2(c).pipeline_schedule for c in configs if c.strategy.stages > 1} == {"1f1b", "gpipe"}
+    assert {fsdp2(c).pipeline_schedule for c in configs if c.strategy.stages == 1} == {"1f1b"}
+
+
+def test_stages_may_lie_on_several_hosts() -> None:
+    limits = SpaceLimits(backends=("fsdp2",), knobs={"pipeline_parallel": 8})
+    space = build(
+        WORKLOAD.model_copy(update={"global_batch": 64}),
+        gpus(4, 2),
+        FOUR.model_copy(update={"pipeline_blocks": 8}),
+        limits,
+    )
+    assert {config.strategy.stages for config in space.lightest()} == {8}
+
+
+def test_a_search_begins_with_stages_where_only_these_are_allowed() -> None:
+    starts = [config for config, _ in seeds.seed_configs(asked(2), cpu(4), None)]
+    assert [fsdp2(config) for config in starts] == [Fsdp2Config(dp_shard=2, pipeline_parallel=2)]
+
+
+def test_each_configuration_is_its_own_canonical_form() -> None:
+    space = asked((1, 2))
+    configs = list(space.enumerate())
+    assert len({space.key(config) for config in configs}) == len(configs)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "changes", "why"),
+    [
+        (3, {}, "the values here are 1, 2, 4"),
+        (4, {"pipeline_blocks": 3}, "pipeline_parallel (4) needs a block for each stage, and the model has 3"),
+        (2, {"pipeline_blocks": 1, "pipeline_note": "its blocks share parameters"}, "not for this model: its blocks"),
+        (2, {"pipeline_blocks": None}, "only for models whose blocks a worker has looked at"),
+    ],
+    ids=["ranks", "blocks", "note", "unknown"],
+)
+def test_limits_that_leave_nothing_say_why(sizes: int, changes: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=r"space.knobs.pipeline_parallel \(\d\) leaves nothing to search") as refused:
+        asked(sizes, **changes)
+    assert why in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "changes", "model", "why"),
+    [
+        ({"dp_shard": 4, "pipeline_parallel": 2}, {}, "llama-tiny", "must equal the number of ranks (4)"),
+        ({"dp_shard": 1, "pipeline_parallel": 3}, {}, "llama-tiny", "pipeline_parallel (3) must divide the number of"),
+        (
+            {"dp_shard": 2, "pipeline_parallel": 2},
+            {"micro_batch": 8},
+            "llama-tiny",
+            "pipeline_parallel (2) needs as many micro batches in a step, and there are 1; use a smaller micro_batch",
+        ),
+        ({"dp_shard": 1, "pipeline_parallel": 4}, {}, "two blocks", "and the model has 2; use at most 2"),
+    ],
+    ids=["mesh", "ranks", "micro batches", "blocks"],
+)
+def test_a_baseline_is_refused_alike(strategy: dict[str, Any], changes: dict[str, Any], model: str, why: str) -> None:
+    tiny = preset("llama-tiny")
+    models = {"two blocks": tiny.model_copy(update={"config": tiny.config | {"num_hidden_layers": 2}})}
+    given = TrialConfig.model_validate({"strategy": {"kind": "fsdp2", **strategy}, **changes})
+    with pytest.raises(ValueError, match="baseline") as refused:
+        baseline.resolve(given, WORKLOAD, cpu(4), models.get(model) or preset(model))
+    assert why in str(refused.value)
+
+
+def test_a_model_of_your_own_is_not_cut() -> None:
+    given = TrialConfig(strategy=Fsdp2Config(dp_shard=2, pipeline_parallel=2))
+    with pytest.raises(ValueError, match="your own code makes this one"):
+        baseline.resolve(given, WORKLOAD, cpu(4), preset("llama-tiny").model_copy(update={"entry_point": "mine"}))
+
+
+def test_what_is_cut_is_not_compiled() -> None:
+    with pytest.raises(ValueError, match=r"compile \(true\) with pipeline_parallel \(2\)"):
+        TrialConfig(strategy=Fsdp2Config(dp_shard=1, pipeline_parallel=2), compile=True)
+
+
+def test_the_last_stages_have_no_more_blocks_than_the_first() -> None:
+    assert [blocks_of_stages(7, 3), blocks_of_stages(4, 4), blocks_of_stages(5, 2)] == [(3, 2, 2), (1, 1, 1, 1), (3, 2)]

@@ -1,0 +1,109 @@
+"""A model cut into the stages of a pipeline: what each has of it, and candidates in groups of as many stages."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardtune.api_schemas.pipeline_parallel import blocks_of_stages
+from shardtune.tuner.prediction.candidates import Array, Candidates
+from shardtune.tuner.prediction.model_shape import ModelShape
+
+Table = TypeVar("Table")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageShape(ModelShape):
+    """One stage's part of a model: some of its blocks; the token table in the first, the last norm and the head in the last."""
+
+    whole: ModelShape
+    index: int
+    count: int
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it has the tables."""
+        return self.index == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether it has the head and the loss."""
+        return self.index == self.count - 1
+
+    @property
+    def block_parameters(self) -> int:
+        """As of the whole model."""
+        return self.whole.block_parameters
+
+    @property
+    def embedding_parameters(self) -> int:
+        """Of the token table."""
+        return self.whole.embedding_parameters if self.is_first else 0
+
+    @property
+    def outside_parameters(self) -> int:
+        """A tied table is in the first stage and in the last."""
+        table = self.whole.embedding_parameters
+        tables = table + self.whole.learned_positions * self.hidden
+        rest = max(0, self.whole.outside_parameters - tables)
+        last = rest + (table if self.whole.tied else 0)
+        return (tables if self.is_first else 0) + (last if self.is_last else 0)
+
+    @property
+    def parameters(self) -> int:
+        """Of the stage."""
+        return self.layers * self.block_parameters + self.outside_parameters
+
+
+def of(shape: ModelShape, count: int) -> list[StageShape]:
+    """Its stages in order."""
+    values = {field.name: getattr(shape, field.name) for field in fields(ModelShape)}
+    # A tied table has one use in each of its stages.
+    values["tied"] = False
+    return [
+        StageShape(
+            **values | {"layers": max(1, layers), "vocab": shape.vocab if index == count - 1 else 0},
+            whole=shape,
+            index=index,
+            count=count,
+        )
+        for index, layers in enumerate(blocks_of_stages(shape.layers, count))
+    ]
+
+
+def in_groups(c: Candidates, table: Callable[[Candidates, int], Table]) -> Table:
+    """`table` of the candidates with each number of stages, put together in their order."""
+    counts = np.unique(c.stages)
+    if len(counts) == 1:
+        return table(c, int(counts[0]))
+    of_each = np.broadcast_to(c.stages, (c.size,))
+    groups = [(np.flatnonzero(of_each == count), int(count)) for count in counts]
+    parts = [(index, table(c.take(index), count)) for index, count in groups]
+
+    def join(values: list[Array], indices: list[NDArray[np.intp]]) -> Array:
+        found = np.empty(c.size)
+        for index, value in zip(indices, values, strict=True):
+            found[index] = value
+        return found
+
+    return _joined([part for _, part in parts], lambda values: join(values, [index for index, _ in parts]))
+
+
+def fullest(tables: list[Table], weight: Callable[[Table], Array]) -> Table:
+    """Of each candidate, the stage's table whose weight is largest."""
+    chosen = np.argmax(np.stack(np.broadcast_arrays(*(weight(table) for table in tables))), axis=0)
+    return _joined(tables, lambda values: np.choose(chosen, np.broadcast_arrays(chosen, *values)[1:]))
+
+
+def _joined(tables: list[Table], join: Callable[[list[Array]], Array]) -> Table:
+    """A table of arrays, and of mappings of arrays, from several."""
+    made: dict[str, Any] = {}
+    for field in fields(tables[0]):  # type: ignore[arg-type]
+        values = [getattr(table, field.name) for table in tables]
+        if isinstance(values[0], dict):
+            made[field.name] = {key: join([value[key] for value in values]) for key in values[0]}
+        else:
+            made[field.name] = join(values)
+    return type(tables[0])(**made)

@@ -1,0 +1,65 @@
+"""Time of a step of a pipeline: the slowest stage's, and what it waits while the first and last micro batches are elsewhere."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from shardtune.tuner.prediction import stages
+from shardtune.tuner.prediction.candidates import Array, Candidates, Dtypes, Implementation
+from shardtune.tuner.prediction.collectives import ring_seconds
+from shardtune.tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.rates import Network, Rates
+from shardtune.tuner.prediction.throughput import step
+from shardtune.tuner.prediction.throughput.step import StepTable
+
+_LAUNCHES = 60.0
+"""Host time of one send or receipt, in launches of an operator: the schedule's Python, and waiting for the collective."""
+_ONCE = ("step",)
+"""Parts that a step has once, whatever goes through the stages."""
+
+
+def step_times(
+    shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, rates: Rates, network: Network
+) -> StepTable:
+    """Times of every candidate."""
+
+    def table(some: Candidates, count: int) -> StepTable:
+        if count == 1:
+            return step.step_times(shape, some, dtypes, impl, rates, network)
+        each = [step.step_times(stage, some, dtypes, impl, rates, network) for stage in stages.of(shape, count)]
+        slowest = stages.fullest(each, lambda one: one.total)
+        return _with_bubble(slowest, each, some, _sends(shape, some, dtypes.under(impl), rates, network))
+
+    return stages.in_groups(c, table)
+
+
+def _with_bubble(slowest: StepTable, each: list[StepTable], c: Candidates, send: Array) -> StepTable:
+    """The first micro batch has to come through the stages before, and the last one's gradients back: one pass through every
+    other stage (GPipe, arXiv:1811.06965, section 2.3; the same for 1F1B)."""
+    micro_batches = np.maximum(c.accumulation, 1.0)
+    waiting = (sum(one.compute for one in each) - slowest.compute) / micro_batches
+    share = 1.0 + waiting / slowest.compute
+    sends = send * (micro_batches + len(each) - 1.0)
+    parts = {name: part * (1.0 if name in _ONCE else share) for name, part in slowest.parts.items()}
+    parts["communication"] = parts["communication"] + sends
+    total = np.asarray(sum(parts.values()))
+    return replace(
+        slowest,
+        compute=slowest.compute * share,
+        parts=parts,
+        communication=slowest.communication * share + sends,
+        exposed=parts["communication"],
+        total=total,
+        tokens_per_s_per_gpu=c.tokens * c.accumulation / c.stages / total,
+    )
+
+
+def _sends(shape: ModelShape, c: Candidates, dtypes: Dtypes, rates: Rates, network: Network) -> Array:
+    """Seconds of one micro batch: hidden states to the next stage and their gradients back, which schedules wait for.
+
+    A send is taken to be as fast as an all-gather of two ranks with as many bytes; the two are all of a stage's ranks apart.
+    """
+    boundary = c.tokens * shape.hidden * dtypes.compute
+    two = np.full_like(c.tokens, 2.0)
+    sent: Array = ring_seconds(4.0 * boundary, two, two, network, stride=c.ranks)
+    return sent + 2.0 * _LAUNCHES * rates.launch_s

@@ -133,7 +133,8 @@ def _widths(config: dict[str, JsonValue]) -> tuple[int | None, str | None]:
 def _stages(config: dict[str, JsonValue], layers: int) -> tuple[int | None, str | None]:
     """`pipeline_blocks` and `pipeline_note`, likewise."""
     known = model_shape.told_by(config)
-    return (layers, None) if known is None else known.pipeline
+    blocks, note = (layers, None) if known is None else known.pipeline
+    return (None if blocks is None else max(1, min(blocks, MOST_ELEMENTS))), note
 
 
 def _heads(config: dict[str, JsonValue]) -> int:

@@ -49,14 +49,15 @@ def free_port() -> int:
 def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
     """Poll until the condition gives something true; fails after so many seconds.
 
-    Looking takes a tenth of the time at most: what is waited for needs the processor, and so does the service that is asked.
+    Looking takes a tenth of the time, on a busy machine more: what is waited for needs the processor, and so does the service that
+    is asked, but what lasts for two seconds must be seen.
     """
     end = time.monotonic() + seconds
     while (began := time.monotonic()) < end:
         found = condition()
         if found:
             return found
-        time.sleep(max(0.05, 9 * (time.monotonic() - began)))
+        time.sleep(min(1.0, max(0.05, 9 * (time.monotonic() - began))))
     raise AssertionError(f"not within {seconds:g} s: {what}")
 
 

@@ -1,5 +1,6 @@
 """Two workers divide this machine: their trials go side by side, and what decides runs alone, by the recorded leases."""
 
+import os
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.support.real_parts import Stack, study, until
 pytestmark = [
     pytest.mark.ranks,
     pytest.mark.timeout(600),
+    pytest.mark.skipif(os.environ.get("SHARDTUNE_TEST_LONG") != "1", reason="minutes of real ranks: make test-long"),
     pytest.mark.skipif(len(psutil.Process().cpu_affinity()) < 2, reason="each of two workers needs a core"),
 ]
 Lease = tuple[AttemptRow, RunRow]

@@ -101,7 +101,10 @@ class Story:
         hook, deaf = (h["webhook_id"] for h in sorted(self._list("/v1/webhooks"), key=lambda h: len(h["events"])))
         self._post(f"/v1/webhooks/{hook}:test")
         self._post(f"/v1/webhooks/{deaf}:disable")
-        self._told_why(f"/v1/studies/{answered}/trials/{best}")
+        # The machine that measured the answered study is gone.
+        renewed = self._studies["proposed"]
+        told = f"{renewed}/trials/{self._stack.study(renewed)['result']['best']['trial_number']}"
+        self._told_why(f"/v1/studies/{told}")
         challenge = next(r["challenge_study_id"] for r in self._list("/v1/retunes") if r["challenge_study_id"])
         found = {f"study-{name}": path for name, path in at.items() if name != "running"}
         ends = {t["state"]: t["number"] for t in self._stack.trials(tight)}
@@ -111,7 +114,7 @@ class Story:
             "study-challenge": f"/studies/{challenge}",
             "study-filtered": f"{at['tight']}?reason=rank_lost",
             "trial": f"{at['answered']}/trials/{best}",
-            "why": f"{at['answered']}/trials/{best}/why",
+            "why": f"/studies/{told}/why",
             "export": f"{at['answered']}/export",
             "compare-trials": f"/compare?pick={answered}:0&pick={answered}:{best or 1}",
             "compare-studies": f"/compare?pick={answered}&pick={tight}&pick={self._studies['proposed']}",

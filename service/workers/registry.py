@@ -220,11 +220,12 @@ def reservations(
     """
     promoting = [study for study in waiting if study.phase is StudyPhase.CONFIRM]
     begun = trials.begun_blocks(session, [study.id for study in promoting]) if promoting else {}
-    found = {
-        study.id: live_among(context, session, study, begun[study.id])
-        for study in promoting
-        if study.id in begun and worker.id not in begun[study.id]
-    }
+    others = {study_id: ids for study_id, ids in begun.items() if worker.id not in ids}
+    if not others:
+        return {}
+    # Asked once for all of them: a worker that waits looks at as many studies as are being confirmed.
+    live = workers.seen_since(session, live_since(context), frozenset[str]().union(*others.values()))
+    found = {study.id: _able(live, study, others.get(study.id, ())) for study in promoting}
     return {study_id: worker_ids for study_id, worker_ids in found.items() if worker_ids}
 
 
@@ -232,7 +233,11 @@ def live_among(context: Context, session: Session, study: StudyRow, ids: Collect
     """Those of these workers that are live and can run the study."""
     with session.no_autoflush:
         live = workers.seen_since(session, live_since(context), ids)
-    return frozenset(one.id for one in live if compatibility.may_run(one, study))
+    return _able(live, study, ids)
+
+
+def _able(live: Sequence[WorkerRow], study: StudyRow, ids: Collection[str]) -> frozenset[str]:
+    return frozenset(one.id for one in live if one.id in ids and compatibility.may_run(one, study))
 
 
 def knows(worker: WorkerRow, run: RunRow) -> bool:

@@ -30,6 +30,14 @@ def test_a_webhook_s_secret_is_shown_once(quick_client):
     assert f"/settings/webhooks/{hook['webhook_id']}" in listed and secret[0] not in listed
 
 
+def test_a_webhook_is_for_what_matters_unless_more_is_asked_for(quick_client):
+    """A study has hundreds of events: its end, and what becomes of answers, is what a person wants to be told."""
+    ticked = re.findall(r'name="event" value="([\w.]+)" checked', quick_client.get("/settings", headers=HTML).text)
+    hook = quick_client.post("/v1/webhooks", json={"url": "https://example.org/hook"}).json()
+    assert set(ticked) == set(hook["events"]) and "study.complete" in ticked and "best.replaced" in ticked
+    assert not [event for event in ticked if event.startswith(("trial.", "run."))]
+
+
 def test_a_webhook_is_tested_disabled_enabled_rotated_and_deleted(quick_client):
     known = {"csrf": token(quick_client)}
     make_webhook(quick_client, known["csrf"], event=[], url="https://nowhere.invalid/hook")

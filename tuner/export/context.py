@@ -61,19 +61,6 @@ def in_accelerates_script(source: ExportSource) -> list[str]:
     ]
 
 
-def refuse(source: ExportSource, consumer: str) -> None:
-    """For a consumer without words for it.
-
-    Raises:
-        ValueError: ranks share samples.
-    """
-    if is_shared(source):
-        raise ValueError(
-            f"context_parallel ({source.config.context_parallel}) has no words in {consumer}; take the standard files, whose "
-            "train_snippet.py does it, or export a trial without it with --which NUMBER"
-        )
-
-
 def torchtitans_mesh(source: ExportSource, values: dict[str, Any]) -> dict[str, Any]:
     """`values` with its axis for context: torchtitan 0.2.2 shards over `data_parallel_shard_degree` × `context_parallel_degree`.
 

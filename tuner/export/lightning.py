@@ -3,11 +3,11 @@
 from typing import Any
 
 from shardtune.api_schemas.strategies.base import checkpointing_words
-from shardtune.tuner.export import context, environment
+from shardtune.tuner.export import environment
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.quoting import in_docstring
 from shardtune.tuner.export.rendered import Rendered, comment, differences, pretty
-from shardtune.tuner.export.source import ExportSource
+from shardtune.tuner.export.source import ExportSource, refuse_axes
 from shardtune.tuner.export.templates import fill
 
 RELEASE = "lightning 2.6"
@@ -20,7 +20,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
         ValueError: Lightning has no such backend, or the export has no words for it.
     """
     config = source.config
-    context.refuse(source, "Lightning's Trainer")
+    refuse_axes(source, "Lightning's Trainer")
     told = backends[config.backend].lightning
     if told is None:
         raise ValueError(f"backend ({config.backend!r}) has no words in this export; export another configuration")

@@ -59,19 +59,6 @@ def in_accelerates_script(source: ExportSource) -> list[str]:
     ]
 
 
-def refuse(source: ExportSource, consumer: str) -> None:
-    """For a consumer without words for it.
-
-    Raises:
-        ValueError: there are several stages.
-    """
-    if is_cut(source):
-        raise ValueError(
-            f"pipeline_parallel ({stages(source)}) has no words in {consumer}; take the standard files, whose train_snippet.py "
-            "does it, or export a trial without it with --which NUMBER"
-        )
-
-
 def torchtitans_mesh(source: ExportSource, name: str) -> dict[str, Any]:
     """Its fields for it, with the schedule of that name."""
     if not is_cut(source):

@@ -99,6 +99,26 @@ class ExportSource:
         )
 
 
+def refuse_axes(source: ExportSource, consumer: str) -> None:
+    """For a consumer that has words for data parallelism alone.
+
+    Raises:
+        ValueError: ranks share samples, or split the model.
+    """
+    strategy = source.config.strategy
+    sizes = {
+        "context_parallel": source.config.context_parallel,
+        "tensor_parallel": strategy.model_parallel // strategy.stages,
+        "pipeline_parallel": strategy.stages,
+    }
+    for axis, size in sizes.items():
+        if size > 1:
+            raise ValueError(
+                f"{axis} ({size}) has no words in {consumer}; take the standard files, whose train_snippet.py does it, or "
+                "export a trial without it with --which NUMBER"
+            )
+
+
 def torch_dtype(dtype: Dtype) -> str:
     """The dtype as source code."""
     return _TORCH[dtype]

@@ -47,19 +47,6 @@ def in_accelerates_script(source: ExportSource) -> list[str]:
     ]
 
 
-def refuse(source: ExportSource, consumer: str) -> None:
-    """For a consumer without words for it.
-
-    Raises:
-        ValueError: ranks split the model.
-    """
-    if is_split(source):
-        raise ValueError(
-            f"tensor_parallel ({size(source)}) has no words in {consumer}; take the standard files, whose train_snippet.py "
-            "does it, or export a trial without it with --which NUMBER"
-        )
-
-
 def torchtitans_mesh(source: ExportSource) -> dict[str, Any]:
     """Its axis for it."""
     return {"tensor_parallel_degree": size(source)} if is_split(source) else {}

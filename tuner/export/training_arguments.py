@@ -4,11 +4,11 @@ import json
 from typing import Any
 
 from shardtune.api_schemas.strategies.training_arguments import strategy_arguments, workload_arguments
-from shardtune.tuner.export import context, environment
+from shardtune.tuner.export import environment
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.quoting import in_docstring
 from shardtune.tuner.export.rendered import Rendered, comment, differences
-from shardtune.tuner.export.source import ExportSource
+from shardtune.tuner.export.source import ExportSource, refuse_axes
 from shardtune.tuner.export.templates import fill
 
 RELEASE = "transformers 5.23"
@@ -21,7 +21,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
         ValueError: Trainer has no such backend.
     """
     config, workload = source.config, source.workload
-    context.refuse(source, "TrainingArguments")
+    refuse_axes(source, "TrainingArguments")
     strategy = strategy_arguments(
         config, workload, source.accumulation, source.profile.block_class, checkpoints=config.checkpoints_whole_blocks
     )

@@ -156,8 +156,6 @@ def _accelerate(source: ExportSource, strategy: Fsdp2Config) -> AccelerateParts:
 
 
 def _training_arguments(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
-    tensor.refuse(source, "TrainingArguments")
-    pipeline.refuse(source, "TrainingArguments")
     lines = []
     if source.casts_weights:
         lines.append("recipe: gradients reduced in float32 were measured; Accelerate reduces them in bfloat16")
@@ -198,8 +196,6 @@ def _torchtitan(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
 
 def _lightning(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
     """Its mesh has one data-parallel axis, and gradients are reduced once a step."""
-    tensor.refuse(source, "Lightning's Trainer")
-    pipeline.refuse(source, "Lightning's Trainer")
     world = source.cluster.world_size
     changes: dict[str, Any] = {"grad_sync": "last"} if source.accumulation > 1 else {}
     if strategy.dp_replicate > 1:

@@ -73,7 +73,7 @@ def explain(
     if trace is None and service is not None:
         if try_remedy:
             raise InputError(
-                f"--try measures on this machine; leave out --service ({service}), or run it with --state-dir"
+                f"--try measures on this machine; leave out --service ({service}), and unset SHARDTUNE_SERVICE_URL if it says so"
             )
         found = asked.asked(study or "last", trial, service, key_file, timeout_s)
     elif trace is None:

@@ -60,6 +60,7 @@ class Training:
     network: Network
     memory_bytes: float
     """Of a GPU."""
+    gpu: str
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Read the published sweeps: `nanotron_sweep.csv` and `aleph_alpha_layouts.csv`, or other files of the same columns."""
 
 import csv
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -46,6 +47,10 @@ class Measured:
     layout: Layout
     seconds: float | None
     """Of a step; None where it did not run."""
+    status: str
+    """The sweep's word for what became of it."""
+    kernel: str = ""
+    """The sweep's name for attention and norms, where it tries several."""
 
 
 def read(path: Path) -> dict[str, list[Measured]]:
@@ -69,45 +74,61 @@ def read(path: Path) -> dict[str, list[Measured]]:
         for row in reader:
             try:
                 name, measured = parse(row)
-            except (KeyError, ValueError) as error:
+            except (KeyError, TypeError, ValueError) as error:
                 raise Misread(f"line ({reader.line_num}) cannot be read: {error}; correct or drop it") from None
             tables[name].append(measured)
     return tables
 
 
 def _nanotron(row: Row) -> tuple[str, Measured]:
-    batch = int(row["gbs_sequences"])
+    batch = _count(row, "gbs_sequences")
     training = _training(row["model"], row["gpu"], 4096, batch, NANOTRON, 131_072)
     layout = Layout(
-        dp=int(row["dp"]),
-        tp=int(row["tp"]),
-        pp=int(row["pp"]),
-        micro_batch=int(row["micro_batch"]),
+        dp=_count(row, "dp"),
+        tp=_count(row, "tp"),
+        pp=_count(row, "pp"),
+        micro_batch=_count(row, "micro_batch"),
         zero=row["zero_stage"] == "1",
         sequence_parallel=True,
         checkpointing=False,
     )
-    seconds = batch * 4096 / float(row["tokens_per_s"]) if row["status"] == "ok" else None
-    return f"{row['model']}, {row['n_gpus']} {row['gpu'].partition('-')[0]}", Measured(training, layout, seconds)
+    seconds = batch * 4096 / _positive(row, "tokens_per_s") if row["status"] == "ok" else None
+    name = f"{row['model']}, {row['n_gpus']} {row['gpu'].partition('-')[0]}"
+    return name, Measured(training, layout, seconds, row["status"])
 
 
 def _aleph(row: Row) -> tuple[str, Measured]:
-    sequence = int(row["seq_len"])
+    sequence = _count(row, "seq_len")
     training = _training(row["model"], row["gpu"], sequence, _GLOBAL_BATCH[sequence], SCALING, 128_000)
-    tensor, stages = int(row["model_parallel_size"]), int(row["pipe_parallel_size"])
+    tensor, stages = _count(row, "model_parallel_size"), _count(row, "pipe_parallel_size")
     kernel = row["kernel"]
     layout = Layout(
-        dp=int(row["World Size"]) // (tensor * stages),
+        dp=_count(row, "World Size") // (tensor * stages),
         tp=tensor,
         pp=stages,
-        micro_batch=int(row["micro_batch_size"]),
+        micro_batch=_count(row, "micro_batch_size"),
         zero=True,
         sequence_parallel=row["sequence_parallel"] == "1",
         checkpointing=row["activation_checkpointing_type"] != "disabled",
         attention="torch" if kernel == "torch" else "fused" if kernel == "fused" else "flash",
         fused_norms="RMS" in kernel,
     )
-    return row["table"], Measured(training, layout, float(row["Average Step Time"]) if row["status"] == "ok" else None)
+    seconds = _positive(row, "Average Step Time") if row["status"] == "ok" else None
+    return row["table"], Measured(training, layout, seconds, row["status"], kernel)
+
+
+def _count(row: Row, column: str) -> int:
+    value = int(row[column])
+    if value < 1:
+        raise ValueError(f"{column} ({value}) must be at least 1")
+    return value
+
+
+def _positive(row: Row, column: str) -> float:
+    value = float(row[column])
+    if not 0 < value < math.inf:
+        raise ValueError(f"{column} ({row[column]}) must be a positive number")
+    return value
 
 
 @lru_cache
@@ -116,4 +137,4 @@ def _training(model: str, gpu: str, sequence: int, batch: int, program: Program,
     shape = ModelShape(model, layers, hidden, heads, heads, hidden // heads, ffn, vocab, norm="rms_fused", tied=tied)
     found = catalogue.find(_GPUS[gpu])
     usable = _USABLE * (found.memory_gib or 0) * GIB
-    return Training(shape, sequence, batch, program, rates_of(found), network_of(found, _NODE), usable)
+    return Training(shape, sequence, batch, program, rates_of(found), network_of(found, _NODE), usable, found.name)

@@ -2,6 +2,7 @@
 
 python -m benchmarks.search --table FOLDER … [--seeds 50] [--sampler NAME …] [--after FOLDER] [--curves FOLDER]
     [--json]
+python -m benchmarks.search --sweep FILE … (the tables of a published sweep, as `benchmarks.parallel` reads them)
 python -m benchmarks.search --record FOLDER --study FILE [--configurations 120] [--rounds 2] [--minutes 60]
 
 docs/measurements/search.md has the figures and says what a table holds.
@@ -14,22 +15,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.search import curves, samplers, scores
+from benchmarks.search import curves, samplers, scores, sweep
+from benchmarks.search.measured import MeasuredTable, names_are_unique
 from benchmarks.search.record import Recording, record
 from benchmarks.search.replay import replay
-from benchmarks.search.table import Table, names_are_unique, read
+from benchmarks.search.table import read
 from shardtune.service.cli.errors import CliError, InputError
 
 EASY = 4
 """Trials that random search needs on a table which is shown and not counted."""
 
 
-def report(tables: Sequence[Table], chosen: dict[str, samplers.Entry], seeds: int) -> dict[str, Any]:
+def report(tables: Sequence[MeasuredTable], chosen: dict[str, samplers.Entry], seeds: int) -> dict[str, Any]:
     """Everything `--json` prints."""
-    return {"tables": [_of_table(table, chosen, seeds) for table in tables]}
+    scored = [_of_table(table, chosen, seeds) for table in tables]
+    return {"tables": scored, "overall": scores.overall([one for one in scored if one["counted"]])}
 
 
-def _of_table(table: Table, chosen: dict[str, samplers.Entry], seeds: int) -> dict[str, Any]:
+def _of_table(table: MeasuredTable, chosen: dict[str, samplers.Entry], seeds: int) -> dict[str, Any]:
     good, count = scores.within_goal(table), len(table.space.measured)
     expected = scores.random_curve([table.share(key) for key in table.runs])
     found = {}
@@ -67,6 +70,8 @@ def lines(result: dict[str, Any]) -> list[str]:
                 f"{after['5']:.3f} {after['10']:.3f} {after['20']:.3f}, infeasible {one['infeasible_share']:.1%}, "
                 f"regret {one['area_of_regret_20']:.4f}, ask {one['ask_ms']:.1f} ms"
             )
+    for name, one in result["overall"].items():
+        made.append(f"{name} over the {one['tables']} tables that count: median {one['median']}, worst {one['worst']}")
     return made
 
 
@@ -74,6 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Replay tables, or record one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--table", type=Path, action="extend", nargs="+", default=[], help="folders of tables")
+    parser.add_argument("--sweep", type=Path, action="extend", nargs="+", default=[], help="CSV files of sweeps")
     parser.add_argument("--seeds", type=int, default=50)
     parser.add_argument("--sampler", action="extend", nargs="+", default=[], help="default: all that are installed")
     parser.add_argument("--after", type=Path, help="a table searched before on the same machine: adds guided_after")
@@ -104,12 +110,18 @@ def print_report(options: argparse.Namespace) -> None:
     Raises:
         InputError: no table, or one that cannot be used.
     """
-    if not options.table:
-        raise InputError("--table (missing): give the folders of tables to replay, or --record FOLDER to measure one")
+    if not options.table and not options.sweep:
+        raise InputError(
+            "--table (missing): give the folders of tables to replay, --sweep FILE for those of a published sweep, "
+            "or --record FOLDER to measure one"
+        )
+    if options.sweep and options.after is not None:
+        raise InputError(f"--after ({options.after}) was measured on another machine than any --sweep; leave one out")
     if options.seeds < 1:
         raise InputError(f"--seeds ({options.seeds}) must be at least 1; 50 tell samplers apart")
     chosen = samplers.chosen(options.sampler)
-    tables = [read(folder) for folder in options.table]
+    tables: list[MeasuredTable] = [read(folder) for folder in options.table]
+    tables += [table for file in options.sweep for table in sweep.read(file)]
     earlier = None if options.after is None else read(options.after)
     names_are_unique([*tables, *([] if earlier is None else [earlier])])
     if earlier is not None:

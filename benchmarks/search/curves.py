@@ -1,5 +1,6 @@
 """Curves of a replay as SVG: the best share so far after each trial, a line for each sampler, and exact random search."""
 
+import re
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -8,6 +9,8 @@ from typing import Any
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 360, 52, 190, 34, 40
 _COLOURS = ("#0b6e4f", "#c0392b", "#2c6fbb", "#8e44ad", "#d08700", "#555555", "#16a2b8", "#9c6644")
 _RANDOM = "random (exact)"
+_UNSAFE = re.compile(r"[^\w.-]+")
+"""In a name of a file."""
 
 
 def write(result: dict[str, Any], folder: Path) -> list[Path]:
@@ -16,7 +19,7 @@ def write(result: dict[str, Any], folder: Path) -> list[Path]:
     made = []
     for table in result["tables"]:
         curves = {name: one["curve"] for name, one in table["samplers"].items()}
-        path = folder / f"search-{table['table']}.svg"
+        path = folder / f"search-{_UNSAFE.sub('-', table['table'])}.svg"
         path.write_text(picture(table["table"], curves | {_RANDOM: table["random_exact_curve"]}))
         made.append(path)
     return made

@@ -16,11 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.search.measured import MeasuredTable
 from benchmarks.search.replay import View
-from benchmarks.search.table import Table
 from shardtune.api_schemas.search_space import KnobValue
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.tuner.search.space.flat import flatten
 
 TUNERS: dict[str, tuple[str, ...]] = {"grid": (), "random": (), "model_based": ("xgboost",)}
 """By our name, with what each needs besides DeepSpeed."""
@@ -38,7 +37,7 @@ class ResourceManager:
 class DeepSpeedAsk:
     """One tuner on one table."""
 
-    def __init__(self, name: str, table: Table, seed: int) -> None:
+    def __init__(self, name: str, table: MeasuredTable, seed: int) -> None:
         # DeepSpeed's log goes to what was standard output when it was imported, where the figures belong.
         with redirect_stdout(sys.stderr):
             tuners = importlib.import_module("deepspeed.autotuning.tuner")
@@ -94,7 +93,7 @@ class DeepSpeedAsk:
 
     def _experiment(self, number: int) -> dict[str, Any]:
         """The tuner's features are all numbers in here; every configuration must have the same ones."""
-        knobs = self._knobs(flatten(self._configs[number]))
+        knobs = self._knobs(self._table.space.flatten(self._configs[number]))
         return {
             "name": str(number),
             "result_dir": self._folder.name,
@@ -109,7 +108,7 @@ class DeepSpeedAsk:
         if not hasattr(self, "_made"):
             found: dict[str, dict[str, float]] = {}
             for config in self._configs:
-                for knob, value in flatten(config).items():
+                for knob, value in self._table.space.flatten(config).items():
                     column = found.setdefault(knob, {})
                     is_word = isinstance(value, bool | str)
                     column.setdefault(str(value), float(len(column)) if is_word else float(value))

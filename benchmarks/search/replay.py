@@ -4,16 +4,15 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-from benchmarks.search.table import Run, Table
+from benchmarks.search.measured import MeasuredTable, Run
 from shardtune.api_schemas.failures import Failure
 from shardtune.api_schemas.measurements import Measurement, Memory
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.trials import Rejection, TrialOrigin, TrialState
 from shardtune.tuner.history import Observation
-from shardtune.tuner.prediction import learning, memory_gate
-from shardtune.tuner.prediction.calibration import Calibrations
-from shardtune.tuner.prediction.learning import MeasuredTrials
+from shardtune.tuner.prediction.calibration import MemoryCalibration
 
 CURVE_TRIALS = 20
 """Every replay goes on so long, to compare curves, and then until the goal is reached."""
@@ -28,7 +27,7 @@ class View:
     history: Sequence[Observation]
     rejected: set[str]
     gate: Callable[[TrialConfig], Rejection | None]
-    known: Calibrations
+    memory: MemoryCalibration
 
 
 Ask = Callable[[View], TrialConfig | None]
@@ -56,7 +55,7 @@ class Replay:
         return None if trials is None else self.gpu_seconds[trials - 1] or None
 
 
-def replay(table: Table, ask: Ask, seed: int, most: int) -> Replay:
+def replay(table: MeasuredTable, ask: Ask, seed: int, most: int) -> Replay:
     """Search until the goal is reached and the curve is long enough, or nothing is left."""
     made = Replay()
     history = made.history
@@ -78,43 +77,18 @@ def replay(table: Table, ask: Ask, seed: int, most: int) -> Replay:
     return made
 
 
-def _drawn(table: Table, key: str, seed: int) -> Run:
+def _drawn(table: MeasuredTable, key: str, seed: int) -> Run:
     """One of the configuration's runs, the same for every sampler of this seed."""
     runs = table.runs[key]
     return runs[random.Random(f"{seed}:{key}").randrange(len(runs))]
 
 
-def _view(table: Table, history: Sequence[Observation], rejected: set[str]) -> View:
-    spec, known = table.spec, _learnt(table, history)
-    memory = learning.memory_of(known, table.shape)
-
-    def gate(config: TrialConfig) -> Rejection | None:
-        return memory_gate.gate(config, table.shape, spec.workload, table.cluster, spec.objective, memory)
-
-    return View(history, rejected, gate, known)
+def _view(table: MeasuredTable, history: Sequence[Observation], rejected: set[str]) -> View:
+    memory = table.memory(history)
+    return View(history, rejected, partial(table.gate, memory=memory), memory)
 
 
-def _learnt(table: Table, history: Sequence[Observation]) -> Calibrations:
-    """Nothing but what this search has measured: no table teaches about itself or another."""
-    return learning.learn(compared(table, history))
-
-
-def compared(table: Table, history: Sequence[Observation]) -> list[learning.ComparedRun]:
-    """What a search has measured, beside what is predicted for it."""
-    measured = [(obs.config, obs.measurement) for obs in history if obs.measurement is not None]
-    group = MeasuredTrials(
-        table.shape,
-        table.spec.workload,
-        table.cluster,
-        [config for config, _ in measured],
-        [measurement for _, measurement in measured],
-        table.hardware.measured,
-        table.name,
-    )
-    return learning.compare(group) if measured else []
-
-
-def _observed(table: Table, config: TrialConfig, run: Run, number: int) -> Observation:
+def _observed(table: MeasuredTable, config: TrialConfig, run: Run, number: int) -> Observation:
     kind = run.infeasible(table.limit_gib)
     measurement = None
     if run.step_time_s is not None:
@@ -125,8 +99,8 @@ def _observed(table: Table, config: TrialConfig, run: Run, number: int) -> Obser
     return Observation(number, config, TrialOrigin.SAMPLER, TrialState.INFEASIBLE, measurement, failure)
 
 
-def _measurement(table: Table, config: TrialConfig, run: Run, seconds: float) -> Measurement:
-    workload, ranks = table.spec.workload, table.cluster.world_size
+def _measurement(table: MeasuredTable, config: TrialConfig, run: Run, seconds: float) -> Measurement:
+    workload, ranks = table.workload, table.cluster.world_size
     return Measurement(
         tokens_per_s_per_gpu=workload.tokens_per_step / ranks / seconds,
         step_time_s=seconds,

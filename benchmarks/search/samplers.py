@@ -10,14 +10,13 @@ from typing import Literal
 import numpy as np
 
 from benchmarks.search.deepspeed_tuners import TUNERS, DeepSpeedAsk
-from benchmarks.search.replay import Ask, View, compared, replay
-from benchmarks.search.table import Table
+from benchmarks.search.measured import MeasuredTable
+from benchmarks.search.replay import Ask, View, replay
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.service.cli.errors import InputError
-from shardtune.tuner.prediction import learning
 from shardtune.tuner.prediction.calibration import CPU_PART_SIGMA, PART_SIGMA, PARTS, UNCALIBRATED, fit_speed
 from shardtune.tuner.prediction.learning import ComparedRun
-from shardtune.tuner.search.guided.pool import Pool, PredictionBasis
+from shardtune.tuner.search.guided.pool import Pool
 from shardtune.tuner.search.guided.sampler import GuidedSampler, Knowledge
 from shardtune.tuner.search.samplers import gp_needs, optuna_samplers
 from shardtune.tuner.search.samplers.draw import Sampler
@@ -32,7 +31,7 @@ EARLIER_TRIALS = 8
 class Entry:
     """A sampler that can take part."""
 
-    start: Callable[[Table, int], Ask]
+    start: Callable[[MeasuredTable, int], Ask]
     """For a table and a seed."""
     needs: tuple[str, ...] = ()
     remedy: str = ""
@@ -43,17 +42,17 @@ class Entry:
         return [name for name in self.needs if find_spec(name) is None]
 
 
-def _proposed(view: View, table: Table, seed: int, sampler: Sampler) -> TrialConfig | None:
+def _proposed(view: View, table: MeasuredTable, seed: int, sampler: Sampler) -> TrialConfig | None:
     asked = next_config(table.space, (), view.history, view.rejected, view.gate, seed, sampler=sampler)
     view.rejected.update(rejection.config.content_key() for rejection in asked.rejections)
     return asked.config
 
 
-def _of_optuna(sampler: Sampler, table: Table, seed: int) -> Ask:
+def _of_optuna(sampler: Sampler, table: MeasuredTable, seed: int) -> Ask:
     return lambda view: _proposed(view, table, seed, sampler)
 
 
-def _random(table: Table, seed: int) -> Ask:
+def _random(table: MeasuredTable, seed: int) -> Ask:
     """A permutation of what was measured: uniform without repeats, which draws knob by knob are not."""
     order = list(table.space.measured)
     random.Random(seed).shuffle(order)
@@ -64,17 +63,16 @@ def _random(table: Table, seed: int) -> Ask:
 class Guided:
     """Ours. One pool serves all seeds of a table, as it serves all asks of a study."""
 
-    def __init__(self, predictions: Predictions = "made", after: Table | None = None) -> None:
+    def __init__(self, predictions: Predictions = "made", after: MeasuredTable | None = None) -> None:
         """`after`: this table was searched on the same machine before, and what was measured there is known."""
         self._predictions, self._after = predictions, after
         self._pools: dict[str, Pool] = {}
 
-    def __call__(self, table: Table, seed: int) -> Ask:
+    def __call__(self, table: MeasuredTable, seed: int) -> Ask:
         """The sampler with what it learns in this search alone."""
-        basis = PredictionBasis(table.shape, table.spec.workload, table.cluster, table.hardware.measured)
         pool = self._pools.get(table.name)
         if pool is None:
-            pool = self._pools[table.name] = Pool(table.space, basis, table.space.measured)
+            pool = self._pools[table.name] = table.pool()
             _disturb(pool, self._predictions)
         return partial(self._ask, table, seed, pool, self._before(seed))
 
@@ -82,9 +80,11 @@ class Guided:
         if self._after is None:
             return []
         earlier = replay(self._after, Guided()(self._after, seed), seed, EARLIER_TRIALS)
-        return compared(self._after, earlier.history)[::-1]
+        return self._after.compared(earlier.history)[::-1]
 
-    def _ask(self, table: Table, seed: int, pool: Pool, related: list[ComparedRun], view: View) -> TrialConfig | None:
+    def _ask(
+        self, table: MeasuredTable, seed: int, pool: Pool, related: list[ComparedRun], view: View
+    ) -> TrialConfig | None:
         measured = [(obs.config, obs.measurement) for obs in view.history if obs.measurement is not None]
         speed = UNCALIBRATED
         if measured or related:
@@ -96,7 +96,7 @@ class Guided:
             elsewhere = [run for run in related if run.parts is not None]
             parts += [dict(run.parts or {}) for run in elsewhere]
             speed = fit_speed(parts, [*seconds, *(run.seconds for run in elsewhere)], sigma)
-        known = Knowledge(table.limit_gib, speed, learning.memory_of(view.known, table.shape), related)
+        known = Knowledge(table.limit_gib, speed, view.memory, related)
         return _proposed(view, table, seed, GuidedSampler(pool, known))
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.search.measured import MeasuredTable
 from benchmarks.search.replay import CURVE_TRIALS, GOAL, Replay
-from benchmarks.search.table import Table
 
 _AFTER = (5, 10, 20)
 
 
-def figures(replays: Sequence[Replay], table: Table, expected: Sequence[float]) -> dict[str, Any]:
+def figures(replays: Sequence[Replay], table: MeasuredTable, expected: Sequence[float]) -> dict[str, Any]:
     """What `--json` prints of one sampler; `expected`: random search's share after each number of trials."""
     curve = mean_curve(replays)
     trials = sum(len(one.shares) for one in replays)
@@ -22,7 +22,7 @@ def figures(replays: Sequence[Replay], table: Table, expected: Sequence[float]) 
         "trials_to_3pct": _quantiles([one.trials_to_goal for one in replays], digits=1),
         "gpu_seconds_to_3pct": _quantiles([one.gpu_seconds_to_goal for one in replays], digits=1),
         "share_of_best_after": {
-            str(count): round(median(one.shares[min(count, len(one.shares)) - 1] for one in replays if one.shares), 4)
+            str(count): round(median(shares[min(count, len(shares)) - 1] for shares in map(_shares, replays)), 4)
             for count in _AFTER
         },
         "infeasible_share": round(sum(one.infeasible for one in replays) / max(1, trials), 4),
@@ -33,10 +33,26 @@ def figures(replays: Sequence[Replay], table: Table, expected: Sequence[float]) 
     }
 
 
+def overall(tables: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Of each sampler: its median trials to the goal, in the middle of the tables and on the worst; null where it never got there."""
+    names = [name for table in tables[:1] for name in table["samplers"]]
+    medians = {name: [table["samplers"][name]["trials_to_3pct"]["median"] for table in tables] for name in names}
+    return {
+        name: {"tables": len(tables), "median": _finite(median(known)), "worst": _finite(max(known))}
+        for name, found in medians.items()
+        if (known := [np.inf if one is None else one for one in found])
+    }
+
+
 def mean_curve(replays: Sequence[Replay]) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Mean over seeds of the best share after each of the first trials."""
-    rows = [(one.shares + [one.shares[-1]] * CURVE_TRIALS)[:CURVE_TRIALS] for one in replays if one.shares]
+    rows = [(shares + [shares[-1]] * CURVE_TRIALS)[:CURVE_TRIALS] for shares in map(_shares, replays)]
     return np.asarray(np.mean(np.array(rows), axis=0))
+
+
+def _shares(one: Replay) -> list[float]:
+    """Nothing is found where the gate refuses everything."""
+    return one.shares or [0.0]
 
 
 def random_curve(shares: Sequence[float]) -> list[float]:
@@ -66,7 +82,7 @@ def random_median(good: int, total: int) -> int:
     return total
 
 
-def within_goal(table: Table) -> int:
+def within_goal(table: MeasuredTable) -> int:
     """Configurations within 3 % of the best."""
     return sum(speed >= GOAL * table.best for speed in table.speeds.values())
 
@@ -85,6 +101,10 @@ def _quantiles(values: Sequence[float | None], digits: int) -> dict[str, float |
 
 
 _QUANTILES = {"p10": 0.1, "median": 0.5, "p90": 0.9}
+
+
+def _finite(value: float) -> float | None:
+    return None if np.isinf(value) else _short(value, digits=1)
 
 
 def _short(value: float, digits: int) -> float:

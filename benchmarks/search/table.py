@@ -9,26 +9,30 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from statistics import median
 from typing import TypeVar
 
 from pydantic import ValidationError
 
+from benchmarks.search.measured import MeasuredTable, Run
 from benchmarks.search.table_space import TableSpace
 from shardtune.api_schemas.base import Schema
-from shardtune.api_schemas.failures import FailureKind
 from shardtune.api_schemas.hardware import Cluster, HardwareReport
 from shardtune.api_schemas.models import ModelProfile
 from shardtune.api_schemas.native_dtypes import DeviceDtypes, decide
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies import StudySpec
+from shardtune.api_schemas.trials import Rejection
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.study_file import error_lines, read_json_object, study_spec
+from shardtune.tuner.history import Observation
 from shardtune.tuner.objective import available_gib
+from shardtune.tuner.prediction import learning, memory_gate
+from shardtune.tuner.prediction.calibration import MemoryCalibration
+from shardtune.tuner.prediction.learning import ComparedRun
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.traced_shape import of_study
+from shardtune.tuner.search.guided.pool import Pool, PredictionBasis
 from shardtune.tuner.search.seeds import seed_configs
 from shardtune.tuner.search.space import Space, build
 
@@ -39,73 +43,45 @@ T = TypeVar("T", bound=Schema)
 
 
 @dataclass(frozen=True)
-class Run:
-    """One line of `runs.csv`."""
+class Table(MeasuredTable):
+    """A folder, read."""
 
-    step_time_s: float | None
-    """None: it failed."""
-    half_width_s: float
-    peak_gib: float | None
-    failure: str
-    wall_s: float | None
-
-    def infeasible(self, limit_gib: float) -> FailureKind | None:
-        """Why it does not count: what the line says, or more memory than the study's ranks may use."""
-        if self.step_time_s is None:
-            word = self.failure.split(":")[0].strip().lower()
-            return FailureKind(word) if word in set(FailureKind) else FailureKind.CRASH
-        return FailureKind.OVER_LIMIT if self.peak_gib is not None and self.peak_gib > limit_gib else None
-
-
-@dataclass(frozen=True)
-class Table:
-    """One table, read."""
-
-    name: str
     spec: StudySpec
-    cluster: Cluster
     hardware: HardwareReport
     profile: ModelProfile
     shape: ModelShape
-    space: TableSpace
-    runs: dict[str, tuple[Run, ...]]
-    """By the content key of the configuration's canonical form."""
 
     @property
     def limit_gib(self) -> float:
         """What a rank may use."""
         return available_gib(self.cluster, self.spec.objective)
 
-    @cached_property
-    def seconds(self) -> dict[str, float]:
-        """Step time of every configuration that can be an answer: the median of its runs."""
-        found = {}
-        for key, runs in self.runs.items():
-            times = [run.step_time_s for run in runs if run.step_time_s and run.infeasible(self.limit_gib) is None]
-            if times and 2 * len(times) > len(runs):
-                found[key] = median(times)
-        return found
+    def pool(self) -> Pool:
+        """By the predictor."""
+        basis = PredictionBasis(self.shape, self.workload, self.cluster, self.hardware.measured)
+        return Pool(self.space, basis, self.space.measured)
 
-    @cached_property
-    def speeds(self) -> dict[str, float]:
-        """The same as tokens per second and rank."""
-        tokens = self.spec.workload.tokens_per_step / self.cluster.world_size
-        return {key: tokens / seconds for key, seconds in self.seconds.items()}
+    def compared(self, history: Sequence[Observation]) -> list[ComparedRun]:
+        """What a search has measured, beside what is predicted for it."""
+        measured = [(obs.config, obs.measurement) for obs in history if obs.measurement is not None]
+        group = learning.MeasuredTrials(
+            self.shape,
+            self.workload,
+            self.cluster,
+            [config for config, _ in measured],
+            [measurement for _, measurement in measured],
+            self.hardware.measured,
+            self.name,
+        )
+        return learning.compare(group) if measured else []
 
-    @cached_property
-    def best(self) -> float:
-        """The fastest of the table."""
-        return max(self.speeds.values())
+    def memory(self, history: Sequence[Observation]) -> MemoryCalibration:
+        """As a study's own trials correct it."""
+        return learning.memory_of(learning.learn(self.compared(history)), self.shape)
 
-    def share(self, key: str) -> float:
-        """Speed of a configuration as a share of the best; 0 for one that is no answer."""
-        return self.speeds.get(key, 0.0) / self.best
-
-    @cached_property
-    def usual_wall_s(self) -> float:
-        """Of runs whose own is not recorded."""
-        known = [run.wall_s for runs in self.runs.values() for run in runs if run.wall_s]
-        return median(known) if known else 0.0
+    def gate(self, config: TrialConfig, memory: MemoryCalibration) -> Rejection | None:
+        """The service's."""
+        return memory_gate.gate(config, self.shape, self.workload, self.cluster, self.spec.objective, memory)
 
 
 def read(folder: Path) -> Table:
@@ -144,7 +120,7 @@ def read(folder: Path) -> Table:
     for config, runs in measured.items():
         by_key[space.key(config)] += tuple(runs)
     made = TableSpace(space.domains, space.limits, tuple(dict.fromkeys(keyed)))
-    table = Table(folder.name, spec, cluster, hardware, profile, shape, made, dict(by_key))
+    table = Table(folder.name, spec.workload, cluster, made, dict(by_key), spec, hardware, profile, shape)
     if not table.seconds:
         raise InputError(f"{folder / 'runs.csv'}: no configuration ran; record at least one that does")
     return table
@@ -222,11 +198,3 @@ def _number(row: dict[str, str], field: str, where: str) -> float | None:
     if not (math.isfinite(value) and value >= 0) or (field == "step_time_s" and value == 0):
         raise InputError(f"{where}: {field} ({text!r}) is not a positive number; correct it or leave it blank")
     return value
-
-
-def names_are_unique(tables: Sequence[Table]) -> None:
-    """Raises InputError where two tables have one name."""
-    names = [table.name for table in tables]
-    for name in names:
-        if names.count(name) > 1:
-            raise InputError(f"--table ({name}) is given twice, or two folders have this name; rename one")

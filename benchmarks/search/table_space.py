@@ -7,7 +7,6 @@ from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.tuner.search.space import Chooser, Space, choices
 from shardtune.tuner.search.space.define_by_run import Question
 from shardtune.tuner.search.space.domains import Domains
-from shardtune.tuner.search.space.flat import unflatten
 from shardtune.tuner.search.space.legal_values import Flat
 from shardtune.tuner.search.space.limits import KnobLimits
 from shardtune.tuner.search.space.space import Narrow
@@ -37,8 +36,8 @@ class TableSpace(Space):
             left = [index for index, value in zip(left, there, strict=True) if choices.position(value, (chosen,)) == 0]
             return chosen
 
-        drawn = unflatten(self._walk(answer))
-        return self.measured[left[0]] if left else drawn
+        drawn = self._walk(answer)
+        return self.measured[left[0]] if left else self.unflatten(drawn)
 
     def _place(self, config: TrialConfig) -> Flat:
         """Where draws find it: a documented default's size that the search would not try counts as the nearest."""

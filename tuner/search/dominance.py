@@ -10,7 +10,6 @@ from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.tuner.history import Observation
 from shardtune.tuner.search.space import Space
 from shardtune.tuner.search.space.backends.registry import KNOBS
-from shardtune.tuner.search.space.flat import flatten
 from shardtune.tuner.search.space.legal_values import Flat
 
 _PLACEMENT = ("backend", *(name for name, knob in KNOBS.items() if knob.places))
@@ -22,15 +21,15 @@ _TOO_LARGE = (FailureKind.OOM, FailureKind.OVER_LIMIT)
 def too_large(history: Iterable[Observation], space: Space) -> list[Flat]:
     """The configurations that took more memory than there is."""
     return [
-        flatten(space.canonical(obs.config))
+        space.flatten(space.canonical(obs.config))
         for obs in history
         if obs.failure is not None and obs.failure.kind in _TOO_LARGE
     ]
 
 
-def probably_too_large(config: TrialConfig, known: Sequence[Flat]) -> bool:
+def probably_too_large(config: TrialConfig, known: Sequence[Flat], space: Space) -> bool:
     """Whether one of the known took too much with the same placement of states and nothing heavier."""
-    own = flatten(config)
+    own = space.flatten(config)
     return any(_at_least(own, other) for other in known)
 
 

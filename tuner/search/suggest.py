@@ -117,7 +117,7 @@ def _candidates(view: SearchView, sampler: Sampler, gate: Gate, ask: _Ask, rng: 
     known = too_large(view.history, space)
     postponed: list[Draw] = []
     for draw in chain(sampler(view), optuna_samplers.uniform(replace(view, seed=rng.getrandbits(31)))):
-        if draw is not None and probably_too_large(draw.config, known):
+        if draw is not None and probably_too_large(draw.config, known, space):
             postponed.append(draw)
         else:
             yield draw

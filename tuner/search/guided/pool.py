@@ -3,8 +3,9 @@
 Parts of a step's time and bytes at its peak are kept uncalibrated, so that calibrating them anew is one product of matrices.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -21,7 +22,6 @@ from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.search.guided.axes import Axes, axes_of
 from shardtune.tuner.search.guided.encoding import Array, KnobEncoder, Rows
 from shardtune.tuner.search.space import Space
-from shardtune.tuner.search.space.flat import flatten, unflatten
 from shardtune.tuner.search.space.legal_values import Flat
 
 ENUMERATED = 20_000
@@ -43,11 +43,33 @@ class PredictionBasis:
     hardware: MeasuredHardware | None = None
 
 
+@dataclass(frozen=True)
+class PredictedRows:
+    """Of so many configurations, uncalibrated."""
+
+    parts: Array | None
+    """Seconds of a step by `PARTS`, a row each; None where the hardware's rates are unknown."""
+    peak_gib: Array
+    """What is held against what was measured."""
+    least_gib: Array
+    """What must fit at the least."""
+    host_gib: Array
+    """Of a node."""
+
+
 class Pool:
     """Candidates by row. Grows by what is asked about; nothing else about it ever changes."""
 
-    def __init__(self, space: Space, basis: PredictionBasis, configs: Iterable[TrialConfig] | None = None) -> None:
+    def __init__(
+        self,
+        space: Space,
+        basis: PredictionBasis,
+        configs: Iterable[TrialConfig] | None = None,
+        predict: Callable[[Sequence[TrialConfig]], PredictedRows] | None = None,
+    ) -> None:
+        """`predict`: in place of the predictor."""
         self.space, self.basis = space, basis
+        self._predict = predict or partial(predicted, basis)
         self._rows: dict[str, int] = {}
         self._near: dict[int, list[int]] = {}
         self.axes: list[Axes] = []
@@ -56,7 +78,7 @@ class Pool:
         if configs is None:
             configs = space.enumerate() if self.is_whole else _first(space)
         first = list(configs)
-        self._encoder = KnobEncoder([flatten(config) for config in first])
+        self._encoder = KnobEncoder([space.flatten(config) for config in first])
         self.common, self.knobs = self._encoder.encode([])
         self.kinds, self._kinds = np.zeros(0, dtype=np.intp), dict[tuple[KnobValue | None, ...], int]()
         self.parts = np.zeros((0, len(PARTS)))
@@ -79,7 +101,7 @@ class Pool:
 
     def config(self, row: int) -> TrialConfig:
         """The configuration of a row."""
-        return unflatten(self.table(row))
+        return self.space.unflatten(self.table(row))
 
     def table(self, row: int) -> Flat:
         """The same as knobs and values."""
@@ -107,33 +129,46 @@ class Pool:
 
     def place(self, configs: Sequence[TrialConfig]) -> tuple[Array, Array, Rows]:
         """Knobs that every backend has, all knobs, and kinds, of configurations that need not be of this space."""
-        tables = [flatten(config) for config in configs]
+        tables = [self.space.flatten(config) for config in configs]
         kinds = [self._kinds.setdefault((table["backend"], table.get("stage")), len(self._kinds)) for table in tables]
         return (*self._encoder.encode(tables), np.array(kinds, dtype=np.intp))
 
     def _add(self, configs: Sequence[TrialConfig], keys: Sequence[str] | None = None) -> None:
-        basis = self.basis
         for config, key in zip(configs, keys or [config.content_key() for config in configs], strict=True):
             self._rows[key] = len(self._tables)
-            table = flatten(config)
+            table = self.space.flatten(config)
             self._tables.append((tuple(table), tuple(table.values())))
             self.axes.append(axes_of(table))
         common, knobs, kinds = self.place(configs)
         self.kinds = np.append(self.kinds, kinds)
         self.compiled = np.append(self.compiled, [float(config.compile) for config in configs])
-        workload, cluster = basis.workload, basis.cluster
-        candidates = from_configs(configs, workload.sequence_length, cluster.world_size, workload.global_batch)
-        result = evaluate(basis.shape, candidates, workload, cluster, unknown_speed=True, measured=basis.hardware)
-        memory, count = result.memory, len(configs)
-        peak = memory.device if cluster.device == "cuda" else memory.allocated
-        least = memory.allocated + memory.context + memory.communication
         self.common, self.knobs = np.vstack([self.common, common]), np.vstack([self.knobs, knobs])
-        self.peak_gib = np.append(self.peak_gib, np.broadcast_to(peak, count) / GIB)
-        self.least_gib = np.append(self.least_gib, np.broadcast_to(least, count) / GIB)
-        self.host_gib = np.append(self.host_gib, np.broadcast_to(memory.host, count) * cluster.gpus_per_node / GIB)
-        if result.step is not None:
-            parts = [np.broadcast_to(np.ravel(result.step.parts[name]), count) for name in PARTS]
-            self.parts = np.vstack([self.parts, np.maximum(np.column_stack(parts), 0.0)])
+        found = self._predict(configs)
+        self.peak_gib = np.append(self.peak_gib, found.peak_gib)
+        self.least_gib = np.append(self.least_gib, found.least_gib)
+        self.host_gib = np.append(self.host_gib, found.host_gib)
+        if found.parts is not None:
+            self.parts = np.vstack([self.parts, found.parts])
+
+
+def predicted(basis: PredictionBasis, configs: Sequence[TrialConfig]) -> PredictedRows:
+    """What the predictor says of them."""
+    workload, cluster = basis.workload, basis.cluster
+    candidates = from_configs(configs, workload.sequence_length, cluster.world_size, workload.global_batch)
+    result = evaluate(basis.shape, candidates, workload, cluster, unknown_speed=True, measured=basis.hardware)
+    memory, count = result.memory, len(configs)
+    peak = memory.device if cluster.device == "cuda" else memory.allocated
+    least = memory.allocated + memory.context + memory.communication
+    parts = None
+    if result.step is not None:
+        columns = [np.broadcast_to(np.ravel(result.step.parts[name]), count) for name in PARTS]
+        parts = np.maximum(np.column_stack(columns), 0.0)
+    return PredictedRows(
+        parts,
+        peak_gib=np.broadcast_to(peak, count) / GIB,
+        least_gib=np.broadcast_to(least, count) / GIB,
+        host_gib=np.broadcast_to(memory.host, count) * cluster.gpus_per_node / GIB,
+    )
 
 
 def _first(space: Space) -> Iterator[TrialConfig]:

@@ -32,7 +32,6 @@ from shardtune.tuner.search.guided.encoding import Array, Rows
 from shardtune.tuner.search.guided.pool import Pool
 from shardtune.tuner.search.guided.residual import Inputs, Posterior, Residual, joined, unseen
 from shardtune.tuner.search.samplers.draw import Draw, SearchView
-from shardtune.tuner.search.space.flat import flatten
 
 _SHORTLIST = 400
 """Best by prediction, and as many others of a larger pool, which change with every trial."""
@@ -131,7 +130,7 @@ class Outlook:
             return
         rows = self.candidates
         order = np.argsort(self.time.mean, kind="stable")
-        tried = (axes_of(flatten(obs.config)) for obs in history)
+        tried = (axes_of(self._pool.space.flatten(obs.config)) for obs in history)
         first = set(due(rows[order], self._pool.axes, tried))
         yield from (int(place) for place in order if int(rows[place]) in first)
 

@@ -33,16 +33,25 @@ class Space:
         self._no_limits = NoLimits(SpaceLimits(allow_compile=True), KNOBS)
         self._keys: dict[TrialConfig, str] = {}
 
+    def flatten(self, config: TrialConfig) -> Flat:
+        """Its knobs; a space of other knobs than the backends' says which."""
+        return flatten(config)
+
+    def unflatten(self, table: Flat) -> TrialConfig:
+        """The configuration with these knobs."""
+        return unflatten(table)
+
     def sample(self, chooser: Chooser) -> TrialConfig | None:
         """Draw one configuration, asking only for knobs that have a choice; None where the limits lead nowhere."""
         try:
-            return unflatten(self._walk(lambda q: q.values[0] if len(q.values) == 1 else chooser(q.param, q.values)))
+            table = self._walk(lambda q: q.values[0] if len(q.values) == 1 else chooser(q.param, q.values))
+            return self.unflatten(table)
         except NoLegalValue:
             return None
 
     def contains(self, config: TrialConfig) -> bool:
         """Whether the search could suggest exactly this configuration."""
-        own = flatten(config)
+        own = self.flatten(config)
 
         def answer(question: Question) -> KnobValue:
             if choices.position(own.get(question.knob), question.values) is None:
@@ -50,7 +59,7 @@ class Space:
             return own[question.knob]
 
         try:
-            return unflatten(self._walk(answer)) == config
+            return self.unflatten(self._walk(answer)) == config
         except NoLegalValue:
             return False
 
@@ -62,7 +71,7 @@ class Space:
         Raises:
             ValueError: the configuration has no place here (another backend, mesh or word).
         """
-        own, answers = flatten(config), []
+        own, answers = self.flatten(config), []
 
         def answer(question: Question) -> KnobValue:
             is_open = self.limits.is_open(question.knob)
@@ -84,10 +93,10 @@ class Space:
 
     def canonical(self, config: TrialConfig) -> TrialConfig:
         """The configuration with every knob that does nothing there at its default: equal effect gives equal value."""
-        own = flatten(config)
+        own = self.flatten(config)
         free = DefineByRun(self.domains, self._no_limits, lambda question: own[question.knob])
         try:
-            return unflatten(free.run(_DRAW, _SPLIT))
+            return self.unflatten(free.run(_DRAW, _SPLIT))
         except (ValueError, KeyError, NoLegalValue):
             # A foreign mesh that does not exist here; such a configuration is its own canonical form.
             return config
@@ -104,7 +113,7 @@ class Space:
 
     def within_limits(self, config: TrialConfig) -> TrialConfig | None:
         """The configuration with limited knobs moved to the nearest value the user allows; None where there is none."""
-        own = flatten(config)
+        own = self.flatten(config)
 
         def answer(question: Question) -> KnobValue:
             value = own.get(question.knob)
@@ -118,7 +127,7 @@ class Space:
         if config.backend not in self.limits.backends:
             return None
         try:
-            return unflatten(own | self._walk(answer))
+            return self.unflatten(own | self._walk(answer))
         except (NoLegalValue, ValueError):
             return None
 
@@ -126,7 +135,7 @@ class Space:
         """Every configuration once, in a fixed order; `narrow` keeps some of a knob's candidates."""
         seen: set[str] = set()
         for table in self._tables(narrow):
-            config = unflatten(table)
+            config = self.unflatten(table)
             key = config.content_key()
             if key not in seen:
                 seen.add(key)
@@ -147,7 +156,7 @@ class Space:
 
     def like(self, skeleton: TrialConfig) -> Iterator[TrialConfig]:
         """Every configuration that places model states as one of `lightest` does."""
-        own = flatten(skeleton)
+        own = self.flatten(skeleton)
 
         def narrow(question: Question) -> tuple[KnobValue, ...]:
             placed = (

@@ -201,6 +201,12 @@ class ModelProfile(Schema):
     """Stages that the model can be cut into at most (`pipeline_parallel`), a block each; 1: it cannot; None: nobody has looked."""
     pipeline_note: str | None = Field(default=None, max_length=1000)
     """Why it cannot, where it is not for the number of its blocks."""
+    experts: int | None = Field(default=None, ge=1, le=MOST_ELEMENTS)
+    """Of each layer; ranks that divide them (`expert_parallel`) must divide it; 1: none can; None: nobody has looked."""
+    expert_width: int | None = Field(default=None, ge=1, le=MOST_ELEMENTS)
+    """What parts of experts must divide, where a rank has not a whole one: the greatest common divisor of their weights' rows."""
+    expert_note: str | None = Field(default=None, max_length=1000)
+    """Why no ranks can divide them, where it is not for their number."""
     note: str | None = Field(default=None, max_length=1000)
     """Why its FLOPs are not known, so that nothing is predicted; None where they are, or where own code makes the model."""
 

@@ -1,9 +1,9 @@
 """Ranks that train the same samples: whether a configuration's numbers of them come out."""
 
-from shardtune.api_schemas import context_parallel, pipeline_parallel, tensor_parallel
+from shardtune.api_schemas import context_parallel, expert_parallel, pipeline_parallel, tensor_parallel
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.models import ModelSpec
-from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig
 from shardtune.api_schemas.workload import Workload
 
 
@@ -18,5 +18,19 @@ def check(config: TrialConfig, cluster: Cluster, workload: Workload, model: Mode
     pipeline_parallel.check_ranks(stages, cluster.world_size)
     tensor_parallel.check(strategy.model_parallel // stages, context, cluster, workload, model, stages=stages)
     context_parallel.check(context, cluster, workload, model, split=strategy.model_parallel)
+    expert_parallel.check_model(strategy.expert_ranks, model)
+    if isinstance(strategy, Fsdp2Config):
+        expert_parallel.check(strategy.expert_parallel, strategy.dp_shard, strategy.tensor_parallel)
     if stages > 1:
         pipeline_parallel.check(stages, config.accumulation(workload.global_batch, cluster.world_size), model)
+
+
+def check_experts(config: TrialConfig, experts: int | None, width: int | None, note: str | None) -> None:
+    """Refuse ranks that cannot divide a model's experts, by what a profile says of these (`experts`, …).
+
+    Raises:
+        ValueError: as `check`.
+    """
+    strategy = config.strategy
+    if isinstance(strategy, Fsdp2Config):
+        expert_parallel.check_experts(strategy.expert_parallel, strategy.dp_shard, experts, width, note)

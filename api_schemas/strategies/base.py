@@ -70,6 +70,11 @@ class StrategySchema(Schema):
         """Of these, how many take turns, each with blocks of its own."""
         return 1
 
+    @property
+    def expert_ranks(self) -> int:
+        """Neighbouring ranks that divide the experts of a layer, each with samples of its own."""
+        return 1
+
     def check_blocks(self, checkpointing: Checkpointing, compiled: bool) -> None:
         """Refuse what the backend cannot do with the model's blocks.
 

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from shardtune.api_schemas import pipeline_parallel
+from shardtune.api_schemas import expert_parallel, pipeline_parallel
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.strategies.base import Checkpointing, GradSync, StrategySchema, TrainerStep, check_mesh
 from shardtune.api_schemas.workload import Recipe
@@ -30,6 +30,9 @@ class Fsdp2Config(StrategySchema):
     pipeline_schedule: PipelineSchedule = "1f1b"
     """Which micro batch a stage takes next. `1f1b`: backward as soon as it can, so that few are held; `gpipe`: all forward, then
     all backward."""
+    expert_parallel: int = Field(default=1, ge=1, le=4096)
+    """Ranks of `dp_shard`, neighbours, that divide each layer's experts. More: a rank gathers, reduces and computes fewer experts, and
+    tokens travel to the ranks of theirs and back in each pass."""
     reshard_after_forward: bool | int = True
     """True frees gathered parameters after forward and gathers again in backward; False keeps them;
     an integer reshards to groups of that size."""
@@ -76,8 +79,18 @@ class Fsdp2Config(StrategySchema):
         """See `StrategySchema`."""
         return self.pipeline_parallel
 
+    @property
+    def expert_ranks(self) -> int:
+        """See `StrategySchema`."""
+        return self.expert_parallel
+
     def check_blocks(self, checkpointing: Checkpointing, compiled: bool) -> None:
         """See `StrategySchema`."""
+        if compiled and self.expert_parallel > 1:
+            raise ValueError(
+                f"compile (true) with expert_parallel ({self.expert_parallel}) would compile the tokens' exchanges, which nobody has "
+                "tried; set compile to false or expert_parallel to 1"
+            )
         if compiled and self.pipeline_parallel > 1:
             raise ValueError(
                 f"compile (true) with pipeline_parallel ({self.pipeline_parallel}): nobody has tried stages of compiled blocks; "
@@ -92,6 +105,7 @@ class Fsdp2Config(StrategySchema):
     def check_ranks(self, ranks: int) -> None:
         """See `StrategySchema`."""
         pipeline_parallel.check_ranks(self.pipeline_parallel, ranks)
+        expert_parallel.check(self.expert_parallel, self.dp_shard, self.tensor_parallel)
         if ranks % self.tensor_parallel:
             raise ValueError(
                 f"tensor_parallel ({self.tensor_parallel}) must divide the number of ranks ({ranks}); use 1 or a divisor"
@@ -164,4 +178,6 @@ class Fsdp2Config(StrategySchema):
             name += f", tensor ×{self.tensor_parallel}"
         if self.pipeline_parallel > 1:
             name += f", {self.pipeline_parallel} stages ({self.pipeline_schedule})"
+        if self.expert_parallel > 1:
+            name += f", experts ÷{self.expert_parallel}"
         return name + (", CPU offload" if self.cpu_offload else "")

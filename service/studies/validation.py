@@ -20,6 +20,7 @@ _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_leng
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 _HIDDEN = ("hidden_size", "n_embd", "d_model")
 _HEADS = ("num_attention_heads", "n_head", "n_heads")
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 _ANY_HEADS = 2**12 * 3**2 * 5 * 7
 """Where the file leaves them to transformers: such as most numbers of ranks divide."""
 _MOST_BLOCKS = 64
@@ -101,6 +102,7 @@ def _stand_in(model: ModelSpec) -> ModelProfile:
     total = min(layers * block + 32_000 * hidden, MOST_ELEMENTS)
     widths = (None, "your own code makes the model") if model.is_own else _widths(model.trained_config)
     stages = (None, "your own code makes the model") if model.is_own else _stages(model.trained_config, layers)
+    experts = (None, None, None) if model.is_own else _experts(model.trained_config)
     return ModelProfile(
         parameters=total,
         active_parameters=total,
@@ -121,6 +123,9 @@ def _stand_in(model: ModelSpec) -> ModelProfile:
         tensor_note=widths[1],
         pipeline_blocks=stages[0],
         pipeline_note=stages[1],
+        experts=experts[0],
+        expert_width=experts[1],
+        expert_note=experts[2],
     )
 
 
@@ -135,6 +140,14 @@ def _stages(config: dict[str, JsonValue], layers: int) -> tuple[int | None, str 
     known = model_shape.told_by(config)
     blocks, note = (layers, None) if known is None else known.pipeline
     return (None if blocks is None else max(1, min(blocks, MOST_ELEMENTS))), note
+
+
+def _experts(config: dict[str, JsonValue]) -> tuple[int | None, int | None, str | None]:
+    """`experts`, `expert_width` and `expert_note`, likewise."""
+    known = model_shape.told_by(config)
+    if known is not None:
+        return known.divisible_experts
+    return next((_integer(config[name], 1) for name in _EXPERTS if name in config), _ANY_HEADS), _ANY_HEADS, None
 
 
 def _heads(config: dict[str, JsonValue]) -> int:

@@ -33,6 +33,10 @@ KNOBS: dict[str, KnobWords] = {
         "Stages, each with blocks of its own on ranks of its own, through which the micro batches of a step go one after the other.",
         "pipeline parallel",
     ),
+    "expert_parallel": KnobWords(
+        "Neighbouring ranks that divide each layer's experts: tokens travel to the ranks of the experts that they chose, and back.",
+        "expert parallel",
+    ),
     "pipeline_schedule": KnobWords(
         "What a stage does next: a micro batch's backward as soon as it can, which holds few of them, or all forward before all "
         "backward.",

@@ -97,6 +97,21 @@ def test_torchtitan_trains_in_as_many_stages(tmp_path: Path) -> None:
     assert any("as a block" in line for line in found.lossy)
 
 
+def test_torchtitan_divides_experts_over_as_many_ranks(tmp_path: Path) -> None:
+    pytest.importorskip("tyro")
+    divided = TrialConfig(strategy=Fsdp2Config(dp_shard=8, expert_parallel=2))
+    found = exported(divided, "torchtitan")
+    assert "expert_parallel_degree = 2" in found.files["torchtitan.toml"]
+    assert "dp 1 × 8" in read_back(divided, "torchtitan", tmp_path)
+    assert any("load_balance_coeff" in line for line in found.lossy)
+
+
+@pytest.mark.parametrize("form", ["training-arguments", "lightning"])
+def test_who_has_no_words_for_divided_experts_says_so(form: ExportFormat) -> None:
+    with pytest.raises(ValueError, match=r"expert_parallel \(2\)"):
+        exported(TrialConfig(strategy=Fsdp2Config(dp_shard=8, expert_parallel=2)), form)
+
+
 @pytest.mark.parametrize("form", ["training-arguments", "lightning"])
 def test_who_has_no_words_for_stages_says_so(form: ExportFormat) -> None:
     with pytest.raises(ValueError, match=r"pipeline_parallel \(2\)"):

@@ -43,6 +43,9 @@ EVERY_KIND = [
         context_parallel=2,
         micro_batch=2,
     ),
+    TrialConfig(
+        strategy=Fsdp2Config(dp_shard=2, dp_replicate=2, expert_parallel=2, pipeline_parallel=2), micro_batch=2
+    ),
 ]
 
 

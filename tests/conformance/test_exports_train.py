@@ -136,6 +136,14 @@ def test_ranks_that_share_samples_train_as_one_does(tmp_path: Path) -> None:
             ),
         ),
         (
+            "mixtral-tiny",
+            TrialConfig(
+                strategy=Fsdp2Config(dp_shard=2, expert_parallel=2, forward_prefetch=1, blocks_per_unit=2),
+                micro_batch=2,
+                activation_checkpointing="selective",
+            ),
+        ),
+        (
             "gpt2-tiny",
             TrialConfig(
                 strategy=Fsdp1Config(dp_shard=2, sharding_strategy="SHARD_GRAD_OP", backward_prefetch=None),
@@ -144,7 +152,7 @@ def test_ranks_that_share_samples_train_as_one_does(tmp_path: Path) -> None:
             ),
         ),
     ],
-    ids=["fsdp2", "zero-3", "ddp", "fsdp2, tensor", "fsdp2, pipeline", "fsdp1"],
+    ids=["fsdp2", "zero-3", "ddp", "fsdp2, tensor", "fsdp2, pipeline", "fsdp2, experts", "fsdp1"],
 )
 def test_scripts_train_in_mixed_precision(tmp_path: Path, model: str, config: TrialConfig) -> None:
     """bf16-mixed, because that is what the scripts write casts for; two steps."""

@@ -23,7 +23,7 @@ from shardtune.workers.rank.classify import SetupError
 from shardtune.workers.rank.training import checkpoint_folder
 from shardtune.workers.trial_dir import TrialDir
 from tests.support import faulty_ranks
-from tests.support.tiny_trials import GPT2, LLAMA, tiny_task
+from tests.support.tiny_trials import GPT2, LLAMA, MIXTRAL, tiny_task
 
 pytestmark = pytest.mark.ranks
 
@@ -76,6 +76,10 @@ def run(place: Workplace) -> Callable[..., RestartMeasurement | Failure]:
         ({"kind": "fsdp2", "dp_replicate": 2, "dp_shard": 2}, {"ranks": 4, "context_parallel": 2}),
         ({"kind": "fsdp2", "dp_shard": 1, "pipeline_parallel": 2}, {"model": GPT2, "micro_batch": 2}),
         (
+            {"kind": "fsdp2", "dp_shard": 4, "expert_parallel": 2},
+            {"ranks": 4, "model": MIXTRAL | {"num_hidden_layers": 1}},
+        ),
+        (
             {"kind": "fsdp2", "dp_shard": 1, "tensor_parallel": 2},
             {"model": LLAMA | {"num_hidden_layers": 1, "vocab_size": 2048}},
         ),
@@ -90,6 +94,7 @@ def run(place: Workplace) -> Callable[..., RestartMeasurement | Failure]:
         "fsdp2 offload",
         "hsdp, context",
         "pipeline",
+        "experts",
         "tensor",
     ],
 )

@@ -18,6 +18,8 @@ from shardtune.tuner.search.space.limits import NoLimits
 from tests.support.tuner_cases import cpu, gpus, llama
 
 CLUSTERS = (gpus(2, 4).model_copy(update={"gpu": "NVIDIA H100 80GB HBM3"}), cpu(4))
+MIXTURE = llama("llama-tiny").model_copy(update={"experts": 8, "expert_width": 8, "expert_note": None})
+"""With experts, so that these can be divided."""
 DRAWS = 24
 """Of each cluster."""
 
@@ -41,7 +43,7 @@ def drawn(kind: str, backend: SearchedBackend[Any], varied: str | None) -> Itera
         for number in range(DRAWS):
             recipe = RECIPES["fp32" if number % 2 else "bf16-mixed"]
             workload = Workload(sequence_length=64, global_batch=8 * cluster.world_size, recipe=recipe)
-            yield _Draw(kind, backend, Domains(workload, cluster, llama("llama-tiny")), rng).one(varied)
+            yield _Draw(kind, backend, Domains(workload, cluster, MIXTURE), rng).one(varied)
 
 
 class _Draw:

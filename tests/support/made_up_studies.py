@@ -24,7 +24,7 @@ def study_of(model: str = "llama-tiny", recipe: str = "fp32", cluster: Cluster =
     profile = ModelProfile(
         parameters=100, active_parameters=100, blocks=(block,), block_class=_CLASSES[kind],
         moe_class="MixtralSparseMoeBlock" if kind == "mixtral" else None, forward_flops_per_token=200,
-        hidden_size=8, vocab_size=64, max_positions=None,
+        hidden_size=8, vocab_size=64, max_positions=None, experts=4 if kind == "mixtral" else 1, expert_width=64,
     )  # fmt: skip
     return Study(
         study_id="study-1", state=StudyState.COMPLETE, phase=StudyPhase.DONE, spec=spec, cluster=cluster, profile=profile,

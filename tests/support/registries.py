@@ -6,7 +6,7 @@ The checks take the registries as arguments: a test plants a backend or a knob b
 import inspect
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -168,7 +168,10 @@ def _predicted(r: Registries, one: Drawn, other: TrialConfig) -> bool:
     """Whether memory or time differ; a backend's records are handed in, so that planted ones are asked."""
     world, batch = one.cluster.world_size, one.workload.global_batch
     rows = from_configs([one.config, other], one.workload.sequence_length, world, batch, r.predicted)
-    found = evaluate(shape("llama-tiny"), rows, one.workload, one.cluster)
+    whole = shape("llama-tiny")
+    # As many parameters, in experts.
+    mixture = replace(whole, experts=8, experts_per_token=2, ffn=whole.ffn // 8)
+    found = evaluate(mixture, rows, one.workload, one.cluster)
     assert found.step is not None
     sizes = (found.memory.reserved, found.memory.host, found.step.total / one.config.micro_batch)
     return any(not np.isclose(size[0], size[-1], rtol=1e-9, atol=0) for size in map(np.atleast_1d, sizes))

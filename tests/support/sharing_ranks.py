@@ -22,6 +22,7 @@ from shardtune.workers.rank.model.tensor_styles import Whole
 from shardtune.workers.rank.place import Place
 from shardtune.workers.rank.strategies import pipeline
 from shardtune.workers.rank.strategies.base import Setting
+from shardtune.workers.rank.strategies.expert_mesh import DividedExperts
 from shardtune.workers.rank.training import step as steps
 from shardtune.workers.rank.training import wrap
 from shardtune.workers.rank.training.loop import run_all
@@ -81,6 +82,17 @@ def unsummed_twins() -> Iterator[None]:
         pipeline.Pipeline.sum_twins = summed  # type: ignore[method-assign]
 
 
+@contextlib.contextmanager
+def undivided_experts() -> Iterator[None]:
+    """Within it, an expert's gradient counts the tokens of the ranks that divide experts as if each were one of several means."""
+    average = DividedExperts.average
+    DividedExperts.average = lambda _: None  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        DividedExperts.average = average  # type: ignore[method-assign]
+
+
 def print_trajectories(tasks: dict[str, tuple[str, bool]], folder: Path) -> None:
     """Of each task (as JSON, and whether the fault is planted) by name, its first steps as JSON; none where it fails."""
     torch.set_num_threads(1)
@@ -110,7 +122,9 @@ def _trained(task: TrialTask, place: Place, folder: Path, faulty: bool) -> Resta
     with unsummed_norms() if faulty else contextlib.nullcontext():
         trainer = wrap.trainer(step.build_model(), setting)
     loop = RestartLoop(trainer.parameter_checksum, setting, step, ProgressFile(folder, place.rank))
-    with unsummed_twins() if faulty else contextlib.nullcontext():
+    with contextlib.ExitStack() as faults:
+        for plant in (unsummed_twins, undivided_experts) if faulty else ():
+            faults.enter_context(plant())
         run_all(loop.record(task.plan.parity_steps), trainer)
     trainer.close()
     return loop

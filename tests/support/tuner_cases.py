@@ -46,6 +46,9 @@ def llama(name: str) -> ModelProfile:
         context_heads=math.gcd(heads, kv),
         tensor_divisor=math.gcd(heads, kv, middle),
         pipeline_blocks=layers,
+        experts=1,
+        expert_width=1,
+        expert_note="it has no experts",
     )
 
 

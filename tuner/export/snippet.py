@@ -1,6 +1,6 @@
 """`train_snippet.py`: a complete training script that does what the trial did, for its reader to take over."""
 
-from shardtune.tuner.export import context, pipeline, tensor
+from shardtune.tuner.export import context, experts, pipeline, tensor
 from shardtune.tuner.export.backends.record import SnippetParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.backends.shared import prepare_blocks
@@ -135,6 +135,8 @@ def _imports(source: ExportSource, parts: SnippetParts) -> str:
         named += context.IMPORTS
     if tensor.is_split(source):
         named += tensor.IMPORTS
+    if experts.is_divided(source):
+        named += experts.IMPORTS
     return "\n".join([*(f"import {name}" for name in modules), *sorted(_one_for_a_mesh(named))])
 
 
@@ -145,7 +147,8 @@ def _one_for_a_mesh(lines: list[str]) -> set[str]:
 
 
 def _constants(source: ExportSource, parts: SnippetParts) -> str:
-    lines = [*context.constant(source), *tensor.constant(source), *pipeline.constant(source), *parts.constants]
+    lines = [*context.constant(source), *tensor.constant(source), *pipeline.constant(source)]
+    lines += [*experts.constant(source), *parts.constants]
     if parts.needs_blocks or prepare_blocks(source):
         what = remark(source.profile.block_class)
         lines.append(f"BLOCKS = {literal(source.block_list)}  # the list of repeated {what}")
@@ -172,6 +175,7 @@ def _helpers(source: ExportSource, parts: SnippetParts) -> str:
         kept = {"kept": indent([f'"{name}",' for name in _KEPT], 8)} if mode == "selective" else {}
         checkpointing = fill(f"checkpointing_{mode}", **kept)
     shared = context.helpers(source) + tensor.helpers(source) + pipeline.helpers(source)
+    shared += experts.helpers(source)
     return (checkpointing + shared + parts.helpers).removesuffix("\n")
 
 

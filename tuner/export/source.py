@@ -103,13 +103,14 @@ def refuse_axes(source: ExportSource, consumer: str) -> None:
     """For a consumer that has words for data parallelism alone.
 
     Raises:
-        ValueError: ranks share samples, or split the model.
+        ValueError: ranks share samples, split the model, or divide experts.
     """
     strategy = source.config.strategy
     sizes = {
         "context_parallel": source.config.context_parallel,
         "tensor_parallel": strategy.model_parallel // strategy.stages,
         "pipeline_parallel": strategy.stages,
+        "expert_parallel": strategy.expert_ranks,
     }
     for axis, size in sizes.items():
         if size > 1:

@@ -78,7 +78,7 @@ def _sections(source: ExportSource, own: dict[str, Any]) -> dict[str, dict[str, 
     }
 
 
-_MODELS = {"llama": "llama3", "qwen3": "qwen3"}
+_MODELS = {"llama": "llama3", "qwen3": "qwen3", "qwen3_moe": "qwen3", "deepseek_v3": "deepseek_v3"}
 """torchtitan's names of architectures; the size ("flavor") is one of its own table."""
 
 

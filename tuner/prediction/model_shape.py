@@ -71,6 +71,16 @@ class ModelShape:
         return (1 if self.pipeline_note else self.layers), self.pipeline_note
 
     @property
+    def divisible_experts(self) -> tuple[int | None, int | None, str | None]:
+        """`experts`, `expert_width` and `expert_note` of a profile."""
+        return self.experts, math.gcd(2 * self.ffn, self.hidden), None if self.experts > 1 else "it has no experts"
+
+    @property
+    def expert_parameters(self) -> int:
+        """Elements of one block's experts."""
+        return self.experts * self.mlp_matrix_parameters if self.experts > 1 else 0
+
+    @property
     def attention_matrix_parameters(self) -> int:
         """Elements of the q, k, v and output projections."""
         return self.hidden * (2 * self.query + 2 * self.kv)

@@ -71,6 +71,7 @@ def predict(
     tensor_parallel.check_widths(config.strategy.model_parallel // stages, config.context_parallel, *shape.tensor)
     pipeline_parallel.check_blocks(stages, *shape.pipeline)
     context_parallel.check_heads(config.context_parallel, *shape.context)
+    sharing.check_experts(config, *shape.divisible_experts)
     calibrations: dict[str, Any] = {"memory_calibration": memory_calibration, "speed_calibration": speed_calibration}
     calibrations["measured"] = measured
     candidates = from_configs([config], workload.sequence_length, cluster.world_size, workload.global_batch)

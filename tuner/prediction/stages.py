@@ -38,6 +38,11 @@ class StageShape(ModelShape):
         return self.whole.block_parameters
 
     @property
+    def expert_parameters(self) -> int:
+        """As of the whole model."""
+        return self.whole.expert_parameters
+
+    @property
     def embedding_parameters(self) -> int:
         """Of the token table."""
         return self.whole.embedding_parameters if self.is_first else 0

@@ -61,6 +61,18 @@ class TracedShape(ModelShape):
         return self.counted.pipeline_blocks, self.counted.pipeline_note
 
     @property
+    def divisible_experts(self) -> tuple[int | None, int | None, str | None]:
+        """Likewise."""
+        return self.counted.experts, self.counted.expert_width, self.counted.expert_note
+
+    @property
+    def expert_parameters(self) -> int:
+        """Elements of one block's experts; where their number is not in the shape, of those that a token does not visit."""
+        if self.experts > 1:
+            return super().expert_parameters
+        return (self.counted.parameters - self.counted.active_parameters) // self.layers
+
+    @property
     def active_parameters(self) -> int:
         """Elements that take part in one token's forward pass."""
         return self.counted.active_parameters
@@ -130,4 +142,7 @@ def profile_of(shape: ModelShape) -> ModelProfile:
         tensor_note=shape.tensor[1],
         pipeline_blocks=min(shape.pipeline[0], MOST_ELEMENTS) if shape.pipeline[0] else None,
         pipeline_note=shape.pipeline[1],
+        experts=min(shape.experts, MOST_ELEMENTS),
+        expert_width=min(shape.divisible_experts[1] or 1, MOST_ELEMENTS),
+        expert_note=shape.divisible_experts[2],
     )

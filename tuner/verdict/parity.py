@@ -134,9 +134,11 @@ def _could_win(obs: Observation) -> bool:
     return obs.state is TrialState.INFEASIBLE and refused
 
 
-def _program(config: TrialConfig) -> tuple[str, int, int, int]:
+def _program(config: TrialConfig) -> tuple[str, int, int, int, int]:
     """What a fault would have to be in: two that differ here do not make it alike."""
-    return config.backend, config.context_parallel, config.strategy.model_parallel, config.strategy.stages
+    strategy = config.strategy
+    split = strategy.model_parallel, strategy.stages, strategy.expert_ranks
+    return config.backend, config.context_parallel, *split
 
 
 def _agreeing(

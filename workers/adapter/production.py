@@ -168,6 +168,11 @@ def _check(known: Known, backends: tuple[Backend, ...], world: int) -> int:
             f"{known.source} splits the model over {known.config.strategy.model_parallel} ranks, as train_snippet.py does and "
             "no script of your own; set tensor_parallel and pipeline_parallel to 1"
         )
+    if known.config.strategy.expert_ranks > 1:
+        raise Unusable(
+            f"{known.source} has expert_parallel ({known.config.strategy.expert_ranks}), which divides experts as "
+            "train_snippet.py does and no script of your own; set it to 1"
+        )
     try:
         known.config.strategy.check_ranks(world)
         return known.config.accumulation(known.workload.global_batch, world)

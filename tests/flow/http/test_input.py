@@ -64,6 +64,18 @@ CASES = [
         "2",
         "use a smaller micro_batch",
     ),
+    (
+        {"space": {"knobs": {"expert_parallel": 2}}},
+        "space.knobs.expert_parallel",
+        "2",
+        "it has no experts; use 1",
+    ),
+    (
+        {"baseline": {"strategy": {"kind": "fsdp2", "dp_shard": 2, "expert_parallel": 3}}, "model": "mixtral-tiny"},
+        "baseline.expert_parallel",
+        "3",
+        "must divide dp_shard (2)",
+    ),
     ({"budget": {"max_trials": 0}}, "budget.max_trials", 0, "greater than or equal to 1"),
     ({"baseline": {"train_batch_size": 16}}, "baseline.train_batch_size", "16", "global_batch is 8"),
     ({"baseline": {"strategy": {"kind": "fsdp2", "dp_shard": 8}}}, "baseline", None, "dp_shard 2"),

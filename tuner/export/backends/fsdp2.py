@@ -3,7 +3,7 @@
 from typing import Any
 
 from shardtune.api_schemas.strategies import Fsdp2Config
-from shardtune.tuner.export import context, pipeline, tensor
+from shardtune.tuner.export import context, experts, pipeline, tensor
 from shardtune.tuner.export.backends import shared
 from shardtune.tuner.export.backends.record import AccelerateParts, ConsumerParts, ExportedBackend, SnippetParts
 from shardtune.tuner.export.quoting import literal
@@ -40,6 +40,7 @@ def _snippet(source: ExportSource, strategy: Fsdp2Config) -> SnippetParts:
             *(pipeline.imports(source, strategy.pipeline_schedule) if pipeline.is_cut(source) else ()),
         ),
         constants=(shared.clipping(source),),
+        standard=("dataclasses", "functools") if experts.is_divided(source) else (),
         on_meta=True,
         needs_blocks=True,
     )
@@ -58,6 +59,8 @@ def _trainer(source: ExportSource, strategy: Fsdp2Config) -> str:
         "trainer_pipeline" if cut else "trainer_fsdp2",
         **_mesh(strategy),
         **(_stages(source, strategy) if cut else {}),
+        **{name: indent(lines, 8) for name, lines in experts.trainer(source, strategy).items()},
+        norm=experts.norm(source, "self.counted" if cut else "self.parameters"),
         reshard=strategy.to_fully_shard()["reshard_after_forward"],
         param_dtype=torch_dtype(recipe.compute_dtype) if source.casts_weights else None,
         reduce_dtype=torch_dtype(recipe.reduce_dtype) if source.casts_weights else None,
@@ -111,6 +114,8 @@ def _compute(source: ExportSource) -> list[str]:
 
 
 def _prefetch(strategy: Fsdp2Config) -> list[str]:
+    if strategy.expert_parallel > 1:
+        return experts.prefetch(strategy)
     first = "heads = [unit[0] for unit in units]" if strategy.blocks_per_unit > 1 else "heads = units"
     forward, backward = strategy.forward_prefetch, strategy.backward_prefetch
     lines = []
@@ -134,6 +139,7 @@ def _accelerate(source: ExportSource, strategy: Fsdp2Config) -> AccelerateParts:
         )
     precision, autocast = shared.accelerate_autocast(source)
     lines += [*autocast, *tensor.in_accelerates_script(source), *pipeline.in_accelerates_script(source)]
+    lines += experts.in_accelerates_script(source)
     if pipeline.is_cut(source):
         lines.append(f"pipeline_schedule={strategy.pipeline_schedule!r} is there, too")
     defaults = Fsdp2Config(dp_shard=strategy.dp_shard, dp_replicate=strategy.dp_replicate)
@@ -182,6 +188,7 @@ def _torchtitan(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
             *shared.weights_differ(source, "torchtitan"),
             *tensor.besides_torchtitan(source),
             *pipeline.besides_torchtitan(source),
+            *experts.besides_torchtitan(source),
         ),
         values={
             "data_parallel_replicate_degree": strategy.dp_replicate,
@@ -190,6 +197,7 @@ def _torchtitan(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
             "enable_cpu_offload": strategy.cpu_offload,
             **tensor.torchtitans_mesh(source),
             **pipeline.torchtitans_mesh(source, strategy.pipeline_schedule),
+            **experts.torchtitans_mesh(source),
         },
     )
 

@@ -32,6 +32,7 @@ def _row(strategy: Fsdp2Config, _world_size: int) -> Row:
         "replicate": strategy.dp_replicate,
         "tensor": strategy.tensor_parallel,
         "stages": strategy.pipeline_parallel,
+        "experts": strategy.expert_parallel,
         "gpipe": strategy.pipeline_schedule == "gpipe",
         "regather": regather,
         "backward_prefetch": strategy.backward_prefetch,
@@ -45,12 +46,13 @@ def _padding(shape: ModelShape, c: Candidates) -> Array:
     """Elements of stacked experts as FSDP2 gathers them, beyond those there are, in one block.
 
     transformers 5 keeps the experts of a layer in one tensor of (experts, …), which `fully_shard` splits along the
-    experts: more ranks than experts leave ranks empty, and the gathered buffer is padded to one expert per rank.
+    experts: more ranks than experts leave ranks empty, and the gathered buffer is padded to one expert per rank. Where ranks
+    divide experts, what each has is sharded without remainder.
     """
     if shape.experts == 1:
         return np.zeros_like(c.shard)
     padded = np.ceil(shape.experts / c.shard) * c.shard / shape.experts
-    extra: Array = (padded - 1.0) * shape.experts * shape.mlp_matrix_parameters
+    extra: Array = np.where(c.experts > 1, 0.0, (padded - 1.0) * shape.expert_parameters)
     return extra
 
 

@@ -9,21 +9,29 @@ import numpy as np
 
 from shardtune.tuner.prediction.backends.states import States
 from shardtune.tuner.prediction.candidates import Array, Candidates, Dtypes, Implementation
-from shardtune.tuner.prediction.collectives import Traffic, ring_seconds
+from shardtune.tuner.prediction.collectives import Operation, Traffic, ring_seconds
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.rates import Network
 
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Elements of this rank's part of the model, and bytes of one element where it says so."""
+    """Elements of this rank's part of the model, and bytes of one element where it says so.
+
+    Where ranks divide experts, less is gathered than is sharded over `Candidates.shard` ranks: these hold experts between them.
+    """
 
     count: Array
     """All parameters as they are gathered, padding included."""
     trained: Array
+    held: Array
+    """All that are sharded, and of these what is trained."""
+    held_trained: Array
     unit: Array
     """One unit of blocks."""
     unit_trained: Array
+    held_unit: Array
+    """As it is sharded."""
     root: Array
     """What is in no block."""
     root_trained: Array
@@ -48,15 +56,20 @@ def _sizes(
     shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool, padding: Array | float
 ) -> _Sizes:
     extra = c.tokens * 0.0 + padding
-    count = (float(shape.parameters) + shape.layers * extra) / c.tensor
-    trained = count * impl.trainable
+    held = (float(shape.parameters) + shape.layers * extra) / c.tensor
+    elsewhere = _elsewhere(shape, c)
+    count = held - shape.layers * elsewhere
     blocks = np.minimum(c.blocks_per_unit, shape.layers)
-    unit = blocks * (shape.block_parameters + extra) / c.tensor
+    held_unit = blocks * (shape.block_parameters + extra) / c.tensor
+    unit = held_unit - blocks * elsewhere
     root = float(shape.outside_parameters) / c.tensor
     return _Sizes(
         count=count,
-        trained=trained,
+        trained=count * impl.trainable,
+        held=held,
+        held_trained=held * impl.trainable,
         unit=unit,
+        held_unit=held_unit,
         unit_trained=unit * impl.trainable,
         root=root,
         root_trained=root * impl.trainable,
@@ -65,10 +78,15 @@ def _sizes(
         units=np.ceil(shape.layers / c.blocks_per_unit),
         blocks=blocks,
         gathered=d.compute,
-        shards=d.master * trained / c.shard,
+        shards=d.master * held * impl.trainable / c.shard,
         here=1.0 if gloo else 1.0 - c.offload_parameters,
         copies=1.0 + (np.where(c.shard > 1, 1.0, 0.0) if gloo else c.tokens * 0.0),
     )
+
+
+def _elsewhere(shape: ModelShape, c: Candidates) -> Array:
+    """Elements of one block's experts that other ranks have, so that this one never gathers them."""
+    return shape.expert_parameters * (1.0 - 1.0 / c.experts)
 
 
 def fully_sharded(
@@ -88,15 +106,18 @@ def fully_sharded(
     """
     s = _sizes(shape, c, d, impl, gloo, padding)
     return States(
-        parameters=d.master * s.count / c.shard * (1.0 - c.offload_parameters),
+        parameters=d.master * s.held / c.shard * (1.0 - c.offload_parameters),
         masters=c.tokens * 0.0,
-        optimizer=d.moments * s.trained / c.shard * (1.0 - c.offload_optimizer),
+        optimizer=d.moments * s.held_trained / c.shard * (1.0 - c.offload_optimizer),
         **_gradients(c, d, s),
         **_gathered(c, s),
         **_reducing(shape, c, d, s, root_waits, at_once),
-        unit_gradients=s.gathered * s.blocks * (shape.block_parameters * impl.trainable) / c.tensor
+        unit_gradients=s.gathered
+        * s.blocks
+        * (shape.block_parameters / c.tensor - _elsewhere(shape, c))
+        * impl.trainable
         + (d.reduce * s.unit_trained * s.copies if at_once else 0.0),
-        step=s.shards * s.root / s.count * s.here
+        step=s.shards * s.root / s.held * s.here
         + np.where(c.offload_optimizer > 0, 0.0, 0.0 if impl.fused_optimizer else s.shards),
     )
 
@@ -105,21 +126,22 @@ def _gradients(c: Candidates, d: Dtypes, s: _Sizes) -> dict[str, Array]:
     """Gradients of the trained parameters, from the beginning of backward to its end."""
     accumulates = c.accumulation > 1
     unsharded = np.where(accumulates & (c.sync_last > 0), d.reduce * s.trained, 0.0)
-    partial = np.where(accumulates & (c.sync_shard_only > 0), d.reduce * s.trained / c.shard, 0.0)
+    partial = np.where(accumulates & (c.sync_shard_only > 0), d.reduce * s.held_trained / c.shard, 0.0)
     early = np.where(accumulates & (c.sync_last == 0), s.shards, 0.0) * s.here + unsharded + partial
     # HSDP: each unit holds its last all-reduced gradients (`_all_reduce_state`) until the step's last backward ends; from the
     # second micro batch on they are not the accumulated ones any more.
     reduced_twice = (c.replicate > 1) & accumulates & (c.sync_last == 0) & (c.sync_shard_only == 0)
-    again = np.where(reduced_twice, d.reduce * s.trained / c.shard, 0.0)
+    again = np.where(reduced_twice, d.reduce * s.held_trained / c.shard, 0.0)
     early = early + np.where(c.accumulation > 2, again, 0.0)
-    before_last_two = np.maximum(1.0 - (s.root + 2 * s.unit) / s.count, 0.0)
+    before_last_two = np.maximum(1.0 - (s.root + 2 * s.held_unit) / s.held, 0.0)
     return {
         "gradients_early": early,
-        "gradients_second": early + np.where(early > 0, 0.0, d.master * s.unit_trained / c.shard * s.here),
+        "gradients_second": early
+        + np.where(early > 0, 0.0, d.master * s.held_unit * s.held_trained / s.held / c.shard * s.here),
         "gradients_next": np.maximum(early, s.shards * s.here * before_last_two),
-        "gradients_last": np.maximum(early, s.shards * s.here * (1.0 - (s.root + s.unit) / s.count) + again),
+        "gradients_last": np.maximum(early, s.shards * s.here * (1.0 - (s.root + s.held_unit) / s.held) + again),
         # The root's own gradients are still whole: they are in `end`.
-        "gradients_late": np.where(unsharded > 0, unsharded, s.shards * s.here * (1.0 - s.root / s.count))
+        "gradients_late": np.where(unsharded > 0, unsharded, s.shards * s.here * (1.0 - s.root / s.held))
         + partial
         + again,
     }
@@ -184,13 +206,25 @@ def traffic(
 ) -> Traffic:
     """`padding` as above. `keeps_unsynced`: under `no_sync`, parameters that are kept after forward stay over micro batches."""
     zero, units = c.tokens * 0.0, np.ceil(shape.layers / c.blocks_per_unit) + 1.0
-    count = (shape.parameters + padding * shape.layers) / c.tensor
-    trained = count * impl.trainable
-    size = d.compute * count
-    gather = ring_seconds(zero + size, units, c.shard, network, stride=c.tensor)
-    again = ring_seconds(zero + size, units, np.minimum(c.regather, c.shard), network, stride=c.tensor)
-    scatter = ring_seconds(zero + d.reduce * trained, units, c.shard, network, "reduce_scatter", c.tensor)
-    across = ring_seconds(d.reduce * trained / c.shard, units, c.replicate, network, "all_reduce", c.holders)
+    held = (shape.parameters + padding * shape.layers) / c.tensor
+    # Divided experts are units of their own, sharded over fewer ranks, which are that much farther apart.
+    own = np.where(c.experts > 1, shape.layers * shape.expert_parameters, 0.0)
+    fewer = c.shard / c.experts
+    rest, part, layers = held - own, own / c.experts, float(shape.layers)
+
+    def reduced(operation: Operation) -> Array:
+        scattered = ring_seconds(zero + d.reduce * impl.trainable * rest, units, c.shard, network, operation, c.tensor)
+        return scattered + ring_seconds(
+            d.reduce * impl.trainable * part, zero + layers, fewer, network, operation, c.experts
+        )
+
+    def gathered(ranks: Array) -> Array:
+        around = ring_seconds(zero + d.compute * rest, units, np.minimum(ranks, c.shard), network, stride=c.tensor)
+        return around + ring_seconds(d.compute * part, zero + layers, fewer, network, stride=c.experts)
+
+    gather, again, scatter = gathered(c.shard), gathered(c.regather), reduced("reduce_scatter")
+    sent = d.reduce * held * impl.trainable / c.shard
+    across = ring_seconds(sent, units, c.replicate, network, "all_reduce", c.holders)
     # Parameters that are kept after forward are freed after backward all the same (torch 2.13, `post_backward`), except
     # by FSDP1 under `no_sync` (`_should_free_in_backward`).
     whole = c.regather < 2

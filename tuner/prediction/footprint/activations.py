@@ -54,6 +54,8 @@ def block_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implemen
     # Tensors of the MLP's width alive at once in its backward, from traces; experts split one fused projection.
     wide = 2 if shape.mlp != "gated" or shape.experts > 1 else 3
     width = wide * shape.experts_per_token * shape.ffn + 2 * shape.hidden * c.tensor
+    # Rows on their way to experts of other ranks and from there stand beside those at work.
+    width = width + np.where(c.experts > 1, 2.0 * shape.experts_per_token * shape.hidden, 0.0)
     flowing = c.tokens * dtypes.compute * width + _scores_bytes(shape, c, dtypes, impl)
     return BlockBytes(stored, whole, everything, flowing)
 

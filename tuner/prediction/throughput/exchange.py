@@ -1,4 +1,4 @@
-"""What ranks that share samples send each other: positions for heads, and back; or what a block's parts add up to."""
+"""What ranks send each other within a pass: positions for heads, and back; what a block's parts add up to; tokens to experts."""
 
 import numpy as np
 
@@ -41,3 +41,22 @@ def tensor_seconds(shape: ModelShape, c: Candidates, dtypes: Dtypes, rates: Rate
     gathers = ring_seconds(whole * (calls + 1.0), calls + 1.0, c.tensor, network)
     sums = ring_seconds(whole * (calls + 1.0), calls + 1.0, c.tensor, network, "reduce_scatter")
     return np.where(c.tensor > 1, gathers + sums + 2.0 * calls * _LAUNCHES * rates.launch_s, 0.0)
+
+
+_VISITS = 2.0
+"""Of tokens in one pass through a block: to the ranks of their experts, and back."""
+
+
+def expert_seconds(shape: ModelShape, c: Candidates, dtypes: Dtypes, rates: Rates, network: Network) -> Array:
+    """Seconds of one micro batch, forward and backward: each token goes to as many experts as it visits, and comes back; experts wait
+    for it. Taken to be chosen equally often, and an all-to-all to be as fast as in `context_seconds`; recomputation makes
+    forward's again."""
+    passes = 2.0 * shape.layers + c.checkpointed(shape.layers)
+    calls = _VISITS * passes
+    sent = c.tokens * shape.experts_per_token * shape.hidden * dtypes.compute
+    # How many come is said before each forward pass.
+    said = passes - shape.layers
+    seconds = ring_seconds(sent * calls, calls, c.experts, network) + ring_seconds(
+        8.0 * shape.experts * said, said, c.experts, network
+    )
+    return np.where(c.experts > 1, seconds + (calls + said) * _LAUNCHES * rates.launch_s, 0.0)

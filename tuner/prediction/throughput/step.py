@@ -10,7 +10,7 @@ from shardtune.tuner.prediction.collectives import Traffic
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.rates import Network, Rates
 from shardtune.tuner.prediction.throughput.compute import compute_times
-from shardtune.tuner.prediction.throughput.exchange import context_seconds, tensor_seconds
+from shardtune.tuner.prediction.throughput.exchange import context_seconds, expert_seconds, tensor_seconds
 
 HOST_ADAM_BYTES_PER_S = 15e9
 """Memory traffic of one rank's share of a node's CPU Adam (a node streams 100-200 GB/s for eight ranks)."""
@@ -45,7 +45,9 @@ def step_times(
     forward, backward = micro * compute.forward_share, micro * (1.0 - compute.forward_share)
     communication, exposed = _communication(c, rates, comm, forward, backward)
     exchanges = c.accumulation * (
-        context_seconds(shape, c, dtypes, rates, network) + tensor_seconds(shape, c, dtypes, rates, network)
+        context_seconds(shape, c, dtypes, rates, network)
+        + tensor_seconds(shape, c, dtypes, rates, network)
+        + expert_seconds(shape, c, dtypes, rates, network)
     )
     communication, exposed = communication + exchanges, exposed + exchanges
     optimizer = _optimizer(shape, c, dtypes, impl, rates)

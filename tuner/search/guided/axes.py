@@ -10,9 +10,9 @@ from shardtune.tuner.search.space.legal_values import Flat
 
 Axes = frozenset[str]
 
-AXES = ("context_parallel", "tensor_parallel", "pipeline_parallel")
+AXES = ("context_parallel", "tensor_parallel", "pipeline_parallel", "expert_parallel")
 _MOST_AT_ONCE = 2
-"""Axes of one such trial: with all three on, there would be seven kinds of them."""
+"""Axes of one such trial: with all four on, there would be fifteen kinds of them."""
 
 
 def axes_of(table: Flat) -> Axes:

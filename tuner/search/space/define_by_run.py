@@ -61,8 +61,9 @@ class DefineByRun:
         micro_batch = int(self.pick("micro_batch", sizes, at=at))
         allowed = self.limits.allow_compile
         compiles = self.domains.on_gpu if allowed is None else allowed
-        # `TrialConfig` and `Fsdp2Config` say why not with shared samples.
-        self.pick_if("compile", compiles and sharing == 1, (False, True), False)
+        # `TrialConfig` and `Fsdp2Config` say why not with shared samples and divided experts.
+        is_alone = sharing == 1 and self.table.get("expert_parallel", 1) == 1
+        self.pick_if("compile", compiles and is_alone, (False, True), False)
         accumulates = self.domains.accumulation(micro_batch, sharing) > 1
         draw[str(backend)](self, accumulates)
         modes, at = self._checkpointing

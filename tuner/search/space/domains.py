@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
-from shardtune.api_schemas import context_parallel, pipeline_parallel, tensor_parallel
+from shardtune.api_schemas import context_parallel, expert_parallel, pipeline_parallel, tensor_parallel
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.models import ModelProfile
 from shardtune.api_schemas.workload import Workload, gradient_accumulation
@@ -58,6 +58,24 @@ class Domains:
             pipeline_parallel.check(stages, samples)
 
         return context_parallel.divisors(self.world, check)
+
+    def expert_parallel(self, split: int, tensor: int) -> tuple[tuple[int, ...], str | None]:
+        """Ranks that may divide experts where so many split a model, by its blocks' widths `tensor` of them, and why no others may."""
+
+        def check(size: int) -> None:
+            known = self.profile.experts, self.profile.expert_width, self.profile.expert_note
+            expert_parallel.check_experts(size, size, *known)
+            expert_parallel.check(size, self.world // split, tensor)
+
+        return context_parallel.divisors(self.world, check)
+
+    def expert_shards(self, experts: int, shards: tuple[int, ...]) -> tuple[int, ...]:
+        """Of so many ranks that shard, those over which so many can divide experts."""
+        if experts == 1:
+            return shards
+        known = self.profile.experts or 1, self.profile.expert_width or 1
+        ranks = (shard for shard in shards if shard % experts == 0)
+        return tuple(k for k in ranks if expert_parallel.sharded_axis(experts, k, *known) is not None)
 
     def micro_batches(self, sharing: int, stages: int = 1) -> tuple[int, ...]:
         """Every micro batch that divides one rank's share of the global batch, where so many ranks share samples, and leaves one

@@ -68,9 +68,14 @@ def fill_(out: torch.Tensor, name: str, shape: torch.Size, start: int, seed: int
 def fill_part_(
     part: torch.Tensor, name: str, shape: torch.Size, offset: Sequence[int], seed: int, round_to: torch.dtype
 ) -> None:
-    """The same of a block that begins at `offset` of the parameter: whole rows of it, or of a matrix a part of them."""
+    """The same of a block that begins at `offset` of the parameter: whole rows of it, of a matrix a part of them, or of stacked
+    matrices whole rows of some."""
     if part.shape[1:] == shape[1:]:
         fill_(part.view(-1), name, shape, offset[0] * math.prod(shape[1:]), seed, round_to)
+        return
+    if len(shape) == 3 and part.shape[2] == shape[2]:
+        for number, rows in enumerate(part, start=offset[0]):
+            fill_(rows.view(-1), name, shape, (number * shape[1] + offset[1]) * shape[2], seed, round_to)
         return
     assert len(shape) == 2, shape
     key = key_of("weights", seed, name)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from shardtune.api_schemas.leases import TrialTask
@@ -119,7 +120,16 @@ def adamw_options(settings: AdamW) -> dict[str, Any]:
 
 def adamw(parameters: Iterable[nn.Parameter], settings: AdamW) -> torch.optim.AdamW:
     """The optimizer of every backend: one pass over memory, and no temporaries the size of the model."""
-    return torch.optim.AdamW(parameters, fused=True, **adamw_options(settings))
+    groups = [{"params": group} for group in by_mesh(parameters)]
+    return torch.optim.AdamW(groups, fused=True, **adamw_options(settings))
+
+
+def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """Those on one device mesh together: no operator of torch takes tensors of several (2.13)."""
+    groups: dict[DeviceMesh | None, list[nn.Parameter]] = {}
+    for one in parameters:
+        groups.setdefault(one.device_mesh if isinstance(one, DTensor) else None, []).append(one)
+    return list(groups.values())
 
 
 def clip_(
@@ -132,19 +142,23 @@ def clip_(
 
     `counted`: those of them that no other of the `stages` counts, over whose ranks the squares are summed.
     """
-    norm = torch.nn.utils.get_total_norm(
-        [p.grad for p in (parameters if counted is None else counted) if p.grad is not None]
-    )
-    if isinstance(norm, DTensor):
-        # Left as a DTensor of partial sums, the norm would be reduced again for every gradient it scales.
-        norm = norm.full_tensor()
+    norms = [_norm_of(group) for group in by_mesh(parameters if counted is None else counted)]
+    norm = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
     if stages is not None:
         squares = norm.square()
         dist.all_reduce(squares, group=stages)
         norm = squares.sqrt()
     if max_norm is not None:
-        torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
+        for group in by_mesh(parameters):
+            torch.nn.utils.clip_grads_with_norm_(group, max_norm, norm)
     return norm
+
+
+def _norm_of(parameters: list[nn.Parameter]) -> torch.Tensor:
+    """Of the gradients of parameters on one mesh."""
+    norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    # Left as a DTensor of partial sums, the norm would be reduced again for every gradient it scales.
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
 
 _SUMMED_AT_ONCE = {"cpu": 1 << 16, "cuda": 1 << 24}

@@ -3,6 +3,7 @@
 import contextlib
 import math
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,6 +22,7 @@ from shardtune.api_schemas.strategies import Fsdp2Config
 from shardtune.workers.rank.model import tensor_plan, weights
 from shardtune.workers.rank.place import Place
 from shardtune.workers.rank.strategies import base, pipeline, sharded_checkpoint
+from shardtune.workers.rank.strategies.expert_mesh import DividedExperts
 
 TENSOR = "tp"
 """The mesh's axis of ranks that split the model's matrices."""
@@ -37,8 +39,9 @@ class Fsdp2Trainer:
         self._is_split = config.tensor_parallel > 1
         if self._is_split:
             _split(model, mesh[TENSOR], setting.task)
+        self._experts = DividedExperts(model, config.expert_parallel, config, setting)
         part = pipeline.RankPart.of(model, setting, mesh[STAGE] if config.pipeline_parallel > 1 else None)
-        units = _shard(part, mesh, setting, config)
+        units = _shard(part, self._experts, mesh, setting, config)
         _materialize(part, setting, config)
         _set_prefetch(units, config)
         self._model = part.module
@@ -84,6 +87,7 @@ class Fsdp2Trainer:
         """See `Trainer`."""
         if self._pipeline is not None:
             self._pipeline.sum_twins(self._twins)
+        self._experts.average()
         stages = self._pipeline.group if self._pipeline is not None else None
         norm = base.clip_(self._parameters, self._max_norm, self._counted, stages)
         self._optimizer.step()
@@ -145,8 +149,11 @@ def _split(model: nn.Module, mesh: DeviceMesh, task: TrialTask) -> None:
     tensor_plan.of(model).apply(model, mesh)
 
 
-def _shard(part: pipeline.RankPart, mesh: DeviceMesh, setting: base.Setting, config: Fsdp2Config) -> list[FSDPModule]:
-    """Apply `fully_shard` to each unit of blocks and to the root; returns the first block of each unit, in order."""
+def _shard(
+    part: pipeline.RankPart, experts: DividedExperts, mesh: DeviceMesh, setting: base.Setting, config: Fsdp2Config
+) -> list[list[FSDPModule]]:
+    """Apply `fully_shard` to each unit of blocks and to the root; returns of each unit, in order, the first block, which stands for
+    all, and divided experts."""
     mixed = setting.weights_dtype != setting.master_dtype
     policy = MixedPrecisionPolicy(
         param_dtype=setting.weights_dtype if mixed else None, reduce_dtype=setting.reduce_dtype if mixed else None
@@ -159,11 +166,13 @@ def _shard(part: pipeline.RankPart, mesh: DeviceMesh, setting: base.Setting, con
     options = {"mesh": _data_axes(mesh), "mp_policy": policy, "offload_policy": offload, **config.to_fully_shard()}
     blocks = part.blocks
     units = [blocks[i : i + config.blocks_per_unit] for i in range(0, len(blocks), config.blocks_per_unit)]
+    divided = []
     with _one_mesh_after_forward():
         for unit in units:
+            divided.append(experts.shard(unit, options))
             fully_shard(unit if len(unit) > 1 else unit[0], **options)
         fully_shard(part.module, **options)
-    return [cast(FSDPModule, unit[0]) for unit in units]
+    return [[cast(FSDPModule, one) for one in (unit[0], *layers)] for unit, layers in zip(units, divided, strict=True)]
 
 
 @contextlib.contextmanager
@@ -210,13 +219,13 @@ def _materialize(part: pipeline.RankPart, setting: base.Setting, config: Fsdp2Co
         weights.fill_part_(local, whole, shard.shape, offset, setting.task.workload.seed, setting.weights_dtype)
 
 
-def _set_prefetch(units: list[FSDPModule], config: Fsdp2Config) -> None:
+def _set_prefetch(units: list[list[FSDPModule]], config: Fsdp2Config) -> None:
     """Gather further units ahead than FSDP2 does by itself (none explicitly in forward, one in backward)."""
-    for i, unit in enumerate(units):
+    for i, (unit, *_) in enumerate(units):
         if config.forward_prefetch:
-            unit.set_modules_to_forward_prefetch(units[i + 1 : i + 1 + config.forward_prefetch])
+            unit.set_modules_to_forward_prefetch([*chain(*units[i + 1 : i + 1 + config.forward_prefetch])])
         # With several micro batches in flight FSDP2 forgets after the first backward in which order units ran (2.13).
         if config.backward_prefetch != 1 or config.pipeline_parallel > 1:
-            ahead = units[max(0, i - config.backward_prefetch) : i][::-1]
+            ahead = [*chain(*units[max(0, i - config.backward_prefetch) : i][::-1])]
             # An empty list means FSDP2's default; the unit itself, already gathered, means none.
             unit.set_modules_to_backward_prefetch(ahead or [unit])

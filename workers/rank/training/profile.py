@@ -10,7 +10,7 @@ from shardtune.api_schemas.models import BlockProfile, ModelProfile, ModelSpec
 from shardtune.api_schemas.workload import Workload
 from shardtune.workers.blocks.prepare import repeated_blocks
 from shardtune.workers.rank.model import build as models
-from shardtune.workers.rank.model import moe, shared_heads, stage_plan, tensor_plan
+from shardtune.workers.rank.model import experts, moe, shared_heads, stage_plan, tensor_plan
 from shardtune.workers.rank.training import step
 
 
@@ -37,6 +37,7 @@ def of(spec: ModelSpec, workload: Workload) -> ModelProfile:
         "attention": "eager" if models.attention_of(model.config, workload) != workload.attention else None,
     }
     facts |= tensor_plan.widths_of(model)._asdict() | stage_plan.blocks_of(model)._asdict()
+    facts |= experts.sizes_of(model)._asdict()
     facts |= _counted(model, profile, workload.sequence_length, text)
     # Last: it takes the model's attention away.
     shared = shared_heads.of_model(model, models.attention_of(model.config, workload))

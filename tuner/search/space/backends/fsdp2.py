@@ -10,7 +10,7 @@ from shardtune.tuner.search.space.legal_values import CPU_OFFLOAD, DP_REPLICATE,
 
 
 def _split(drawing: DefineByRun) -> int:
-    """Tensor ranks within a host, unless the user names a larger group; then stages."""
+    """Tensor ranks within a host, unless the user names a larger group; then stages; then ranks that divide experts."""
     context = int(drawing.table["context_parallel"])
     legal, why_not = drawing.domains.tensor_parallel(context)
     host = drawing.domains.cluster.gpus_per_node
@@ -23,6 +23,9 @@ def _split(drawing: DefineByRun) -> int:
         drawing.pick("pipeline_schedule", ("1f1b", "gpipe"))
     else:
         drawing.fix("pipeline_schedule", "1f1b", ("1f1b", "gpipe"))
+    legal, why_not = drawing.domains.expert_parallel(tensor * stages, tensor)
+    at = (f"tensor{tensor}" if tensor > 1 else "") + (f"stages{stages}" if stages > 1 else "")
+    drawing.pick_asked("expert_parallel", legal, why_not, at=at)
     return tensor * stages
 
 
@@ -33,8 +36,10 @@ def _draw(drawing: DefineByRun, accumulates: bool) -> None:
     replicates = drawing.limits.restrict("dp_replicate", divisors(world))
     if not replicates:
         raise NoLegalValue("dp_replicate", divisors(world))
-    shards = tuple(world // int(k) for k in reversed(replicates))
-    shard = int(drawing.pick("dp_shard", shards, at=f"split{split}" if split > 1 else ""))
+    experts = int(drawing.table["expert_parallel"])
+    shards = domains.expert_shards(experts, tuple(world // int(k) for k in reversed(replicates)))
+    at = (f"split{split}" if split > 1 else "") + (f"experts{experts}" if experts > 1 else "")
+    shard = int(drawing.pick("dp_shard", shards, at=at))
     drawing.table["dp_replicate"] = max(1, world // shard)
     groups = domains.reshard_groups(shard)
     reshard = drawing.pick("reshard_after_forward", (True, False, *groups), at=f"{shard}" if groups else "")
@@ -92,6 +97,7 @@ BACKEND = SearchedBackend(
         "tensor_parallel": Knob("int", places=True),
         "pipeline_parallel": Knob("int", places=True),
         "pipeline_schedule": Knob("word", ("1f1b", "gpipe"), lightest="1f1b", rising=("1f1b", "gpipe")),
+        "expert_parallel": Knob("int", places=True),
         "dp_shard": DP_SHARD,
         "dp_replicate": DP_REPLICATE,
         "reshard_after_forward": Knob("group", lightest=True),

@@ -1,0 +1,137 @@
+"""Expert parallelism in the exported files: what `train_snippet.py` has for it, and who has no words for it."""
+
+from typing import Any
+
+from shardtune.api_schemas import expert_parallel
+from shardtune.api_schemas.strategies import Fsdp2Config
+from shardtune.tuner.export.quoting import literal
+from shardtune.tuner.export.source import ExportSource
+from shardtune.tuner.export.templates import fill
+
+IMPORTS = (
+    "from torch.distributed.device_mesh import DeviceMesh, init_device_mesh",
+    "from torch.distributed.tensor import Shard, distribute_tensor",
+    "from torch.utils._python_dispatch import _disable_current_modes",
+)
+
+
+def size(source: ExportSource) -> int:
+    """Ranks that divide the experts of a layer."""
+    return source.config.strategy.expert_ranks
+
+
+def is_divided(source: ExportSource) -> bool:
+    """Whether several do."""
+    return size(source) > 1
+
+
+def constant(source: ExportSource) -> list[str]:
+    """The snippet's."""
+    if not is_divided(source):
+        return []
+    return [f"EXPERT_RANKS = {size(source)}  # neighbouring ranks that divide each layer's experts"]
+
+
+def helpers(source: ExportSource) -> str:
+    """The snippet's definitions."""
+    return fill("expert_parallel") if is_divided(source) else ""
+
+
+def trainer(source: ExportSource, strategy: Fsdp2Config) -> dict[str, list[str]]:
+    """Lines of the snippet's trainer: experts divided and sharded before what is around them, what the optimizer updates, and
+    clipping."""
+    if not is_divided(source):
+        return {
+            "divide": [],
+            "updated": ["self.optimizer = torch.optim.AdamW(self.parameters, fused=True, **ADAMW)"],
+            "average": [],
+            "clip": ["torch.nn.utils.clip_grads_with_norm_(self.parameters, MAX_GRAD_NORM, norm)"],
+        }
+    return {
+        "divide": _divide(source, strategy),
+        "updated": [
+            'groups = [{"params": group} for group in by_mesh(self.parameters)]',
+            "self.optimizer = torch.optim.AdamW(groups, fused=True, **ADAMW)",
+            "self.divided = [p for layer in divided for p in layer.parameters()]",
+        ],
+        "average": [
+            "for expert in self.divided:",
+            "    expert.grad.to_local().div_(EXPERT_RANKS)  # the sum over these ranks, whose samples differ",
+        ],
+        "clip": [
+            "for group in by_mesh(self.parameters):",
+            "    torch.nn.utils.clip_grads_with_norm_(group, MAX_GRAD_NORM, norm)",
+        ],
+    }
+
+
+def _divide(source: ExportSource, strategy: Fsdp2Config) -> list[str]:
+    over = {"dp_replicate": strategy.dp_replicate} if strategy.dp_replicate > 1 else {}
+    over["expert_shard"] = strategy.dp_shard // strategy.expert_parallel
+    axes = {"pp": strategy.pipeline_parallel} if strategy.pipeline_parallel > 1 else {}
+    axes |= over | {"ep": strategy.expert_parallel}
+    known = source.profile.experts or 1, source.profile.expert_width or 1
+    axis = expert_parallel.sharded_axis(strategy.expert_parallel, strategy.dp_shard, *known)
+    return [
+        f"names = {literal(tuple(axes))}",
+        f"experts = init_device_mesh(device.type, {tuple(axes.values())!r}, mesh_dim_names=names)",
+        'divided = divide_experts(model, experts["ep"])',
+        'policy = dataclasses.replace(options["mp_policy"], cast_forward_inputs=False)',
+        f'own = {{"mesh": experts[{literal(tuple(over))}], "mp_policy": policy}}',
+        f'own["reshard_after_forward"] = {bool(strategy.reshard_after_forward)}',
+        "for layer in divided:",
+        f"    fully_shard(layer, **options | own, shard_placement_fn=lambda _: Shard({axis or 0}))",
+        "    step_outside(layer)",
+    ]
+
+
+def prefetch(strategy: Fsdp2Config) -> list[str]:
+    """Lines of the snippet's trainer. Divided experts are units of their own: who gathers a unit ahead gathers those in it."""
+    forward, backward = strategy.forward_prefetch, strategy.backward_prefetch
+    blocks = "unit" if strategy.blocks_per_unit > 1 else "[unit]"
+    lines = []
+    if forward:
+        lines.append(f"    head.set_modules_to_forward_prefetch(sum(heads[i + 1 : i + 1 + {forward}], []))")
+    if backward != 1 or strategy.pipeline_parallel > 1:
+        lines.append(f"    ahead = sum(heads[max(0, i - {backward}) : i][::-1], [])")
+        lines.append("    head.set_modules_to_backward_prefetch(ahead or [head])")
+    if not lines:
+        return []
+    return [
+        f"units = [{blocks} for unit in units]",
+        "inside = [[layer for layer in divided if any(layer in block.modules() for block in unit)] for unit in units]",
+        "heads = [[unit[0], *layers] for unit, layers in zip(units, inside, strict=True)]",
+        "for i, (head, *_) in enumerate(heads):",
+        *lines,
+    ]
+
+
+def norm(source: ExportSource, counted: str) -> str:
+    """The gradient norm of these parameters, as an expression."""
+    if is_divided(source):
+        return f"norm_of(by_mesh({counted}))"
+    return f"torch.nn.utils.get_total_norm([p.grad for p in {counted}]).full_tensor()"
+
+
+def in_accelerates_script(source: ExportSource) -> list[str]:
+    """What stands in the user's own."""
+    if not is_divided(source):
+        return []
+    return [
+        f"expert_parallel={size(source)}, as measured: Accelerate divides no experts; take divide_experts, its mesh, the groups of "
+        "the optimizer and the norm from train_snippet.py"
+    ]
+
+
+def torchtitans_mesh(source: ExportSource) -> dict[str, Any]:
+    """Its axis for it."""
+    return {"expert_parallel_degree": size(source)} if is_divided(source) else {}
+
+
+def besides_torchtitan(source: ExportSource) -> tuple[str, ...]:
+    """What it does otherwise."""
+    if not is_divided(source):
+        return ()
+    return (
+        "expert_parallel: torchtitan's routers add a bias that balances experts (load_balance_coeff); the trial's did not",
+    )

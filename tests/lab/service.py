@@ -67,7 +67,11 @@ class LabService:
             self._process = None
 
     def get(self, path: str) -> Any:
-        answer = self.http.get(path)
+        try:
+            answer = self.http.get(path)
+        except httpx.TransportError:
+            # On a busy machine a kept connection may end in the moment that it is used again.
+            answer = self.http.get(path)
         answer.raise_for_status()
         return answer.json()
 

@@ -122,5 +122,6 @@ FILTERS = {
     "exact": exact,
     "backend_name": backend_name,
     "knob_name": knob_name,
+    "run_name": study_words.kind_of_run,
     "duration": study_words.duration,
 }

@@ -14,6 +14,18 @@ from shardtune.service.wording.told_apart import knob_value
 from shardtune.tuner.verdict import promotion
 
 _MOST_REASONS = 5
+_RUNS = {
+    RunPurpose.PROFILE: "profile of the model",
+    RunPurpose.SEARCH: "search run",
+    RunPurpose.CONFIRM: "fresh run",
+    RunPurpose.RESTART: "restart check",
+    RunPurpose.TRACE: "profile",
+}
+
+
+def kind_of_run(purpose: RunPurpose) -> str:
+    """What a run is for."""
+    return _RUNS[purpose]
 
 
 def is_done(trial: Trial) -> bool:

@@ -128,7 +128,11 @@ def _activity(doing: RunRow | Literal["others"] | None, is_live: bool) -> str:
 
 
 def _what(run: RunRow) -> str:
-    return "profiles the model" if run.trial is None else f"{run.purpose} run of trial {run.trial.number}"
+    return (
+        "profiles the model"
+        if run.trial is None
+        else f"{study_words.kind_of_run(run.purpose)} of trial {run.trial.number}"
+    )
 
 
 def _last(attempt: AttemptRow, models: Mapping[str, str]) -> LastRun:

@@ -155,7 +155,9 @@ def test_every_model_type_whose_experts_can_be_divided_trains_the_same(tmp_path:
     found: dict[str, tuple[StepRecord, ...]] = {}
     # Forks have a limit of time, whatever they have to do.
     for first in range(0, len(tasks), 10):
-        found |= trajectories(dict(itertools.islice(tasks.items(), first, first + 10)), tmp_path)
+        folder = tmp_path / str(first)
+        folder.mkdir()
+        found |= trajectories(dict(itertools.islice(tasks.items(), first, first + 10)), folder)
     assert [kind for kind, records in found.items() if not records] == []
     assert len(found) >= 20
     apart = {kind: deviation(records, train(tasks[kind])) for kind, records in found.items()}

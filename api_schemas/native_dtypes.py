@@ -73,6 +73,11 @@ class DeviceDtypes:
             return ours < _SLOWER * exact
         return None if self.native is None else False
 
+    def is_doubtful(self, dtype: Dtype) -> bool:
+        """Whether a dtype that it has was measured slower than float32, which other programs may have done."""
+        ours, exact = self.matmul_flops.get(dtype), self.matmul_flops.get("float32")
+        return ours is not None and exact is not None and _SLOWER * exact <= ours < exact
+
     def rates(self, dtype: Dtype) -> str:
         """` (1.2 GFLOP/s in bfloat16, 67 GFLOP/s in float32)`; empty where that was not measured."""
         names: tuple[Dtype, ...] = (dtype, "float32")
@@ -125,4 +130,5 @@ def _reason_for(dtype: Dtype, devices: Sequence[DeviceDtypes]) -> str:
     known = next((device for device in devices if device.emulates(dtype) is False), None)
     if known is None:
         return f"GPUs of today have {dtype}, and nobody has looked at this one"
-    return f"{known.name} has {dtype} natively{known.rates(dtype)}"
+    doubt = ", though slower when it was measured: on a busy machine, `measure-hardware` again when it is quiet"
+    return f"{known.name} has {dtype} natively{known.rates(dtype)}{doubt if known.is_doubtful(dtype) else ''}"

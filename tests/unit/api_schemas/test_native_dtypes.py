@@ -53,6 +53,14 @@ def test_what_was_measured_counts_more_than_what_a_processor_says_of_itself():
     assert cpu(9e9, "float32").emulates("bfloat16"), "fast, but through float32"
 
 
+def test_a_rate_that_contradicts_the_reason_is_told_with_its_remedy():
+    slow, fast = (
+        DeviceDtypes("x", True, "float32, bfloat16", {"bfloat16": rate, "float32": 4e10}) for rate in (2.3e10, 9e10)
+    )
+    assert "slower when it was measured: on a busy machine, `measure-hardware` again" in str(decide(None, [slow])[1])
+    assert "slower" not in str(decide(None, [fast])[1])
+
+
 @pytest.mark.parametrize(
     ("capability", "native"),
     [

@@ -1,9 +1,9 @@
 """A running study as plain lines on stderr, one for each thing that happened: for logs and pipes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from shardtune.api_schemas.studies import Study, StudyPhase
-from shardtune.api_schemas.trials import Rejection, Trial, TrialState
+from shardtune.api_schemas.trials import AttemptEnd, Rejection, Run, Trial, TrialState
 from shardtune.service.wording import study_words, time_left, told_apart
 
 _TOLD_AT_ONCE = 3
@@ -20,6 +20,7 @@ class LineView:
         self._promotion = 0
         self._rejected = 0
         self._restarted: set[str] = set()
+        self._disturbed: set[tuple[str, int]] = set()
 
     def __enter__(self) -> "LineView":
         return self
@@ -46,6 +47,7 @@ class LineView:
             self._phase = study.phase
             if study.phase is not StudyPhase.SEARCH:
                 self._write(study_words.activity(study, trials))
+        self._tell_disturbed(trials)
         for trial, run in study_words.fresh_runs(study, trials):
             if run.run_id not in self._confirmed:
                 self._confirmed.add(run.run_id)
@@ -54,8 +56,14 @@ class LineView:
                     f"fresh run {len(self._confirmed)} of at most {study_words.most_confirm_runs(study)}: "
                     f"trial {trial.number}, {figure} tokens/s/GPU"
                 )
-
         self._tell_restarts(trials)
+
+    def _tell_disturbed(self, trials: Sequence[Trial]) -> None:
+        for trial, run, attempt in _disturbed(trials):
+            if (run.run_id, attempt) not in self._disturbed:
+                self._disturbed.add((run.run_id, attempt))
+                name = study_words.kind_of_run(run.purpose)
+                self._write(f"disturbed by other programs, repeated: {name} of trial {trial.number}, attempt {attempt}")
 
     def _tell_restarts(self, trials: Sequence[Trial]) -> None:
         for trial, run in study_words.runs_of(trials, "restart", TrialState.COMPLETE):
@@ -79,9 +87,19 @@ class LineView:
         done = [trial for trial in trials if study_words.is_done(trial)]
         self._states = {trial.number: trial.state for trial in done}
         self._confirmed = {run.run_id for _, run in study_words.fresh_runs(study, trials)}
+        self._disturbed = {(run.run_id, attempt) for _, run, attempt in _disturbed(trials)}
         self._rejected = len(rejections)
         confirmed = f" and {len(self._confirmed)} fresh runs" if self._confirmed else ""
         self._write(f"{len(done)} trials{confirmed} are there already")
+
+
+def _disturbed(trials: Sequence[Trial]) -> Iterator[tuple[Trial, Run, int]]:
+    """Attempts that count for nothing, since other programs kept the machine busy."""
+    for trial in trials:
+        for run in trial.runs:
+            for one in run.attempts:
+                if one.end is AttemptEnd.DISTURBED:
+                    yield trial, run, one.attempt
 
 
 def _trial_line(study: Study, trial: Trial, trials: Sequence[Trial], elapsed_s: float) -> str:

@@ -29,7 +29,7 @@ class RunsMade:
     fresh: int
     """Complete runs of the present promotion."""
     fresh_s: float | None
-    """Their mean."""
+    """Their mean, with attempts that were disturbed."""
 
 
 def made_by(study: Study, trials: Sequence[Trial]) -> RunsMade:
@@ -37,15 +37,15 @@ def made_by(study: Study, trials: Sequence[Trial]) -> RunsMade:
     search = [(trial, run) for trial, run in study_words.runs_of(trials, RunPurpose.SEARCH, TrialState.COMPLETE)]
     again = study_words.fresh_runs(study, trials)
     world = study.cluster.world_size
-    seconds = [
-        [run.attempts[-1].gpu_seconds / world for _, run in runs if run.attempts and run.attempts[-1].gpu_seconds]
-        for runs in (search, again)
-    ]
+    shown = [run.attempts[-1].gpu_seconds / world for _, run in search if run.attempts and run.attempts[-1].gpu_seconds]
+    # With what was repeated: a machine that disturbs runs will go on doing so.
+    took = [sum(one.gpu_seconds or 0 for one in run.attempts) / world for _, run in again]
+    fresh = [seconds for seconds in took if seconds]
     return RunsMade(
         finished=sum(study_words.is_done(trial) for trial in trials),
-        shortest_s=min(seconds[0], default=None),
+        shortest_s=min(shown, default=None),
         fresh=len(again),
-        fresh_s=sum(seconds[1]) / len(seconds[1]) if seconds[1] else None,
+        fresh_s=sum(fresh) / len(fresh) if fresh else None,
     )
 
 

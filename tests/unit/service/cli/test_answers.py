@@ -23,7 +23,7 @@ from shardtune.api_schemas.studies import (
     StudyState,
     Verdict,
 )
-from shardtune.api_schemas.trials import Rejection, Run, Trial, TrialState
+from shardtune.api_schemas.trials import Attempt, Rejection, Run, Trial, TrialState
 from shardtune.api_schemas.verdicts import AgainstDefault, OpenVerdict
 from shardtune.api_schemas.workload import Workload
 from shardtune.service.cli import live, summary
@@ -183,6 +183,21 @@ def test_lines_tell_each_event_once_with_its_reason() -> None:
         view.show(study(), trials, [], 5.0)
     assert len(lines) == 2
     assert lines[1] == "trial 0 (1 of 8): DDP, micro batch 1: infeasible, over_limit: took 5.1 GiB of 4.0"
+
+
+def test_a_run_that_other_programs_disturbed_is_told_once() -> None:
+    """The minutes it takes are seen to go, and nothing else would say where."""
+    lines: list[str] = []
+    view = LineView(lines.append)
+    noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    lost = Attempt(attempt=1, worker="w", started_at=noon, finished_at=noon, end="disturbed", gpu_seconds=9.0)
+    run = Run(run_id="r", purpose="confirm", promotion=1, state=TrialState.WAITING, attempts=(lost,))
+    trials = [trial(0, TrialState.COMPLETE, runs=(run,))]
+    view.show(study(), [], [], 1.0)
+    for _ in range(2):
+        view.show(study(phase=StudyPhase.CONFIRM, promotion=1), trials, [], 5.0)
+    told = [line for line in lines if "disturbed" in line]
+    assert told == ["disturbed by other programs, repeated: fresh run of trial 0, attempt 1"]
 
 
 def test_a_resumed_study_is_summed_up_not_told_again() -> None:

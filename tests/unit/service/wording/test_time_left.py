@@ -43,18 +43,21 @@ def test_nothing_is_said_before_a_run_has_shown_how_long_one_takes():
 
 
 def test_runs_are_counted_with_the_seconds_they_held_their_worker():
-    def run(purpose, gpu_seconds, **changes):
-        ended = Attempt(
-            attempt=1,
-            worker="w",
-            started_at=NOON,
-            finished_at=NOON + timedelta(1),
-            end="complete",
-            gpu_seconds=gpu_seconds,
+    def run(purpose, *gpu_seconds, **changes):
+        attempts = tuple(
+            Attempt(
+                attempt=number,
+                worker="w",
+                started_at=NOON,
+                finished_at=NOON + timedelta(1),
+                end="complete" if number == len(gpu_seconds) else "disturbed",
+                gpu_seconds=seconds,
+            )
+            for number, seconds in enumerate(gpu_seconds, 1)
         )
-        return Run(run_id="r", purpose=purpose, state=TrialState.COMPLETE, attempts=(ended,), **changes)
+        return Run(run_id="r", purpose=purpose, state=TrialState.COMPLETE, attempts=attempts, **changes)
 
     config = TrialConfig(strategy=DdpConfig())
-    runs = (run(RunPurpose.SEARCH, 20.0), run(RunPurpose.CONFIRM, 30.0, promotion=1))
+    runs = (run(RunPurpose.SEARCH, 20.0), run(RunPurpose.CONFIRM, 26.0, 30.0, promotion=1))
     trial = Trial(number=0, state=TrialState.COMPLETE, origin="default", config=config, description="DDP", runs=runs)
-    assert time_left.made_by(running(8, promotion=1), [trial]) == RunsMade(1, 10.0, 1, 15.0)
+    assert time_left.made_by(running(8, promotion=1), [trial]) == RunsMade(1, 10.0, 1, 28.0), "a repeat takes time, too"

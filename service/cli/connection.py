@@ -11,6 +11,7 @@ from shardtune.api_schemas.credentials import KeySource
 from shardtune.api_schemas.studies import Study
 from shardtune.service.cli.errors import InputError, PlatformFailure
 from shardtune.service.cli.lazy_module import LazyModule
+from shardtune.service.cli.options import DEFAULT_SERVICE
 
 if TYPE_CHECKING:
     from shardtune.service import client as api
@@ -36,13 +37,18 @@ def connected(service: str | None, state_dir: Path, key_file: Path | None = None
 @contextmanager
 def running(service: str, key_file: Path | None = None) -> Iterator[api.ServiceClient]:
     """The service at a URL."""
-    with _errors(), _client(service, key_file) as client:
+    remedy = "check that it runs there, or name another with --service"
+    if service == DEFAULT_SERVICE:
+        remedy = (
+            "start it with `shardtune serve` (with the --state-dir that `tune` had), or name another with --service"
+        )
+    with _errors(remedy), _client(service, key_file) as client:
         yield client
 
 
 @contextmanager
-def _errors() -> Iterator[None]:
-    """What the service refuses is bad input; what it cannot do is the platform's failure."""
+def _errors(where_silent: str = "see logs/service.log in the state directory") -> Iterator[None]:
+    """What the service refuses is bad input; what it cannot do is the platform's failure. `where_silent`: the remedy there."""
     try:
         yield
     except api.ServiceRefused as refused:
@@ -50,7 +56,7 @@ def _errors() -> Iterator[None]:
             raise InputError(*refused.lines()) from None
         raise PlatformFailure(*refused.lines()) from None
     except api.ServiceUnreachable as error:
-        raise PlatformFailure(str(error)) from None
+        raise PlatformFailure(f"{error}; {where_silent}") from None
 
 
 def _client(url: str, key_file: Path | None) -> api.ServiceClient:

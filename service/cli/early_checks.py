@@ -1,9 +1,14 @@
 """What can be said of a study before any process is started: the service would say the same, ten seconds later."""
 
+import difflib
+import os
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from shardtune.api_schemas.formatting import field_line
 from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.models import ModelSpec
 from shardtune.api_schemas.studies import StudyRequest, StudySpec
 from shardtune.api_schemas.workload import RECIPES
 from shardtune.service.cli.errors import InputError
@@ -51,3 +56,31 @@ def _cluster(spec: StudyRequest, ranks: int | None) -> Cluster | None:
     if _NVIDIA.exists() or spec.cluster != "local":
         return None
     return Cluster(device="cpu", gpus_per_node=ranks or CPU_RANKS, memory_gib=_PLENTY_GIB, host_memory_gib=_PLENTY_GIB)
+
+
+def check_own_code(model: ModelSpec, allowed: Sequence[str]) -> None:
+    """Refuse a study whose own code no option allows.
+
+    `allowed` are those of the worker, each option with its value behind it. Where none is of the kind, the worker reads its
+    environment, and so may know more.
+
+    Raises:
+        InputError: names field, value and the option.
+    """
+    kinds = (
+        ("entry_point", model.entry_point, "--allow-model", "{}", "SHARDTUNE_WORKER_ALLOWED_MODELS"),
+        ("script", model.script, "--allow-script", "{}=/path/to/train.py", "SHARDTUNE_WORKER_ALLOWED_SCRIPTS"),
+    )
+    for field, name, option, form, variable in kinds:
+        values = [value for flag, value in zip(allowed[::2], allowed[1::2], strict=True) if flag == option]
+        names = {value.partition("=")[0]: value for value in values}
+        if name is None or name in names or (not values and os.environ.get(variable)):
+            continue
+        close = difflib.get_close_matches(name, names, 1)
+        if close:
+            meant = shlex.join([option, name + names[close[0]].removeprefix(close[0])])
+            remedy = f"did you mean {meant}?"
+        else:
+            remedy = f"add {option} {form.format(name)}"
+        there = f"only {', '.join(names)}" if names else f"there is no {option}"
+        raise InputError(f"model.{field} ({name!r}) is not allowed by this command line: {there}; {remedy}")

@@ -7,30 +7,42 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from shardtune.api_schemas.studies import Study, StudyResult
+from shardtune.api_schemas.studies import MOST_PAIRS, Study, StudyResult
 from shardtune.service.cli import summary
+from shardtune.service.cli.tune_options import TuneOptions
 from shardtune.service.cli.write_files import write_files
 from shardtune.service.client import ServiceClient
 
 MORE_PAIRS = 6
-"""That an undecided study is offered at least: some more than would do if every pair goes as those so far."""
+"""That an undecided study is offered at least: where one is lost, what would just have done does not do."""
 
 
-def give(client: ServiceClient, study: Study, out: Path, as_json: bool, state_flag: str) -> None:
-    """Write the files and print the answer. `state_flag`: what names the state directory on a command line."""
+def give(client: ServiceClient, study: Study, options: TuneOptions) -> None:
+    """Write the files and print the answer, and the command that would settle an undecided one."""
     assert study.result is not None
-    paths, trials = write_files(out, client.export(study.study_id).files), client.trials(study.study_id)
-    if as_json:
+    paths, trials = write_files(options.out, client.export(study.study_id).files), client.trials(study.study_id)
+    if options.as_json:
         print(json.dumps(summary.as_json(study, study.result, trials, paths)))
         return
-    print(summary.as_text(study, study.result, trials, client.rejections(study.study_id), paths, _how(out, paths)))
-    if (pairs := _more_pairs(study.result)) is not None:
-        print(f"{'settle it':<12}shardtune tune --add-pairs {pairs}{state_flag}")
+    how = _how(options.out, paths)
+    print(summary.as_text(study, study.result, trials, client.rejections(study.study_id), paths, how))
+    if (said := what_settles(study, study.result, options)) is not None:
+        print(f"{'settle it':<12}{said}")
 
 
-def _more_pairs(result: StudyResult) -> int | None:
-    needed = result.undecided.more_pairs if result.undecided is not None else None
-    return None if needed is None else max(needed, MORE_PAIRS)
+def what_settles(study: Study, result: StudyResult, options: TuneOptions) -> str | None:
+    """The command to type next, with why; None where nothing is undecided."""
+    if result.undecided is None:
+        return None
+    needed, room = result.undecided.more_pairs, MOST_PAIRS - study.spec.budget.max_pairs
+    if needed is None or needed > room:
+        # A study that another command made is run again by that command: its file is gone.
+        command = options.from_the_start() if options.study_id is None else "the same command"
+        return f"run it again while nothing else uses this machine, so that pairs vary less: {command}"
+    pairs = min(max(needed, MORE_PAIRS), room)
+    command = options.again("--add-pairs", str(pairs))
+    # The promotion ends with the pair that confirms, so that room for a lost one costs nothing.
+    return command if pairs == needed else f"{needed} more, and room for lost ones, unused if all go well: {command}"
 
 
 def _how(out: Path, paths: Sequence[str]) -> str:

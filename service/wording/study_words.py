@@ -135,7 +135,7 @@ def undecided(verdict: OpenVerdict) -> str:
     if verdict.disturbed_runs:
         said += f", and {verdict.disturbed_runs} of their runs were disturbed by other programs"
     if verdict.more_pairs is None:
-        return f"{said}; if it goes on like this, more pairs will not settle it"
+        return f"{said}; if it goes on like this, more pairs will not settle it: pairs on a quieter machine would vary less"
     pairs = "1 more pair" if verdict.more_pairs == 1 else f"{verdict.more_pairs} more pairs"
     return f"{said}; if it goes on like this, {pairs} would confirm it"
 

@@ -10,10 +10,11 @@ from uuid import uuid4
 from shardtune.api_schemas.diagnosis import Diagnosis, Finding, Tried
 from shardtune.api_schemas.studies import FEWEST_PAIRS, Budget, Study, StudyRequest, Verdict
 from shardtune.api_schemas.trials import Rejection, Trial
-from shardtune.service.cli.commands.tune import TuneOptions, tune
+from shardtune.service.cli.commands.tune import tune
 from shardtune.service.cli.connection import connected, study_named
 from shardtune.service.cli.errors import NothingFeasible
 from shardtune.service.cli.explaining.trace_run import Recorded
+from shardtune.service.cli.tune_options import TuneOptions
 from shardtune.tuner.diagnosis.findings import traced_trial
 
 _PAIRS = 2 * FEWEST_PAIRS

@@ -20,6 +20,7 @@ from shardtune.service.cli.options import (
     launcher_options,
     worker_options,
 )
+from shardtune.service.cli.tune_options import DEFAULT_OUT, DEFAULT_STATE_DIR, TuneOptions
 
 if TYPE_CHECKING:
     from shardtune.service.cli.commands import tune as job
@@ -43,8 +44,8 @@ def tune(
         int | None,
         typer.Option(min=1, max=MOST_PAIRS, help="Go on with an undecided verdict: more pairs for the last study."),
     ] = None,
-    state_dir: StateDir = Path(".shardtune"),
-    out: Annotated[Path, typer.Option(help="Where the files of the winner are written.")] = Path("best"),
+    state_dir: StateDir = DEFAULT_STATE_DIR,
+    out: Annotated[Path, typer.Option(help="Where the files of the winner are written.")] = DEFAULT_OUT,
     allow_model: AllowModel = None,
     allow_script: AllowScript = None,
     launcher: LauncherName = None,
@@ -58,7 +59,5 @@ def tune(
     allowed = worker_options(allow_model, allow_script)
     hosts = launcher_options(launcher, nodes)
     job.tune(
-        job.TuneOptions(
-            study, ranks, max_trials, memory_gib, resume, state_dir, out, as_json, allowed, add_pairs, hosts
-        )
+        TuneOptions(study, ranks, max_trials, memory_gib, resume, state_dir, out, as_json, allowed, add_pairs, hosts)
     )

@@ -15,13 +15,14 @@ from shardtune.service.cli.processes import listening_socket
 if TYPE_CHECKING:
     from shardtune.service import app as application
     from shardtune.service import server
+    from shardtune.service import settings as defaults
     from shardtune.service.cli import environment, stack
     from shardtune.service.cli.commands import keys
     from shardtune.service.observability import logs
     from shardtune.service.process import context as contexts
 else:
     application = LazyModule("shardtune.service.app")
-    server = LazyModule("shardtune.service.server")
+    server, defaults = LazyModule("shardtune.service.server"), LazyModule("shardtune.service.settings")
     environment, stack = LazyModule("shardtune.service.cli.environment"), LazyModule("shardtune.service.cli.stack")
     keys = LazyModule("shardtune.service.cli.commands.keys")
     logs = LazyModule("shardtune.service.observability.logs")
@@ -35,8 +36,10 @@ def _stored_in(state_dir: Path | None) -> dict[str, str]:
     if state_dir is None:
         return {}
     if not (state_dir / stack.DATABASE_FILE).exists():
+        default = defaults.DEFAULT_DATABASE_URL.removeprefix("sqlite:///")
         raise InputError(
-            f"--state-dir ({state_dir}) holds no {stack.DATABASE_FILE}; give the directory that `tune` used"
+            f"--state-dir ({state_dir}) holds no {stack.DATABASE_FILE}; give the directory that `tune` used, or leave it out: "
+            f"without it the service has {stack.DATABASE_VARIABLE}, else {default} in this folder, and starts empty where there is none"
         )
     return {"database_url": stack.sqlite_url(state_dir)}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.lines import LineView
 from shardtune.service.cli.processes import detect_inventory
 from shardtune.service.cli.signals import signals_interrupt
+from shardtune.service.cli.tune_options import TuneOptions
 
 if TYPE_CHECKING:
     from shardtune.service import client as api
@@ -36,26 +38,12 @@ else:
 _POLL_S = 0.5
 
 
-@dataclass(frozen=True)
-class TuneOptions:
-    """The command line of `tune`."""
+@dataclass
+class _Progress:
+    """How far the command has come."""
 
-    study: Path | None
-    ranks: int | None
-    max_trials: int | None
-    memory_gib: float | None
-    resume: bool
-    state_dir: Path
-    out: Path
-    as_json: bool
-    allowed: tuple[str, ...] = ()
-    """Options of the worker that allow code of the user's own."""
-    add_pairs: int | None = None
-    """Of fresh runs, for the newest study that has an answer."""
-    hosts: tuple[str, ...] = ()
-    """Options of the worker that name other hosts; none: this machine."""
-    study_id: str | None = None
-    """Of the study that is created; the service chooses one without it."""
+    has_begun: bool = False
+    """The service has the study, or its pairs."""
 
 
 def say(line: str) -> None:
@@ -77,17 +65,17 @@ def tune(options: TuneOptions) -> None:
         spec = None
     else:
         spec = _read(options)
+        early_checks.check_own_code(spec.model, options.allowed)
         if not options.hosts:
             early_checks.check(spec, options.ranks)
     _check_out(options.out)
+    progress = _Progress()
     with stack.state_directory(options.state_dir) as state_dir, signals_interrupt():
         try:
             with stack.local_service(state_dir) as client:
-                _run(client, state_dir, spec, options)
+                _run(client, state_dir, spec, options, progress)
         except KeyboardInterrupt:
-            raise Interrupted(
-                f"interrupted; results so far are kept in {options.state_dir}", _how_to_resume(options)
-            ) from None
+            raise Interrupted(*options.after_interrupt(has_begun=progress.has_begun)) from None
 
 
 def _read(options: TuneOptions) -> StudyRequest:
@@ -120,11 +108,14 @@ def _check_out(out: Path) -> None:
         raise InputError(f"--out ({out}) cannot be written: {error.strerror}; choose another directory") from None
 
 
-def _run(client: api.ServiceClient, state_dir: Path, spec: StudyRequest | None, options: TuneOptions) -> None:
+def _run(
+    client: api.ServiceClient, state_dir: Path, spec: StudyRequest | None, options: TuneOptions, progress: _Progress
+) -> None:
     study = _stored(client, options) if spec is None else None
     ranks, memory_gib = _worker_options(study.cluster if study else spec.cluster if spec else "local", options)
     asked = study.spec if study else spec
     assert asked is not None
+    early_checks.check_own_code(asked.model, options.allowed)
     offloads = "zero" in asked.space.backends
     more = (*options.allowed, *_hosts(study.cluster if study else asked.cluster, options.hosts))
     worker = stack.LocalWorker(client, state_dir, ranks, memory_gib, more, may_offload=offloads)
@@ -137,10 +128,10 @@ def _run(client: api.ServiceClient, state_dir: Path, spec: StudyRequest | None, 
             study = _accepted(partial(client.create_study, spec, options.study_id))
         elif options.add_pairs:
             study = _accepted(partial(client.extend, study.study_id, Extension(add_pairs=options.add_pairs)))
+        progress.has_begun = True
         say(f"study {study.study_id}: {study.spec.model.name} on {_cluster_words(study.cluster)}")
-        say(
-            f"watch it at {client.base_url}/studies/{study.study_id} (later: shardtune serve{_state_flag(options, always=True)})"
-        )
+        later = shlex.join(["shardtune", "serve", "--state-dir", str(options.state_dir)])
+        say(f"watch it at {client.base_url}/studies/{study.study_id} (later: {later})")
         for line in study.warnings:
             say(f"note: {line}")
         study = _watch(client, worker, study.study_id)
@@ -148,7 +139,7 @@ def _run(client: api.ServiceClient, state_dir: Path, spec: StudyRequest | None, 
         worker.stop()
     if study.result is None:
         raise without_result(study, client.trials(study.study_id))
-    tune_answer.give(client, study, options.out, options.as_json, _state_flag(options))
+    tune_answer.give(client, study, options)
 
 
 def _only(client: api.ServiceClient, study: Study | None) -> None:
@@ -239,11 +230,3 @@ def without_result(study: Study, trials: Sequence[Trial]) -> NothingFeasible | P
     if judged and not study.trials.get("failed", 0) and study.state is not StudyState.CANCELLED:
         return NothingFeasible(why, *reasons)
     return PlatformFailure(f"the study ended without a result: {why}", *reasons)
-
-
-def _how_to_resume(options: TuneOptions) -> str:
-    return f"go on with: shardtune tune --resume{_state_flag(options)}"
-
-
-def _state_flag(options: TuneOptions, *, always: bool = False) -> str:
-    return f" --state-dir {options.state_dir}" if always or options.state_dir != Path(".shardtune") else ""

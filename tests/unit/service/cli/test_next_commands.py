@@ -1,0 +1,128 @@
+"""The command that is named next is one that works: with what the worker needs again, as a shell reads it."""
+
+import json
+import shlex
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.models import ModelSpec, preset
+from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
+from shardtune.api_schemas.studies import Budget, Contender, Study, StudyResult, StudySpec, Verdict
+from shardtune.api_schemas.verdicts import OpenVerdict
+from shardtune.api_schemas.workload import Workload
+from shardtune.service.cli import early_checks, tune_answer
+from shardtune.service.cli.commands import tune
+from shardtune.service.cli.errors import InputError
+from shardtune.service.cli.tune_options import TuneOptions
+
+ALLOWED = ("--allow-script", "mine=train.py --data 'a b'", "--allow-model", "lora")
+AGAIN = """--allow-script 'mine=train.py --data '"'"'a b'"'"'' --allow-model lora"""
+
+
+def options(**changes: Any) -> TuneOptions:
+    given: dict[str, Any] = {
+        "study": Path("study.json"), "ranks": None, "max_trials": None, "memory_gib": None, "resume": False,
+        "state_dir": Path(".shardtune"), "out": Path("best"), "as_json": False,
+    }  # fmt: skip
+    return TuneOptions(**(given | changes))
+
+
+def undecided(more_pairs: int | None, max_pairs: int = 24) -> tuple[Study, StudyResult]:
+    spec = StudySpec(
+        model=preset("llama-tiny"),
+        workload=Workload(sequence_length=64, global_batch=16),
+        budget=Budget(max_pairs=max_pairs),
+    )
+    study = Study(
+        study_id="study-1", state="complete", phase="done", spec=spec, trials={}, rejected=0, gpu_seconds=1,
+        cluster=Cluster(device="cpu", gpus_per_node=2, memory_gib=4, host_memory_gib=8),
+        created_at=datetime(2026, 1, 1, tzinfo=UTC),
+    )  # fmt: skip
+    config = TrialConfig(strategy=DdpConfig())
+    best = Contender(
+        trial_number=0, config=config, description="x", tokens_per_s_per_gpu=1, peak_allocated_gib=None,
+        peak_reserved_gib=None, runs=1,
+    )  # fmt: skip
+    found = OpenVerdict(pairs=7, won=5, more_pairs=more_pairs)
+    result = StudyResult(best=best, baseline=best, speedup=None, verdict=Verdict.UNDECIDED, undecided=found)
+    return study, result
+
+
+def settles(more_pairs: int | None, max_pairs: int = 24, **changes: Any) -> str:
+    return str(tune_answer.what_settles(*undecided(more_pairs, max_pairs), options(**changes)))
+
+
+def test_code_that_was_allowed_is_allowed_in_the_command_that_settles_a_verdict() -> None:
+    said = settles(8, allowed=ALLOWED, state_dir=Path("my studies"))
+    assert said == f"shardtune tune --add-pairs 8 --state-dir 'my studies' {AGAIN}"
+    assert tuple(shlex.split(said)[-4:]) == ALLOWED
+
+
+def test_more_pairs_than_would_just_do_are_offered_with_the_reason() -> None:
+    assert settles(3) == "3 more, and room for lost ones, unused if all go well: shardtune tune --add-pairs 6"
+
+
+def test_no_more_pairs_are_offered_than_a_study_may_have() -> None:
+    assert settles(3, max_pairs=96).endswith("shardtune tune --add-pairs 4")
+    assert "--add-pairs" not in settles(5, max_pairs=96)
+
+
+def test_where_more_pairs_settle_nothing_a_quiet_machine_and_the_command_are_named() -> None:
+    said = settles(None, ranks=2, max_trials=5, memory_gib=1.5, allowed=ALLOWED, out=Path("o"))
+    assert "while nothing else uses this machine" in said
+    assert said.endswith(f"shardtune tune study.json --max-trials 5 --memory-gib 1.5 --ranks 2 --out o {AGAIN}")
+    assert "shardtune tune STUDY.json" in settles(None, study=None, add_pairs=6)
+
+
+@pytest.mark.parametrize(
+    ("given", "has_begun", "command"),
+    [
+        ({}, False, "begin again with: shardtune tune study.json --launcher ray"),
+        ({}, True, "go on with: shardtune tune --resume --launcher ray"),
+        ({"study": None, "resume": True}, False, "go on with: shardtune tune --resume --launcher ray"),
+        ({"study": None, "add_pairs": 6}, False, "go on with: shardtune tune --add-pairs 6 --launcher ray"),
+        ({"study": None, "add_pairs": 6}, True, "go on with: shardtune tune --resume --launcher ray"),
+    ],
+)
+def test_who_interrupts_is_told_the_command_that_goes_on(given: Any, has_begun: bool, command: str) -> None:
+    said = options(hosts=("--launcher", "ray"), allowed=ALLOWED, **given).after_interrupt(has_begun=has_begun)
+    assert said[1] == f"{command} {AGAIN}"
+
+
+def refusal(model: ModelSpec, *allowed: str) -> str:
+    with pytest.raises(InputError) as refused:
+        early_checks.check_own_code(model, allowed)
+    return str(refused.value)
+
+
+def test_code_that_no_option_allows_is_refused_with_the_option_that_would() -> None:
+    script, point = ModelSpec(name="x", script="mine"), ModelSpec(name="x", entry_point="lora")
+    assert refusal(script).endswith("there is no --allow-script; add --allow-script mine=/path/to/train.py")
+    said = refusal(script, "--allow-script", "mein=train.py --x 1")
+    assert said.startswith("model.script ('mine') is not allowed by this command line: only mein")
+    assert said.endswith("did you mean --allow-script 'mine=train.py --x 1'?")
+    assert refusal(point, "--allow-model", "lora2").endswith("did you mean --allow-model lora?")
+    for model in (script, point, preset("llama-tiny")):
+        early_checks.check_own_code(model, ALLOWED)
+
+
+def test_code_that_the_environment_may_allow_is_left_to_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHARDTUNE_WORKER_ALLOWED_SCRIPTS", "mine=train.py")
+    model = ModelSpec(name="x", script="mine")
+    early_checks.check_own_code(model, ())
+    assert "only other" in refusal(model, "--allow-script", "other=train.py")
+
+
+@pytest.mark.parametrize("hosts", [(), ("--launcher", "slurm")])
+def test_a_misspelt_script_is_refused_before_anything_is_started(tmp_path: Path, hosts: tuple[str, ...]) -> None:
+    path = tmp_path / "study.json"
+    model = {"script": "mine", "config": {}}
+    path.write_text(json.dumps({"model": model, "workload": {"sequence_length": 64, "global_batch": 16}}))
+    given = options(study=path, state_dir=tmp_path / "state", allowed=("--allow-script", "mein=t.py"), hosts=hosts)
+    with pytest.raises(InputError, match="did you mean"):
+        tune.tune(given)
+    assert not (tmp_path / "state").exists()

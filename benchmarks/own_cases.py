@@ -4,8 +4,8 @@ Drawn, not chosen: every knob of the search space at random, so many of each str
 """
 
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from shardtune.api_schemas.hardware import Cluster
@@ -28,45 +28,15 @@ _NEOX: dict[str, Any] = {
     "model_type": "gpt_neox", "vocab_size": 2500, "hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 5,
     "num_attention_heads": 4, "max_position_embeddings": 256, "tie_word_embeddings": False,
 }  # fmt: skip
+_QWEN3: dict[str, Any] = {
+    "model_type": "qwen3", "vocab_size": 3000, "hidden_size": 160, "intermediate_size": 400, "num_hidden_layers": 5,
+    "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 40, "max_position_embeddings": 256,
+    "tie_word_embeddings": True,
+}  # fmt: skip
 _MIXTRAL: dict[str, Any] = _LLAMA | {
     "model_type": "mixtral", "num_hidden_layers": 3, "intermediate_size": 192, "num_local_experts": 4,
     "num_experts_per_tok": 2, "sliding_window": None,
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Job:
-    """A model trained on so many CPU ranks."""
-
-    name: str
-    model: ModelSpec
-    workload: Workload
-    ranks: int
-    per_strategy: int
-
-    @property
-    def cluster(self) -> Cluster:
-        """CPU ranks of this machine; the memory is only declared, and nothing is refused for it."""
-        return Cluster(device="cpu", gpus_per_node=self.ranks, memory_gib=4, host_memory_gib=16)
-
-
-def _job(name: str, config: dict[str, Any], recipe: str, ranks: int = 2, per_strategy: int = 5) -> Job:
-    workload = Workload(sequence_length=64, global_batch=8, recipe=RECIPES[recipe])
-    return Job(name, ModelSpec(name=name, config=config), workload, ranks, per_strategy)
-
-
-JOBS: dict[str, Job] = {
-    job.name: job
-    for job in (
-        _job("llama-bf16", _LLAMA, "bf16-mixed"),
-        _job("gpt2-bf16", _GPT2, "bf16-mixed"),
-        _job("gpt2-fp32", _GPT2, "fp32", per_strategy=2),
-        _job("mixtral-bf16", _MIXTRAL, "bf16-mixed", per_strategy=2),
-        _job("llama-fp32", _LLAMA, "fp32", per_strategy=3),
-        _job("neox-bf16", _NEOX, "bf16-mixed", per_strategy=3),
-        _job("llama-4-ranks", _LLAMA, "bf16-mixed", ranks=4, per_strategy=2),
-    )
-}
 
 _STRATEGIES: dict[str, dict[str, Any]] = {
     "ddp": {"backend": "ddp"},
@@ -79,12 +49,72 @@ _STRATEGIES: dict[str, dict[str, Any]] = {
     "hsdp": {"backend": "fsdp2"},
     "fsdp1": {"backend": "fsdp1"},
 }
+_MESHES: dict[str, dict[str, Any]] = {
+    "tensor": {"backend": "fsdp2", "tensor_parallel": 2},
+    "pipeline": {"backend": "fsdp2", "pipeline_parallel": [2, 4]},
+    "context": {"backend": "fsdp2", "context_parallel": 2},
+    "tensor-pipeline": {"backend": "fsdp2", "tensor_parallel": 2, "pipeline_parallel": 2},
+    "tensor-context": {"backend": "fsdp2", "tensor_parallel": 2, "context_parallel": 2},
+    "pipeline-context": {"backend": "fsdp2", "pipeline_parallel": 2, "context_parallel": 2},
+    "ddp-context": {"backend": "ddp", "context_parallel": 2},
+    "zero1-context": {"backend": "zero", "stage": 1, "offload_optimizer": "none", "context_parallel": 2},
+    "zero2-context": {"backend": "zero", "stage": 2, "offload_optimizer": "none", "context_parallel": 2},
+    "zero3-context": {
+        "backend": "zero", "stage": 3, "offload_optimizer": "none", "offload_param": "none", "context_parallel": 2,
+    },
+}  # fmt: skip
+"""Layouts beyond data parallelism, on four ranks."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A model trained on so many CPU ranks."""
+
+    name: str
+    model: ModelSpec
+    workload: Workload
+    ranks: int
+    per_strategy: int
+    strategies: Mapping[str, dict[str, Any]] = field(default_factory=lambda: _STRATEGIES)
+    """What each is, by the knobs it is held to; the others are drawn."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """CPU ranks of this machine; the memory is only declared, and nothing is refused for it."""
+        return Cluster(device="cpu", gpus_per_node=self.ranks, memory_gib=4, host_memory_gib=16)
+
+
+def _job(name: str, config: dict[str, Any], recipe: str, ranks: int = 2, per_strategy: int = 5) -> Job:
+    workload = Workload(sequence_length=64, global_batch=8, recipe=RECIPES[recipe])
+    return Job(name, ModelSpec(name=name, config=config), workload, ranks, per_strategy)
+
+
+def _mesh(name: str, config: dict[str, Any], recipe: str) -> Job:
+    """Layouts of four ranks; samples enough for four micro batches on each."""
+    workload = Workload(sequence_length=64, global_batch=16, recipe=RECIPES[recipe])
+    return Job(name, ModelSpec(name=name, config=config), workload, 4, 3, _MESHES)
+
+
+JOBS: dict[str, Job] = {
+    job.name: job
+    for job in (
+        _job("llama-bf16", _LLAMA, "bf16-mixed"),
+        _job("gpt2-bf16", _GPT2, "bf16-mixed"),
+        _job("gpt2-fp32", _GPT2, "fp32", per_strategy=2),
+        _job("mixtral-bf16", _MIXTRAL, "bf16-mixed", per_strategy=2),
+        _job("llama-fp32", _LLAMA, "fp32", per_strategy=3),
+        _job("neox-bf16", _NEOX, "bf16-mixed", per_strategy=3),
+        _job("llama-4-ranks", _LLAMA, "bf16-mixed", ranks=4, per_strategy=2),
+        _mesh("llama-meshes", _LLAMA | {"num_key_value_heads": 4}, "bf16-mixed"),
+        _mesh("qwen3-meshes", _QWEN3, "fp32"),
+    )
+}
 
 
 def draw(job: Job, profile: ModelProfile) -> Iterator[tuple[str, TrialConfig]]:
     """Strategy and configuration, `per_strategy` different ones of each; the same ones every time."""
     seen: set[str] = set()
-    for name, knobs in _STRATEGIES.items():
+    for name, knobs in job.strategies.items():
         limits = {knob: value for knob, value in knobs.items() if knob != "backend"}
         if name == "hsdp":
             limits["dp_replicate"] = 2

@@ -124,6 +124,14 @@ def test_the_recorded_own_trials_stay_within_the_target() -> None:
     assert scores["overall"]["speed_rank_calibrated"] >= 0.8
 
 
+def test_the_recorded_layouts_are_ranked_and_most_peaks_are_near() -> None:
+    """Tensor, pipeline and context parallel on four ranks, no row of which the predictor was made on."""
+    scores = own_scores.report(own_scores.read(predictor.DATA / "own_layouts.csv"))
+    assert len(scores["by_strategy"]) == 10 and set(scores["by_job"]) == {"llama-meshes", "qwen3-meshes"}
+    assert scores["overall"]["within_10pct"] >= 0.8
+    assert scores["overall"]["speed_rank_calibrated"] >= 0.8
+
+
 def test_memory_of_every_kth_block_checkpointed_is_predicted_within_five_per_cent() -> None:
     """Each backend with none, every 4th, 3rd, 2nd and every block checkpointed, as 2 CPU ranks measured it."""
     rows = own_scores.read(predictor.DATA / "checkpoint_every.csv")

@@ -18,7 +18,8 @@ from shardtune.tuner.search.guided.pool import Pool
 from shardtune.tuner.search.guided.residual import Posterior, matern
 
 FAILURE_COST = 0.5
-"""Expected gain, as a logarithm of speed, that must stand against certain failure."""
+"""What a failure costs, as a share of the most that any candidate is expected to gain: late in a search, too, where gains are
+small, a risk stands against a gain, and not against whatever is slow and certain."""
 _LENGTH, _LIKE = 1.5, 0.5
 _MEMORY_NOISE = 0.01
 """Between runs of one configuration (docs/measurements/predictor.md)."""
@@ -45,6 +46,13 @@ def expected_gain(time: Posterior, best: float) -> Array:
     z = (best - time.mean) / time.deviation
     density = np.exp(-0.5 * z**2) / math.sqrt(2.0 * math.pi)
     return np.asarray(time.deviation * (z * normal_cdf(z) + density))
+
+
+def worth(gain: Array, risk: Array, seconds: Array) -> Array:
+    """Of each candidate: expected gain for each second of its trial, less what a failure would cost."""
+    net = gain * (1.0 - risk) - FAILURE_COST * risk * gain.max(initial=0.0)
+    # A loss is not made smaller by taking longer.
+    return np.asarray(np.where(net > 0.0, net / seconds, net * seconds))
 
 
 @dataclass(frozen=True)

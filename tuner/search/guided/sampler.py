@@ -21,11 +21,11 @@ from shardtune.tuner.prediction.calibration import (
 )
 from shardtune.tuner.prediction.learning import ComparedRun
 from shardtune.tuner.search.guided.acquisition import (
-    FAILURE_COST,
     TrialCost,
     expected_gain,
     infeasible_probability,
     normal_cdf,
+    worth,
 )
 from shardtune.tuner.search.guided.axes import axes_of, due
 from shardtune.tuner.search.guided.encoding import Array, Rows
@@ -86,8 +86,7 @@ class Outlook:
         """Of each candidate: expected gain for each second of a trial, less what a failure would cost."""
         compiled = self._pool.compiled[self.candidates]
         seconds = TrialCost.of(self._view.history).seconds(self.time.mean, compiled)
-        risk = self._risk
-        return np.asarray((self.gain * (1.0 - risk) - FAILURE_COST * risk) / seconds)
+        return worth(self.gain, self._risk, seconds)
 
     @cached_property
     def gain(self) -> Array:

@@ -12,7 +12,7 @@ from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction import learning
 from shardtune.tuner.prediction.calibration import NOTHING_LEARNT, MemoryCalibration
 from shardtune.tuner.prediction.learning import MeasuredTrials, predict_speeds
-from shardtune.tuner.search.guided.acquisition import TrialCost, infeasible_probability
+from shardtune.tuner.search.guided.acquisition import TrialCost, infeasible_probability, worth
 from shardtune.tuner.search.guided.axes import axes_of
 from shardtune.tuner.search.guided.pool import Pool, PredictionBasis, evenly, neighbours
 from shardtune.tuner.search.guided.residual import Inputs, Residual, joined
@@ -130,6 +130,20 @@ def test_what_is_like_a_trial_that_ran_out_of_memory_is_thought_to_fail_whatever
     (place,) = pool.rows([config])
     assert risk[place] == risk.max() == pytest.approx(0.5, abs=0.01)
     assert infeasible_probability(pool, rows, [], known, 4.0).max() < 0.01
+
+
+@pytest.mark.parametrize("most", [1.0, 0.01])
+def test_a_risk_stands_against_a_gain_however_small_gains_are(most):
+    """Gains of the most, of half of it, and next to none; the last is certain, and slow."""
+    gain, risk = np.array([most, most / 2, most / 1000]), np.array([0.3, 0.0, 0.0])
+    order = np.argsort(-worth(gain, risk, np.array([1.0, 1.0, 50.0])))
+    assert list(order) == [0, 1, 2]
+    assert list(np.argsort(-worth(gain, np.array([0.9, 0.0, 0.0]), np.ones(3)))) == [1, 2, 0]
+
+
+def test_a_loss_is_not_made_smaller_by_taking_longer():
+    quick, slow = worth(np.array([1.0, 1.0]), np.array([0.9, 0.9]), np.array([1.0, 100.0]))
+    assert slow < quick < 0
 
 
 def test_the_minute_that_compiling_takes_counts_until_it_has_been_seen(pool):

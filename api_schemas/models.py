@@ -23,6 +23,8 @@ MOST_ELEMENTS, MOST_FLOPS = 10**15, 1e18
 """Of one model, and of one token through it: a thousand times the largest there are."""
 
 
+_NO_TYPE = 'model_type ({}) must be the name of a transformers architecture; add it, for example "model_type": "llama"'
+
 EXAMPLE: dict[str, Any] = {"name": "tiny", "config": json.loads((_PRESETS / "llama-tiny.json").read_text())}
 """A model for the examples of the API's document."""
 
@@ -61,6 +63,8 @@ class ModelSpec(Schema):
         own = value.get("entry_point") or value.get("script")
         if own is not None:
             return {"name": own, **value}
+        if not {"name", "config", "model_type"} & value.keys():
+            raise ValueError(_NO_TYPE.format(None))
         if "model_type" in value:
             return {"name": model_name_of(str(value.get("_name_or_path") or value["model_type"])), "config": value}
         return value
@@ -82,10 +86,7 @@ class ModelSpec(Schema):
         is_own = info.data.get("entry_point") is not None or info.data.get("script") is not None
         model_type = config.get("model_type")
         if not is_own and not (isinstance(model_type, str) and _MODEL_TYPE.fullmatch(model_type)):
-            raise ValueError(
-                f"model_type ({model_type!r:.100}) must be the name of a transformers architecture; "
-                'add it, for example "model_type": "llama"'
-            )
+            raise ValueError(_NO_TYPE.format(f"{model_type!r:.100}"))
         return config
 
     @model_validator(mode="after")
@@ -121,7 +122,9 @@ def preset(name: str) -> ModelSpec:
         ValueError: no such preset; the message lists those that exist.
     """
     if name not in preset_names():
-        raise ValueError(f"model ({name!r}) is not a preset; use one of {', '.join(preset_names())}, or a config.json")
+        raise ValueError(
+            f"model ({name!r}) is not a preset; use one of {', '.join(preset_names())}, or give the content of a config.json"
+        )
     return ModelSpec(name=name, config=json.loads((_PRESETS / f"{name}.json").read_text()))
 
 

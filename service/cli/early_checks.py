@@ -13,7 +13,7 @@ from shardtune.api_schemas.studies import StudyRequest, StudySpec
 from shardtune.api_schemas.workload import RECIPES
 from shardtune.service.cli.errors import InputError
 from shardtune.service.http.errors import Invalid
-from shardtune.service.studies import validation
+from shardtune.service.studies import model_checks, validation
 from shardtune.service.studies.chosen_recipe import stated_recipe
 
 CPU_RANKS = 2
@@ -31,6 +31,7 @@ def check(spec: StudyRequest, ranks: int | None) -> None:
     """
     cluster = _cluster(spec, ranks)
     if cluster is None:
+        _check_model(spec)
         return
     # Which recipe `auto` is depends on the device, and so does whether the baseline's dtypes are the study's: what every
     # recipe refuses is wrong on any.
@@ -38,7 +39,19 @@ def check(spec: StudyRequest, ranks: int | None) -> None:
     refused = [_refusal(spec.with_recipe(recipe), cluster) for recipe in ([named] if named else RECIPES.values())]
     first = refused[0]
     if first is not None and all(refused):
-        raise InputError(*(field_line(item.model_dump()) for item in first.errors))
+        raise _in_lines(first)
+
+
+def _check_model(spec: StudyRequest) -> None:
+    """What is wrong with a model is wrong on any cluster."""
+    try:
+        model_checks.check_architecture(spec.model)
+    except Invalid as error:
+        raise _in_lines(error) from None
+
+
+def _in_lines(error: Invalid) -> InputError:
+    return InputError(*(field_line(item.model_dump()) for item in error.errors))
 
 
 def _refusal(spec: StudySpec, cluster: Cluster) -> Invalid | None:

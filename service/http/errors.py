@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pydantic import JsonValue
 
 from shardtune.service.http.error_codes import CODES, FieldError
-from shardtune.service.http.validation_errors import FIELD_FIRST, short
+from shardtune.service.http.validation_errors import FIELD_FIRST, NAMED_FIRST, short
 
 
 class ApiError(Exception):
@@ -84,6 +84,10 @@ def invalid(field: str, value: JsonValue, message: str, code: str = "invalid_req
 def from_value_error(field: str, error: ValueError) -> Invalid:
     """A rule of the tuner's that the request breaks; its message names field, value and remedy already."""
     message = str(error)
+    named = NAMED_FIRST.match(message)
+    if named is not None:
+        value = None if named["missing"] else named["field"].rpartition(".")[2]
+        return invalid(f"{field}.{named['field']}".removeprefix("."), value, message)
     found = FIELD_FIRST.match(message)
     if found is None:
         return invalid(field, None, message)

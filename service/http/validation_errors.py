@@ -11,6 +11,8 @@ from shardtune.service.http.error_codes import FieldError
 
 FIELD_FIRST = re.compile(r"^(?P<field>[a-z][a-z0-9_.]*) \((?P<value>[^)]*)\)")
 """How messages of our own rules begin."""
+NAMED_FIRST = re.compile(r"^(?P<field>[a-z][a-z0-9_.]*) is (?:no key|(?P<missing>missing))\b")
+"""Likewise, of a name that is wrong or absent, which has no value to repeat."""
 _WORD = "constrained-str"
 """Pydantic's name in a path for text with a pattern."""
 _LONGEST_VALUE = 200

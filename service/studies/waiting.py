@@ -39,6 +39,14 @@ def deadline(row: StudyRow) -> datetime:
     return row.created_at + timedelta(seconds=row.spec.wait_for_worker_s or 0.0)
 
 
+def gave_up(waited_s: float) -> str:
+    """Why a study ends that no worker came for: one sentence, no part of it in brackets, which pages show apart."""
+    return (
+        f"no worker with its cluster came within {waited_s:g} s; start one there with `shardtune worker`, "
+        "or create the study again with a longer wait_for_worker_s"
+    )
+
+
 def _look_at(context: Context, seen: StudyRow) -> bool:
     now = context.now()
     with context.db.write() as session:
@@ -59,7 +67,7 @@ def _look_at(context: Context, seen: StudyRow) -> bool:
             return True
         if now < deadline(row):
             return False
-        reason = f"no worker with its cluster came within {row.spec.wait_for_worker_s:g} s (wait_for_worker_s)"
+        reason = gave_up(row.spec.wait_for_worker_s or 0.0)
         transitions.end_study(session, row, StudyState.FAILED, reason, now)
         log.warning(reason, extra={"study": row.id})
         return True

@@ -226,5 +226,5 @@ def _micro_batch(top: Section, workload: Workload, cluster: Cluster, notes: list
     if micro is None:
         return recipes.micro_batch_of_accumulation(top, "gradient_accumulation_steps", workload, world)
     if accumulation is not None:
-        recipes.check_product(names[0], micro, names[1], accumulation, world, ours)
+        recipes.check_product((names[0], micro), (names[1], accumulation), world, ours)
     return micro

@@ -32,7 +32,7 @@ def _who_autocasts(baseline: dict[str, JsonValue]) -> str | None:
     try:
         if accelerate.KEYS & baseline.keys():
             return "Accelerate under DDP" if accelerate.autocasts(top) else None
-        if training_arguments.KEYS & baseline.keys() or isinstance(baseline.get("bf16"), bool):
+        if training_arguments.is_meant(baseline):
             return "the Trainer under DDP" if training_arguments.autocasts(top) else None
         return "DeepSpeed by torch_autocast" if top.section("torch_autocast").flag("enabled") else None
     except ValueError:

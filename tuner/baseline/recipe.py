@@ -1,7 +1,8 @@
 """What a user's file says about numbers, held against the workload: a contradiction is an error that names both."""
 
+import json
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from shardtune.api_schemas.workload import Recipe, Workload
 from shardtune.tuner.baseline.section import Section
@@ -56,22 +57,35 @@ def check_clipping(section: Section, key: str, workload: Workload, notes: list[s
 
 
 def check_adamw(given: Iterable[tuple[Section, str, str]], workload: Workload) -> None:
-    """Hyperparameters: (section, key, name in the workload's optimizer)."""
-    for section, key, name in given:
-        value, ours = section.number(key), getattr(workload.optimizer, name)
-        if value is not None and not math.isclose(value, ours, rel_tol=1e-9):
-            raise ValueError(
-                f"{section.name(key)} ({value}), but the workload's optimizer.{name} is {ours}; make them equal, or "
-                f"drop {section.name(key)}"
-            )
-
-
-def check_product(micro_key: str, micro: int, accumulation_key: str, accumulation: int, world: int, ours: int) -> None:
-    """Micro batch × accumulation × ranks is the global batch."""
-    total = micro * accumulation * world
-    if total != ours:
+    """Hyperparameters: (section, key, name in the workload's optimizer). The remedy is the line that takes them all over."""
+    found = [(section.name(key), name, section.number(key)) for section, key, name in given]
+    differing = [
+        (field, name, value)
+        for field, name, value in found
+        if value is not None and not math.isclose(value, getattr(workload.optimizer, name), rel_tol=1e-9)
+    ]
+    if differing:
+        field, name, value = differing[0]
+        line = json.dumps({name: value for _, name, value in differing})
         raise ValueError(
-            f"baseline.{micro_key} × {accumulation_key} × ranks ({micro} × {accumulation} × {world} = {total}), but the "
+            f"{field} ({value}), but the workload's optimizer.{name} is {getattr(workload.optimizer, name)}; make them equal "
+            f'("optimizer": {line} in the study\'s workload), or drop {field}'
+        )
+
+
+def check_product(
+    micro: tuple[str, int],
+    accumulation: tuple[str, int],
+    world: int,
+    ours: int,
+    defaults: Collection[str] = (),
+) -> None:
+    """Micro batch × accumulation × ranks is the global batch. `defaults`: keys that the file leaves to its tool."""
+    total = micro[1] * accumulation[1] * world
+    if total != ours:
+        first, second = (f"{count}{' (default)' if key in defaults else ''}" for key, count in (micro, accumulation))
+        raise ValueError(
+            f"baseline.{micro[0]} × {accumulation[0]} × ranks ({first} × {second} × {world} = {total}), but the "
             f"workload's global_batch is {ours}; make them equal"
         )
 

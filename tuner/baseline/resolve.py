@@ -60,7 +60,7 @@ def resolve_with_notes(
         top = Section(_with_auto(baseline, model, notes), "baseline")
         if accelerate.KEYS & baseline.keys():
             config = accelerate.read(top, workload, cluster, notes)
-        elif training_arguments.KEYS & baseline.keys() or isinstance(baseline.get("bf16"), bool):
+        elif training_arguments.is_meant(baseline):
             config = training_arguments.read(top, workload, cluster, notes)
         else:
             recipes.check_positive(top, "micro_batch")

@@ -1,5 +1,8 @@
 """transformers' TrainingArguments, as a JSON or YAML of its fields, as a baseline (transformers 5.23)."""
 
+import difflib
+from collections.abc import Mapping
+
 from pydantic import JsonValue
 
 from shardtune.api_schemas.hardware import Cluster
@@ -62,6 +65,25 @@ _SILENT = frozenset(
         "ddp_broadcast_buffers",
     ]
 )
+_MEANT = (
+    *_ADAM,
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "gradient_checkpointing",
+    "max_grad_norm",
+    "ddp_bucket_cap_mb",
+    "ddp_static_graph",
+    "ddp_find_unused_parameters",
+    "fsdp_config",
+    "deepspeed",
+    "torch_compile",
+    "label_smoothing_factor",
+    "neftune_noise_alpha",
+)
+"""That a name which is close to one of them must have meant."""
+_CLOSE = 0.85
+_NEAR_BUT_TRUE = frozenset(["gradient_checkpointing_kwargs", "per_device_eval_batch_size"])
+"""Fields of their own (transformers 5.23) that are as close."""
 _NO_FSDP: tuple[JsonValue, ...] = (None, False, "", [])
 _NUMERIC = {
     "label_smoothing_factor": "the workload's loss is plain cross entropy",
@@ -75,6 +97,7 @@ def read(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -
     Raises:
         ValueError: a contradiction with the workload or the cluster.
     """
+    _check_names(top)
     recipe = workload.recipe
     recipes.check_fp16(top.name("fp16"), top.flag("fp16"), recipe)
     recipes.check_bf16(
@@ -95,6 +118,29 @@ def read(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -
     unread = [name for name in top.unread(_SILENT) if not name.split(".", 1)[1].startswith(_SILENT_PREFIXES)]
     notes += [f"{name} is not applied" for name in unread]
     return accelerate.with_sync(config.model_copy(update=update), workload, cluster, notes)
+
+
+def is_meant(values: Mapping[str, JsonValue]) -> bool:
+    """Whether an object is such a file, also one whose batch size is misspelt."""
+    return (
+        bool(KEYS & values.keys())
+        or isinstance(values.get("bf16"), bool)
+        or any(meant(key) == "per_device_train_batch_size" for key in values)
+    )
+
+
+def meant(key: str) -> str | None:
+    """The field whose misspelling a key is."""
+    if key in _NEAR_BUT_TRUE or key in _MEANT:
+        return None
+    return next(iter(difflib.get_close_matches(key, _MEANT, 1, _CLOSE)), None)
+
+
+def _check_names(top: Section) -> None:
+    """A misspelt field would be passed over, and its default taken."""
+    for key in top.values():
+        if (field := meant(key)) is not None:
+            raise ValueError(f"{top.name(key)} is no key of TrainingArguments; did you mean {field}?")
 
 
 def autocasts(top: Section) -> bool:
@@ -123,7 +169,9 @@ def _micro_batch(top: Section, workload: Workload, cluster: Cluster, notes: list
     if micro is None:
         micro = TRAINERS_BATCH
         notes.append(f"{top.name(keys[0])} is absent; measured with transformers' default {micro}")
-    recipes.check_product(keys[0], micro, keys[1], accumulation or 1, cluster.world_size, workload.global_batch)
+    defaults = [key for key in keys if top.integer(key) is None]
+    counts = (keys[0], micro), (keys[1], accumulation or 1)
+    recipes.check_product(*counts, cluster.world_size, workload.global_batch, defaults)
     return micro
 
 

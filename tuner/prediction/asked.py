@@ -44,7 +44,7 @@ class AskedPrediction:
 
     def notes(self) -> tuple[str, ...]:
         """What the figures rest on that nobody has checked or measured."""
-        about = []
+        about = [*model_shape.strays(self.request.model.trained_config)]
         if isinstance(self.shape, traced_shape.TracedShape) and self.shape.estimated:
             about.append(
                 "parameters were counted on the built model; FLOPs and memory inside a block are those of a Llama block of the "

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from shardtune.tuner.prediction.config_keys import WatchedConfig, near
+
 Norm = Literal["rms", "layer", "rms_fused"]
 Mlp = Literal["gated", "gelu", "gelu_tanh"]
 
@@ -183,8 +185,26 @@ def from_config(config: Mapping[str, Any], name: str = "") -> ModelShape:
             "`shardtune predict CONFIG --trace` does where torch is installed, and a study's worker does by itself; "
             "`profile` in a request takes what either counted"
         )
+    return _read(WatchedConfig(config), name)
+
+
+def strays(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Notes on keys that are nearly one that says a dimension, as far as the architecture is known in closed form."""
+    watched = WatchedConfig(config)
+    if config.get("model_type") not in FAMILIES:
+        return ()
+    try:
+        _read(watched, "")
+    except ValueError:
+        # What is wrong with it is for `from_config` to say.
+        return ()
+    return watched.strays()
+
+
+def _read(config: WatchedConfig, name: str) -> ModelShape:
+    kind = str(config["model_type"])
     read = {"gpt2": _gpt2, "gpt_neox": _gpt_neox, "mpt": _mpt}.get(kind, _llama_like)
-    shape = read(config, name or str(kind))
+    shape = read(config, name or kind)
     if shape.heads % shape.kv_heads:
         raise ValueError(
             f"num_key_value_heads ({shape.kv_heads}) must divide num_attention_heads ({shape.heads}); "
@@ -216,7 +236,11 @@ def _whole(config: Mapping[str, Any], field: str, default: int | None = None) ->
     if value is None:
         value = default
     if value is None:
-        raise ValueError(f"{field} is missing from the model's config; add it, as in the model's config.json")
+        meant = near(field, config)
+        remedy = "add it, as in the model's config.json"
+        if meant is not None:
+            remedy = f"it has {meant}: did you mean {field}?"
+        raise ValueError(f"{field} is missing from the model's config; {remedy}")
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{field} ({value!r}) must be a whole number of at least 1; correct the model's config")
     return value

@@ -58,7 +58,7 @@ def test_its_deadline_ends_it_and_the_time_it_waited_is_not_of_its_budget(quick_
     clock.turn(61)
     assert waiting.look(context) == 1
     found = read(quick_client, late)
-    assert found["state"] == "failed" and "within 60 s (wait_for_worker_s)" in found["reason"]
+    assert found["state"] == "failed" and "within 60 s; start one there with `shardtune worker`" in found["reason"]
     clock.turn(900)
     worker = SimulatedWorker(quick_client).register()
     assert waiting.look(context) == 1

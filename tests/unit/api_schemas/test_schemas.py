@@ -27,6 +27,14 @@ def test_a_model_is_a_preset_name_a_bare_config_or_the_full_form() -> None:
     assert ModelSpec.model_validate(bare.model_dump()) == bare
 
 
+def test_a_config_without_a_model_type_is_told_that_alone() -> None:
+    config = {key: value for key, value in preset("llama-tiny").config.items() if key != "model_type"}
+    with pytest.raises(ValidationError) as refused:
+        ModelSpec.model_validate(config)
+    (error,) = refused.value.errors()
+    assert "model_type (None) must be the name of a transformers architecture; add it" in error["msg"]
+
+
 def test_an_unknown_preset_lists_those_that_exist() -> None:
     with pytest.raises(ValueError, match="llama-2-7b"):
         preset("llama-9")

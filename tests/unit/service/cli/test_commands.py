@@ -1,8 +1,10 @@
 """The table of commands: complete, in the commands' own words, and quick to read."""
 
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +24,16 @@ def test_the_table_says_of_a_command_what_it_says_itself(name, capsys):
         with pytest.raises(SystemExit) as ended:
             main([name, "--help"])
         assert ended.value.code == 0 and f" {name} " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_the_documented_table_has_every_command_with_every_one_beneath_it(name):
+    table = (Path(__file__).parents[4] / "docs/cli.md").read_text().partition("## Exit codes")[0]
+    rows = " ".join(row.split(" | ")[0].replace("\\|", "|") for row in table.splitlines() if row.startswith("| `"))
+    assert f"`{name}" in rows
+    listed = re.findall(rf"`{name} ([a-z|]+)[` ]", rows)
+    beneath = getattr(command(name), "commands", {})
+    assert set("|".join(listed).split("|")) >= set(beneath)
 
 
 @pytest.mark.parametrize("option", ["--help", "--version"])
@@ -69,10 +81,12 @@ def test_who_asks_for_the_help_of_the_worker_waits_for_nothing():
 
 
 SOUND = {"model": "llama-tiny", "workload": {"sequence_length": 64, "global_batch": 16}, "cluster": "local"}
+MISSPELT_MODEL = {"model_type": "llama", "num_hidden_layer": 2, "hidden_size": 64, "num_attention_heads": 4}
 WRONG = {
     "model ('nope') is not a preset": {"model": "nope"},
     "workload.global_batch (17) must be a multiple": {"workload": {"sequence_length": 64, "global_batch": 17}},
     "space.knobs.micro_batch ([3]) leaves nothing": {"space": {"knobs": {"micro_batch": [3]}}},
+    "it has num_hidden_layer: did you mean num_hidden_layers?": {"model": MISSPELT_MODEL},
     "did you mean zero_optimization?": {"baseline": {"zero_optimisation": {"stage": 2}}},
 }
 

@@ -46,7 +46,7 @@ def test_a_path_in_place_of_a_baseline_is_read_relative_to_the_study() -> None:
         ({"workload": {"sequence_length": "long", "global_batch": 16}}, 'workload.sequence_length ("long")'),
         ({"workload": {"sequence_length": 64, "global_batch": 16, "recipe": "fp16"}}, "recipe ('fp16') is unknown"),
         ({"model": "llama-3"}, "'llama-3') is not a preset; use one of"),
-        ({"model": {"hidden_size": 3}}, "model.name: missing"),
+        ({"model": {"hidden_size": 3}}, "model: model_type (None) must be the name"),
         ({"cluster": "remote"}, "cluster ('remote')"),
         ({"cluster": {"gpus_per_node": 2}}, "cluster.memory_gib: missing"),
         ({"budget": {"max_trials": 0}}, "budget.max_trials (0)"),

@@ -25,6 +25,11 @@ def spec(config, **workload) -> StudySpec:
         ({"model_type": "bert"}, "set is_decoder to true"),
         ({**LLAMA, "quantization_config": {"bits": 4}}, "trains quantised weights"),
         ({**LLAMA, "num_attention_heads": 7}, "multiple of num_attention_heads (7)"),
+        ({"model_type": "llama"}, "hidden_size is missing"),
+        (
+            {key: value for key, value in LLAMA.items() if key != "num_hidden_layers"} | {"num_hidden_layer": 2},
+            "did you mean num_hidden_layers?",
+        ),
         ({**LLAMA, "num_attention_heads": 4, "num_key_value_heads": 3}, "multiple of num_key_value_heads (3)"),
     ],
 )
@@ -45,6 +50,15 @@ def test_of_a_multimodal_model_the_text_part_is_trained_and_said():
     assert model_checks.remarks(ModelSpec(name="l", config=LLAMA)) == ()
     with pytest.raises(Invalid, match="trains quantised weights"):
         model_checks.check(spec(model.config | {"quantization_config": {"bits": 4}}))
+
+
+def test_a_family_without_closed_form_may_leave_dimensions_to_transformers():
+    model_checks.check(spec({"model_type": "gemma2"}))
+
+
+def test_a_key_that_is_nearly_a_dimension_is_remarked_upon():
+    (said,) = model_checks.remarks(ModelSpec(name="l", config={**LLAMA, "num_hidden_layer": 9}))
+    assert said == "num_hidden_layer in the model's config is not read; did you mean num_hidden_layers?"
 
 
 def test_flash_attention_is_refused_on_cpu_ranks():

@@ -1,5 +1,8 @@
 """Accelerate's and transformers' files as baselines: read as their libraries read them, contradictions named."""
 
+import ast
+import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,7 @@ from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config
 from shardtune.api_schemas.workload import RECIPES, Workload
 from shardtune.service.cli import study_file
 from shardtune.service.cli.errors import InputError
-from shardtune.tuner.baseline import ResolvedBaseline, meant_recipe, resolve_with_notes
+from shardtune.tuner.baseline import ResolvedBaseline, meant_recipe, resolve_with_notes, training_arguments
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
 BF16 = Workload(sequence_length=64, global_batch=16)
@@ -97,6 +100,50 @@ def test_trainers_arguments_give_ddp_with_its_options() -> None:
     assert any("baseline.colour" in note for note in notes) and not any("logging_steps" in note for note in notes)
 
 
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("per_device_train_batchsize", "per_device_train_batch_size"),
+        ("gradient_accumulation_step", "gradient_accumulation_steps"),
+        ("learningrate", "learning_rate"),
+    ],
+)
+@pytest.mark.parametrize("around", [{"output_dir": "out"}, {"bf16": True}])
+def test_a_misspelt_training_argument_is_named_as_such(key: str, meant: str, around: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=rf"baseline.{key} is no key of TrainingArguments; did you mean {meant}\?"):
+        read(around | {key: 2})
+
+
+def test_a_misspelt_batch_size_alone_is_one_of_training_arguments() -> None:
+    with pytest.raises(ValueError, match="did you mean per_device_train_batch_size"):
+        read({"per_device_train_batchsize": 2})
+
+
+def test_no_field_of_training_arguments_is_taken_for_a_misspelling() -> None:
+    package = find_spec("transformers")
+    assert package is not None and package.origin is not None
+    tree = ast.parse((Path(package.origin).parent / "training_args.py").read_text())
+    made = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "TrainingArguments")
+    fields = [
+        node.target.id for node in made.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    ]
+    assert "learning_rate" in fields and [name for name in fields if training_arguments.meant(name)] == []
+
+
+def test_defaults_of_training_arguments_are_told_from_what_the_file_says() -> None:
+    with pytest.raises(ValueError, match=r"\(8 \(default\) × 4 × 2 = 64\), but the workload's global_batch is 16"):
+        read({"output_dir": "out", "bf16": True, "gradient_accumulation_steps": 4})
+
+
+def test_another_optimizer_comes_with_the_line_to_add_to_the_study() -> None:
+    with pytest.raises(ValueError, match="make them equal") as refused:
+        read(TRAINER | {"learning_rate": 0.001, "weight_decay": 0.0})
+    line = '"optimizer": {"lr": 0.001, "weight_decay": 0.0}'
+    assert f"({line} in the study's workload), or drop baseline.learning_rate" in str(refused.value)
+    adopted = BF16.model_validate(BF16.model_dump() | json.loads(f"{{{line}}}"))
+    assert read(TRAINER | {"learning_rate": 0.001, "weight_decay": 0.0}, adopted).config is not None
+
+
 def test_the_trainers_fsdp_is_version_2_and_its_legacy_words_are_read() -> None:
     assert strategy(TRAINER | {"fsdp": True}) == Fsdp2Config(dp_shard=2, grad_sync="last")
     assert strategy(TRAINER | {"fsdp": "shard_grad_op auto_wrap"}).reshard_after_forward is False
@@ -123,7 +170,7 @@ def test_the_trainers_deepspeed_is_read_as_deepspeed_reads_it() -> None:
         (ACCELERATE | {"distributed_type": "MEGATRON_LM"}, "megatron_lm", "not offered"),
         (ACCELERATE | {"deepspeed_config": {"deepspeed_config_file": "x.json"}, "distributed_type": "DEEPSPEED"},
          "deepspeed_config_file ('x.json')", "content"),
-        (TRAINER | {"per_device_train_batch_size": 3}, "(3 × 1 × 2 = 6)", "global_batch is 16"),
+        (TRAINER | {"per_device_train_batch_size": 3}, "(3 × 1 (default) × 2 = 6)", "global_batch is 16"),
         (TRAINER | {"bf16": False}, "bf16 (false)", "bf16-mixed"),
         (TRAINER | {"fp16": True}, "fp16 (true)", "bf16-mixed"),
         (TRAINER | {"learning_rate": 1e-5}, "learning_rate (1e-05)", "optimizer.lr is 0.0003"),

@@ -2,8 +2,8 @@
 
 import pytest
 
-from shardtune.api_schemas.models import preset
-from shardtune.tuner.prediction.model_shape import from_config
+from shardtune.api_schemas.models import preset, preset_names
+from shardtune.tuner.prediction.model_shape import from_config, strays
 from shardtune.tuner.prediction.tensors import block_tensors, outside_tensors
 
 SMALL = {
@@ -61,3 +61,26 @@ def test_heads_that_do_not_divide_are_refused() -> None:
 def test_unknown_family_points_to_the_trace() -> None:
     with pytest.raises(ValueError, match="profile"):
         from_config({"model_type": "mamba"})
+
+
+def test_a_missing_field_that_is_nearly_there_is_named() -> None:
+    config = {**preset("llama-2-7b").config}
+    config["num_hidden_layer"] = config.pop("num_hidden_layers")
+    with pytest.raises(ValueError, match=r"it has num_hidden_layer: did you mean num_hidden_layers\?"):
+        from_config(config)
+
+
+def test_keys_that_are_nearly_read_are_noted_and_others_are_not() -> None:
+    config = {**preset("llama-2-7b").config, "num_hidden_layer": 3, "rope_theta": 1e4, "colour": "red"}
+    config["num_key_value_head"] = config.pop("num_key_value_heads")
+    assert sorted(note.split()[0] for note in strays(config)) == ["num_hidden_layer", "num_key_value_head"]
+    assert all(strays(preset(name).config) == () for name in preset_names())
+    assert strays({"model_type": "gemma2", "num_hidden_layer": 2}) == ()
+
+
+def test_other_names_that_transformers_takes_and_writes_are_read() -> None:
+    other = {**OTHERS["qwen3_moe"]}
+    other["num_local_experts"] = other.pop("num_experts")
+    assert from_config(other) == from_config(OTHERS["qwen3_moe"])
+    gpt2 = {"model_type": "gpt2", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 3, "vocab_size": 9}
+    assert (from_config(gpt2).hidden, from_config(gpt2).layers) == (8, 3)

@@ -126,8 +126,11 @@ def _gradients(c: Candidates, d: Dtypes, s: _Sizes) -> dict[str, Array]:
     """Gradients of the trained parameters, from the beginning of backward to its end."""
     accumulates = c.accumulation > 1
     unsharded = np.where(accumulates & (c.sync_last > 0), d.reduce * s.trained, 0.0)
-    partial = np.where(accumulates & (c.sync_shard_only > 0), d.reduce * s.held_trained / c.shard, 0.0)
-    early = np.where(accumulates & (c.sync_last == 0), s.shards, 0.0) * s.here + unsharded + partial
+    # What is reduced within the shard group takes the place of sharded gradients until the last micro batch makes them, unit by
+    # unit, and frees its parts (torch 2.13, `foreach_reduce` returns before).
+    within = accumulates & (c.sync_shard_only > 0)
+    partial = np.where(within, d.reduce * s.held_trained / c.shard, 0.0)
+    early = np.where(accumulates & (c.sync_last == 0) & ~within, s.shards, 0.0) * s.here + unsharded + partial
     # HSDP: each unit holds its last all-reduced gradients (`_all_reduce_state`) until the step's last backward ends; from the
     # second micro batch on they are not the accumulated ones any more.
     reduced_twice = (c.replicate > 1) & accumulates & (c.sync_last == 0) & (c.sync_shard_only == 0)
@@ -142,7 +145,7 @@ def _gradients(c: Candidates, d: Dtypes, s: _Sizes) -> dict[str, Array]:
         "gradients_last": np.maximum(early, s.shards * s.here * (1.0 - (s.root + s.held_unit) / s.held) + again),
         # The root's own gradients are still whole: they are in `end`.
         "gradients_late": np.where(unsharded > 0, unsharded, s.shards * s.here * (1.0 - s.root / s.held))
-        + partial
+        + partial * s.root / s.held
         + again,
     }
 

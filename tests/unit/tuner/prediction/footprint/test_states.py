@@ -271,3 +271,13 @@ def test_offloaded_zero_1_has_its_reduced_partition_from_the_last_micro_batch_on
     row = {"backend": ZERO, "stage": 1, "shard": 8, "sequence": 1, "accumulation": 4, "offload_optimizer": 1}
     kept = states(SEVEN_B, from_rows([row]), Dtypes(), PLAIN)
     assert (kept.gradients_late - kept.gradients_early).tolist() == [4 * SEVEN_B.parameters / 8]
+
+
+def test_gradients_reduced_within_the_shard_group_stand_in_for_the_sharded_ones() -> None:
+    """HSDP that reduces across groups once a step (torch 2.13, `foreach_reduce`): one of the two is there at a time."""
+    mesh = {"sequence": 1, "backend": FSDP2, "shard": 4, "replicate": 2, "accumulation": 4}
+    kept = states(SEVEN_B, from_rows([mesh, {**mesh, "sync_shard_only": 1}]), Dtypes(), PLAIN)
+    shards = 4.0 * SEVEN_B.parameters / 4
+    early, late = kept.gradients_early, kept.gradients_late
+    assert early[1] == pytest.approx(shards) and late[1] == pytest.approx(shards)
+    assert early[0] == pytest.approx(2 * shards), "each micro batch's are held beside what was accumulated"

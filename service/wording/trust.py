@@ -30,7 +30,7 @@ def trust(study: Study, complete: Sequence[TrialConfig], fresh: Sequence[Measure
     if result is None:
         return ()
     found = [_pairs(result), *_open(result), *_rivals(result), *_disturbed(result, fresh), *_thin(study, complete)]
-    found.append(_numerics(result, complete))
+    found.append(_numerics(study, result, complete))
     if result.restart is not None:
         found.append(Trust(_RESTART_TONES[result.restart.outcome], study_words.restarted(result.restart)))
     found += [Trust("quiet", study_words.against(row)) for row in result.against_defaults]
@@ -90,9 +90,15 @@ def _thin(study: Study, complete: Sequence[TrialConfig]) -> list[Trust]:
     ]
 
 
-def _numerics(result: StudyResult, complete: Sequence[TrialConfig]) -> Trust:
+def _numerics(study: Study, result: StudyResult, complete: Sequence[TrialConfig]) -> Trust:
     if any("no other backend" in note for note in result.notes):
         return Trust("warn", "only one backend could run, so no other confirms that it trains the same thing")
-    others = sorted({backend_name(config.backend) for config in complete} - {backend_name(result.best.config.backend)})
-    named = " and ".join(others) or "another backend"
+    own = backend_name(result.best.config.backend)
+    named = " and ".join(sorted({backend_name(config.backend) for config in complete} - {own}))
+    if not named and len(complete) == 1:
+        return Trust("warn", "only one configuration was measured, so no other confirms that it trains the same thing")
+    if not named:
+        # Where no trials are at hand, the space tells whether there can have been another backend.
+        is_alone = bool(complete) or len(study.spec.space.backends) == 1
+        named = f"another configuration of {own}, the only backend here" if is_alone else "another backend"
     return Trust("good", f"it trains the same thing: losses, gradient norms and weights agree with those of {named}")

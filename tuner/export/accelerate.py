@@ -43,9 +43,31 @@ def document(source: ExportSource, backends: Backends = BACKENDS) -> str:
     return fill(
         "accelerate.yaml",
         description=remark(source.contender.description),
+        start=remark(_start(source, parts)),
         comments=comments,
         document=yaml.safe_dump(said, sort_keys=False).rstrip(),
     )
+
+
+def _start(source: ExportSource, parts: AccelerateParts) -> str:
+    """The line that starts a script: `launch.sh`, or Accelerate's own where a script of the user's has none beside it."""
+    if not source.study.spec.model.is_own:
+        return "./launch.sh accelerate YOUR_SCRIPT.py (its script must use accelerate.Accelerator)."
+    # Without mpirun, accelerate starts one process for MULTI_CPU; its GPU launcher starts all of them.
+    before, more = ("ACCELERATE_USE_CPU=true ", " --multi_gpu") if source.on_cpu else ("", "")
+    if source.cluster.nodes > 1:
+        more += " --main_process_ip FIRST_HOST --machine_rank N"
+    if source.on_cpu and parts.ignored_on_cpu is not None:
+        return f"your own launcher (on CPU ranks accelerate ignores {parts.ignored_on_cpu} and trains whole replicas)."
+    line = f"{before}accelerate launch --config_file accelerate.yaml{more} YOUR_SCRIPT.py"
+    return f"{line} (which must use accelerate.Accelerator)."
+
+
+def _accumulation(source: ExportSource, parts: AccelerateParts) -> str:
+    """The argument; `accumulate` alone would reduce after the last micro batch only (Accelerate 1.15)."""
+    if parts.reduces_every:
+        return f"gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps={source.accumulation}, sync_each_batch=True)"
+    return f"gradient_accumulation_steps={source.accumulation}"
 
 
 def _in_code(source: ExportSource, parts: AccelerateParts) -> list[str]:
@@ -53,8 +75,7 @@ def _in_code(source: ExportSource, parts: AccelerateParts) -> list[str]:
     config = source.config
     lines = [f"data loader batch size {config.micro_batch}, sequence length {source.workload.sequence_length}"]
     if parts.accumulates:
-        steps = source.accumulation
-        lines.append(f"Accelerator(gradient_accumulation_steps={steps}), with accelerator.accumulate(model)")
+        lines.append(f"Accelerator({_accumulation(source, parts)}), with accelerator.accumulate(model)")
         if source.workload.max_grad_norm is not None:
             lines.append(f"accelerator.clip_grad_norm_(model.parameters(), {source.workload.max_grad_norm})")
     lines += [*parts.in_code, *context.in_accelerates_script(source)]

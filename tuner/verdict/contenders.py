@@ -29,15 +29,17 @@ def contender(obs: Observation) -> Contender:
     )
 
 
-def beside_defaults(best: Contender, history: Sequence[Observation]) -> tuple[AgainstDefault, ...]:
+def beside_defaults(
+    best: Contender, history: Sequence[Observation], paired: int | None = None
+) -> tuple[AgainstDefault, ...]:
     """Each documented default that ran, with the micro batch with which it was fastest: a gain over micro batch 1 alone says
-    little. Without the answer itself."""
+    little. Without the answer itself, and without the trial that it was `paired` with: the pairs say more than two medians."""
     measured = [obs for obs in history if obs.state is TrialState.COMPLETE and obs.measurement is not None]
     found = []
     for default in (obs for obs in measured if obs.origin == TrialOrigin.DEFAULT):
         alike = [obs for obs in measured if _without_micro_batch(obs) == _without_micro_batch(default)]
         shown = max(map(contender, alike), key=lambda one: one.tokens_per_s_per_gpu)
-        if shown.trial_number != best.trial_number:
+        if shown.trial_number not in (best.trial_number, paired):
             row = AgainstDefault(
                 trial_number=shown.trial_number,
                 description=shown.description,

@@ -122,7 +122,8 @@ def _beside_others(trial: Observation) -> tuple[str, ...]:
 
 
 def _beside_defaults(result: StudyResult, history: Sequence[Observation], notes: tuple[str, ...]) -> StudyResult:
-    return result.model_copy(update={"against_defaults": beside_defaults(result.best, history), "notes": notes})
+    paired = result.baseline.trial_number if result.speedup is not None else None
+    return result.model_copy(update={"against_defaults": beside_defaults(result.best, history, paired), "notes": notes})
 
 
 def _disturbed(*pair: Observation) -> int:

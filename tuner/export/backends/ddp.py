@@ -46,10 +46,9 @@ def _trainer(source: ExportSource, strategy: DdpConfig) -> str:
 
 def _accelerate(source: ExportSource, strategy: DdpConfig) -> AccelerateParts:
     lines = [f"kwargs_handlers=[DistributedDataParallelKwargs({keywords(strategy.to_ddp())})]"]
-    lines += shared.no_accumulate(source, strategy.grad_sync)
     if source.casts_weights:
         lines.append("Accelerate's autocast keeps norms and softmax in float32; the trial computed them in bfloat16")
-    return AccelerateParts(in_code=tuple(lines))
+    return AccelerateParts(in_code=tuple(lines), reduces_every=shared.reduces_every(source, strategy.grad_sync))
 
 
 def _training_arguments(source: ExportSource, strategy: DdpConfig) -> ConsumerParts:

@@ -54,7 +54,7 @@ def _accelerate(source: ExportSource, strategy: Fsdp1Config) -> AccelerateParts:
     if not strategy.limit_all_gathers:
         lines.append("FullyShardedDataParallelPlugin(limit_all_gathers=False)")
     precision, autocast = shared.accelerate_autocast(source)
-    lines += [*autocast, *shared.no_accumulate(source, strategy.grad_sync)]
+    lines += autocast
     if strategy.sharding_strategy in HYBRID and strategy.dp_shard != source.cluster.gpus_per_node:
         lines.append(
             f"groups of {strategy.dp_shard} ranks shard here, Accelerate shards within a node: see train_snippet.py"
@@ -63,6 +63,7 @@ def _accelerate(source: ExportSource, strategy: Fsdp1Config) -> AccelerateParts:
     return AccelerateParts(
         values={"distributed_type": "FSDP", **precision, "fsdp_config": section},
         in_code=tuple(lines),
+        reduces_every=shared.reduces_every(source, strategy.grad_sync),
         checkpoints=True,
         ignored_on_cpu="FSDP",
     )

@@ -45,6 +45,8 @@ class AccelerateParts:
     """What must stand in the user's script."""
     accumulates: bool = True
     """The script's `Accelerator` accumulates and clips; else the backend's own configuration does."""
+    reduces_every: bool = False
+    """Of several micro batches gradients are reduced after each."""
     checkpoints: bool = False
     """The file itself says `full` activation checkpointing."""
     ignored_on_cpu: str | None = None

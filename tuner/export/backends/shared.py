@@ -59,11 +59,9 @@ def import_of(module: str, names: Sequence[str]) -> str:
     return f"from {module} import {', '.join(sorted(names))}"
 
 
-def no_accumulate(source: ExportSource, sync: GradSync) -> list[str]:
-    """What a script leaves out where every micro batch is reduced."""
-    if sync != "every" or source.accumulation == 1:
-        return []
-    return ["no accelerator.accumulate: gradients were reduced after every micro batch"]
+def reduces_every(source: ExportSource, sync: GradSync) -> bool:
+    """Reduces after each of several micro batches."""
+    return sync == "every" and source.accumulation > 1
 
 
 def autocast_differs(source: ExportSource, consumer: str) -> tuple[str, ...]:

@@ -1,0 +1,35 @@
+"""What is said for believing an answer names what it was really held against."""
+
+from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
+from shardtune.api_schemas.studies import StudyResult, Verdict
+from shardtune.service.wording.trust import trust
+from tests.support.made_up_studies import contender_of, study_of
+
+DDP, ZERO = TrialConfig(strategy=DdpConfig()), TrialConfig(strategy=ZeroConfig(stage=2))
+OTHER = TrialConfig(strategy=DdpConfig(bucket_cap_mb=50))
+
+
+def numerics(*complete: TrialConfig, backends: tuple[str, ...] = ("ddp", "zero")) -> tuple[str, str]:
+    study, best = study_of(), contender_of(DDP)
+    space = study.spec.space.model_copy(update={"backends": backends})
+    result = StudyResult(best=best, baseline=best, speedup=None, verdict=Verdict.NOT_FASTER)
+    changed = {"spec": study.spec.model_copy(update={"space": space}), "result": result}
+    reasons = trust(study.model_copy(update=changed), complete, ())
+    return next((reason.tone, reason.text) for reason in reasons if "trains the same thing" in reason.text)
+
+
+def test_other_backends_that_agree_are_named() -> None:
+    tone, text = numerics(DDP, ZERO, OTHER)
+    assert tone == "good" and text.endswith("agree with those of DeepSpeed ZeRO")
+
+
+def test_one_backend_confirms_itself_by_another_configuration_and_it_is_said() -> None:
+    for complete in ((DDP, OTHER), ()):
+        tone, text = numerics(*complete, backends=("ddp",))
+        assert tone == "good" and "another backend" not in text
+        assert text.endswith("agree with those of another configuration of DDP, the only backend here")
+
+
+def test_a_configuration_alone_is_confirmed_by_nothing() -> None:
+    tone, text = numerics(DDP, backends=("ddp",))
+    assert tone == "warn" and text.startswith("only one configuration was measured")

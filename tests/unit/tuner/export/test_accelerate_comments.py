@@ -1,0 +1,41 @@
+"""What `accelerate.yaml` tells in its comments is one way to train what was measured, and a line that starts it."""
+
+import pytest
+
+from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.models import ModelSpec
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, TrialConfig
+from shardtune.tuner.export import files
+from tests.support.made_up_studies import CPU, contender_of, study_of
+
+EIGHT = Cluster(gpu="NVIDIA H100 80GB HBM3", gpus_per_node=8, memory_gib=80, host_memory_gib=1000)
+
+
+def written(config: TrialConfig, cluster: Cluster = EIGHT, *, of_a_script: bool = False) -> dict[str, str]:
+    study = study_of("mixtral-tiny", "bf16-mixed", cluster, global_batch=cluster.world_size * 4)
+    if of_a_script:
+        spec = study.spec.model_copy(update={"model": ModelSpec(name="mine", script="mine")})
+        study = study.model_copy(update={"spec": spec})
+    return files(study, contender_of(config))
+
+
+@pytest.mark.parametrize("kind", [DdpConfig, lambda **sync: Fsdp1Config(dp_shard=8, **sync)], ids=["ddp", "fsdp1"])
+def test_accumulation_is_told_once_and_reduces_as_often_as_was_measured(kind) -> None:
+    every = written(TrialConfig(strategy=kind(grad_sync="every")))["accelerate.yaml"]
+    assert every.count("accelerator.accumulate") == every.count("Accelerator(g") == 1
+    plugin = "GradientAccumulationPlugin(num_steps=4, sync_each_batch=True)"
+    assert f"Accelerator(gradient_accumulation_plugin={plugin}), with accelerator.accumulate(model)" in every
+    last = written(TrialConfig(strategy=kind(grad_sync="last")))["accelerate.yaml"]
+    assert "Accelerator(gradient_accumulation_steps=4), with accelerator.accumulate(model)" in last
+
+
+def test_only_files_that_are_there_start_it() -> None:
+    ddp = TrialConfig(strategy=DdpConfig())
+    assert "# Start it with: ./launch.sh accelerate YOUR_SCRIPT.py" in written(ddp)["accelerate.yaml"]
+    own = written(ddp, of_a_script=True)
+    assert "launch.sh" not in own and "launch.sh" not in own["accelerate.yaml"]
+    assert "accelerate launch --config_file accelerate.yaml YOUR_SCRIPT.py" in own["accelerate.yaml"]
+    on_cpu = written(ddp, CPU, of_a_script=True)["accelerate.yaml"]
+    assert "ACCELERATE_USE_CPU=true accelerate launch --config_file accelerate.yaml --multi_gpu YOUR" in on_cpu
+    sharded = written(TrialConfig(strategy=Fsdp1Config(dp_shard=2)), CPU, of_a_script=True)["accelerate.yaml"]
+    assert "accelerate ignores FSDP" in sharded and "accelerate launch" not in sharded

@@ -4,7 +4,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
-from pydantic import ConfigDict, Field, JsonValue
+from pydantic import ConfigDict, Field, JsonValue, field_validator
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.hardware import Cluster, ClusterChoice, Fingerprint
@@ -92,6 +92,16 @@ class StudyRequest(Schema):
     """Seeds the sampler."""
     wait_for_worker_s: float | None = Field(default=None, gt=0, le=MOST_WAIT_S)
     """Where no worker has the cluster, wait so long for one (`GET /v1/demand` says what is needed), then fail. None: refused."""
+
+    @field_validator("baseline", mode="before")
+    @classmethod
+    def _no_path(cls, given: object) -> object:
+        if isinstance(given, str):
+            raise ValueError(
+                f"baseline ({given!r:.200}) must be an object: a configuration, or the content of a DeepSpeed, Accelerate or "
+                "TrainingArguments file; send that, since paths (.json, .yaml) are read by the command line only"
+            )
+        return given
 
     def with_recipe(self, recipe: Recipe) -> "StudySpec":
         """What is studied, once the recipe is decided."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
+from shardtune.api_schemas.base import Schema
 from shardtune.service.http.error_codes import FieldError
 
 FIELD_FIRST = re.compile(r"^(?P<field>[a-z][a-z0-9_.]*) \((?P<value>[^)]*)\)")
@@ -15,6 +16,7 @@ NAMED_FIRST = re.compile(r"^(?P<field>[a-z][a-z0-9_.]*) is (?:no key|(?P<missing
 """Likewise, of a name that is wrong or absent, which has no value to repeat."""
 _WORD = "constrained-str"
 """Pydantic's name in a path for text with a pattern."""
+_NO_OBJECT = ("model_type", "model_attributes_type", "dict_type")
 _LONGEST_VALUE = 200
 _LONGEST_TEXT = 2000
 
@@ -35,11 +37,25 @@ def field_error(item: Mapping[str, Any]) -> FieldError:
         field, message, value = "body", f"is not JSON ({reason}); send a JSON object", None
     elif field == "body" and isinstance(value, bytes | str):
         message, value = "was not read as JSON; send it with the header Content-Type: application/json", None
+    elif kind in _NO_OBJECT:
+        message = f"must be an object{_with_fields(item)}; send one"
     elif kind not in ("value_error", "assertion_error"):
         message = f"{message[:1].lower()}{message[1:]}; correct it"
     else:
         field, value = _inside(field, value, message)
     return FieldError(field=field, value=short(value), message=message)
+
+
+def _with_fields(item: Mapping[str, Any]) -> str:
+    """The fields that an object must have, by the name of its class, which pydantic tells."""
+    waiting: list[type[Schema]] = [Schema]
+    while waiting:
+        one = waiting.pop()
+        if one.__name__ == item.get("ctx", {}).get("class_name"):
+            needed = [name for name, field in one.model_fields.items() if field.is_required()]
+            return f" with {' and '.join(needed)}" if needed else ""
+        waiting += one.__subclasses__()
+    return ""
 
 
 def _inside(field: str, value: Any, message: str) -> tuple[str, Any]:
@@ -53,7 +69,7 @@ def _inside(field: str, value: Any, message: str) -> tuple[str, Any]:
 def of_the_likeliest_branch(items: Sequence[Any]) -> list[Any]:
     """Where a field takes a word or an object and got an object, the errors about the word are noise."""
     kept = [item for item in items if not (_is_about_a_word(item) and isinstance(item.get("input"), dict))]
-    kept = [item for item in kept if not _was_meant_as_a_word(item, items)]
+    kept = [item for item in kept if not _was_meant_as_a_word(item, items) and not _counts_what_was_wrong(item, items)]
     return kept or list(items)
 
 
@@ -70,6 +86,14 @@ def _was_meant_as_a_word(item: Any, items: Sequence[Any]) -> bool:
         and isinstance(other.get("input"), str)
         and [part for part in other["loc"] if not _is_branch(part)] == path
         for other in items
+    )
+
+
+def _counts_what_was_wrong(item: Any, items: Sequence[Any]) -> bool:
+    """A list is too short since its entries were refused, each with an error of its own."""
+    place = tuple(item["loc"])
+    return item["type"] == "too_short" and any(
+        len(other["loc"]) > len(place) and tuple(other["loc"][: len(place)]) == place for other in items
     )
 
 

@@ -120,7 +120,7 @@ def test_local_is_refused_where_it_could_mean_several(client):
 
 
 @pytest.mark.parametrize(
-    ("body", "remedy"), [(b"{", "send a JSON object"), (b"[]", "valid dictionary"), (b"", "add it")]
+    ("body", "remedy"), [(b"{", "send a JSON object"), (b"[]", "must be an object"), (b"", "add it")]
 )
 def test_body_that_is_no_object(client, body, remedy):
     answer = client.post("/v1/studies", content=body, headers={"content-type": "application/json"})

@@ -17,9 +17,9 @@ def field_line(error: Mapping[str, Any]) -> str:
     """One mistake of a request as a line that names the field by its whole path."""
     field, message = str(error.get("field") or ""), str(error.get("message") or "").removeprefix("Value error, ")
     parent, _, name = field.rpartition(".")
-    if not field or message.startswith(f"{field} ("):
+    if not field or message.startswith((f"{field} (", f"{field} is ")):
         return message
-    if message.startswith(f"{name} ("):
+    if message.startswith((f"{name} (", f"{name} is ")):
         return f"{parent}.{message}" if parent else message
     if error.get("value") is None or str(error["value"]) in message:
         return f"{field}: {message}"

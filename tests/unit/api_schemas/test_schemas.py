@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from shardtune.api_schemas.cases import Case
 from shardtune.api_schemas.failures import Failure, FailureKind
+from shardtune.api_schemas.formatting import field_line
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.models import ModelProfile, ModelSpec, preset, preset_names
 from shardtune.api_schemas.strategies import Fsdp1Config, Fsdp2Config, TrialConfig, ZeroConfig
@@ -33,6 +34,12 @@ def test_a_config_without_a_model_type_is_told_that_alone() -> None:
         ModelSpec.model_validate(config)
     (error,) = refused.value.errors()
     assert "model_type (None) must be the name of a transformers architecture; add it" in error["msg"]
+
+
+@pytest.mark.parametrize("message", ["baseline.zero is no key; did you mean one?", "zero is no key; did you mean one?"])
+def test_a_line_names_its_field_once(message: str) -> None:
+    line = field_line({"field": "baseline.zero", "value": "zero", "message": message})
+    assert line == "baseline.zero is no key; did you mean one?"
 
 
 def test_an_unknown_preset_lists_those_that_exist() -> None:

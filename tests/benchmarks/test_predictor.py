@@ -125,7 +125,7 @@ def test_the_recorded_own_trials_stay_within_the_target() -> None:
 
 
 def test_the_recorded_layouts_are_ranked_and_most_peaks_are_near() -> None:
-    """Tensor, pipeline and context parallel on four ranks, no row of which the predictor was made on."""
+    """Tensor, pipeline and context parallel on four ranks, on which no constant of the predictor was fitted."""
     scores = own_scores.report(own_scores.read(predictor.DATA / "own_layouts.csv"))
     assert len(scores["by_strategy"]) == 10 and set(scores["by_job"]) == {"llama-meshes", "qwen3-meshes"}
     assert scores["overall"]["within_10pct"] >= 0.8

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Select, SQLColumnExpression
+from sqlalchemy import Select, SQLColumnExpression, func, select
+from sqlalchemy.orm import Session
 
 
 @dataclass(frozen=True)
@@ -20,3 +21,16 @@ def paged(query: Select[Any], key: SQLColumnExpression[Any], tie: Any, page: Pag
     """The query cut to a page; what lacks the figure that sorts comes last, and `tie` decides between equals."""
     direction = key.desc() if page.descending else key.asc()
     return query.order_by(direction.nulls_last(), tie).limit(page.limit).offset(page.offset)
+
+
+def one_page(
+    session: Session, query: Select[Any], key: SQLColumnExpression[Any], tie: Any, page: Page
+) -> tuple[list[Any], int]:
+    """The first column of a page's rows, and how many rows there are on all pages, in one look: for queries of few columns."""
+    found = session.execute(paged(query.add_columns(func.count().over()), key, tie, page)).all()
+    if found:
+        return [row[0] for row in found], found[0][-1]
+    if not page.offset:
+        return [], 0
+    # Behind the last page nothing says how many come before.
+    return [], session.scalar(select(func.count()).select_from(query.with_only_columns(tie).subquery())) or 0

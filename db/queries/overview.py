@@ -12,7 +12,7 @@ from shardtune.api_schemas.best import RecommendationState
 from shardtune.api_schemas.fingerprints import Freshness
 from shardtune.api_schemas.studies import StudyState
 from shardtune.api_schemas.trials import RunPurpose, TrialState
-from shardtune.db.listing import Page, paged
+from shardtune.db.listing import Page, one_page, paged
 from shardtune.db.tables.best import RecommendationRow, ServedCaseRow
 from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow
 
@@ -70,8 +70,7 @@ def best_ids(
     shown = ranked.outerjoin(ServedCaseRow, ServedCaseRow.serving_id == RecommendationRow.id).subquery()
     query = select(StudyRow.id).join(shown, shown.c.id == StudyRow.id).where(shown.c.position == 1)
     query = query.where(*_matching(text, device))
-    total = session.scalar(select(func.count()).select_from(query.subquery())) or 0
-    return list(session.scalars(paged(query, BEST_SORTS[page.sort], StudyRow.id, page))), total
+    return one_page(session, query, BEST_SORTS[page.sort], StudyRow.id, page)
 
 
 def studies(
@@ -81,6 +80,7 @@ def studies(
     query = select(StudyRow).where(*_matching(text, None), *_of(project_id))
     if states:
         query = query.where(StudyRow.state.in_(states))
+    # Asked apart: the database would carry whole studies of all pages through a count.
     total = session.scalar(select(func.count()).select_from(query.with_only_columns(StudyRow.id).subquery())) or 0
     query = query.options(joinedload(StudyRow.fingerprint))
     return list(session.scalars(paged(query, StudyRow.created_at, StudyRow.id, page))), total

@@ -122,8 +122,11 @@ def with_options(
 def error_lines(error: ValidationError) -> list[str]:
     """One line per wrong field: its path, its value, what is wrong and what to do."""
     lines = []
-    for entry in error.errors(include_url=False):
+    entries = error.errors(include_url=False)
+    for entry in entries:
         parts = [str(part) for part in entry["loc"]]
+        if entry["type"] == "too_short" and any(_is_within(other["loc"], entry["loc"]) for other in entries):
+            continue
         if "constrained-str" in parts and isinstance(entry["input"], dict):
             continue
         if "Cluster" in parts and entry["type"] == "model_type":
@@ -131,6 +134,11 @@ def error_lines(error: ValidationError) -> list[str]:
         field = ".".join(part for part in parts if part not in _UNION_TAGS) or "study"
         lines.append(_line(field, entry["type"], entry["msg"].removeprefix("Value error, "), entry["input"]))
     return lines
+
+
+def _is_within(place: tuple[int | str, ...], around: tuple[int | str, ...]) -> bool:
+    """An entry of a list was refused, and so is missing from it."""
+    return len(place) > len(around) and place[: len(around)] == around
 
 
 def _line(field: str, kind: str, message: str, value: object) -> str:

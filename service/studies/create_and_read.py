@@ -214,7 +214,8 @@ def _contender(session: Session, row: StudyRow, which: str) -> Contender:
 def _result(row: StudyRow) -> StudyResult:
     if row.result is None:
         reason = f": {row.reason}" if row.reason else ""
-        wait = "; wait until it is complete" if row.state.is_open else ""
+        wait = "; wait until it is complete, or go on with an interrupted one: shardtune tune --resume"
+        wait = wait if row.state.is_open else ""
         raise Conflict("study_unfinished", f"study {row.id} is {row.state.value} ({row.phase.value}){reason}{wait}")
     return row.result
 

@@ -56,6 +56,11 @@ def test_a_wrong_field_is_named_with_value_and_remedy(change: dict, expected: st
     assert expected in refusal({**STUDY, **change})
 
 
+def test_a_list_that_is_empty_because_its_entry_was_refused_is_said_once() -> None:
+    said = refusal(STUDY | {"space": {"backends": ["fsdp"]}}).splitlines()
+    assert len(said) == 1 and "space.backends.0" in said[0]
+
+
 def test_a_wrong_cluster_is_not_also_called_not_local() -> None:
     assert "local" not in refusal({**STUDY, "cluster": {"gpus_per_node": 2}})
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import JSON, ColumnElement, SQLColumnExpression, and_, func, or_, select, type_coerce
+from sqlalchemy import JSON, ColumnElement, SQLColumnExpression, and_, case, func, or_, select, type_coerce
 from sqlalchemy.orm import Session, joinedload
 
 from shardtune.api_schemas.best import RecommendationState
@@ -40,7 +40,7 @@ def best_ids(
     a stale one, then the last that came to be served; where nothing is served, the newest that was answered.
     `project_id` None: of all projects.
     """
-    case = (
+    alike = (
         _SPEC[("model", "config")].as_string(),
         _SPEC["workload"].as_string(),
         type_coerce(StudyRow.cluster, JSON)["gpu"].as_string(),
@@ -50,7 +50,7 @@ def best_ids(
     # A study that is being extended has no end for now.
     ended = func.coalesce(StudyRow.finished_at, StudyRow.created_at)
     position = func.row_number().over(
-        partition_by=case,
+        partition_by=alike,
         order_by=(
             ServedCaseRow.serving_id.is_(None),
             ServedCaseRow.superseded_by.is_not(None),
@@ -111,25 +111,29 @@ def devices(session: Session, project_id: str | None) -> list[str]:
 
 @dataclass(frozen=True)
 class RunCosts:
-    """Complete runs of one purpose and promotion, and the GPU-seconds of their last attempts."""
+    """Complete runs of one purpose and promotion, and the GPU-seconds they took."""
 
     runs: int
     shortest: float
+    """Of the attempts that counted."""
     mean: float
+    """With attempts that were repeated."""
 
 
 def run_costs(session: Session, study_ids: Sequence[str]) -> dict[str, dict[tuple[RunPurpose, int], RunCosts]]:
     """By study, then by purpose and number of the promotion (0: of the search)."""
     spent = AttemptRow.gpu_seconds
+    runs = func.count(RunRow.id.distinct())
+    counted = func.min(case((AttemptRow.attempt == RunRow.attempt, spent)))
     query = (
-        select(RunRow.study_id, RunRow.purpose, RunRow.promotion_round, func.count(), func.min(spent), func.avg(spent))
-        .join(AttemptRow, and_(AttemptRow.run_id == RunRow.id, AttemptRow.attempt == RunRow.attempt))
+        select(RunRow.study_id, RunRow.purpose, RunRow.promotion_round, runs, counted, func.sum(spent) / runs)
+        .join(AttemptRow, AttemptRow.run_id == RunRow.id)
         .where(RunRow.study_id.in_(study_ids), RunRow.state == TrialState.COMPLETE)
         .group_by(RunRow.study_id, RunRow.purpose, RunRow.promotion_round)
     )
     found: dict[str, dict[tuple[RunPurpose, int], RunCosts]] = {study_id: {} for study_id in study_ids}
-    for study_id, purpose, number, runs, shortest, mean in session.execute(query) if study_ids else ():
-        found[study_id][purpose, number] = RunCosts(runs, shortest or 0.0, mean or 0.0)
+    for study_id, purpose, number, count, shortest, mean in session.execute(query) if study_ids else ():
+        found[study_id][purpose, number] = RunCosts(count, shortest or 0.0, mean or 0.0)
     return found
 
 

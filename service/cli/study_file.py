@@ -14,6 +14,7 @@ from shardtune.api_schemas.hardware import Cluster, Inventory
 from shardtune.api_schemas.studies import StudyRequest
 from shardtune.service.cli import baseline_file, read
 from shardtune.service.cli.errors import InputError
+from shardtune.service.http.validation_errors import counts_what_was_wrong
 
 _LENGTH_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_sequence_length", "seq_length")
 _UNION_TAGS = {"Cluster", "constrained-str", "TrialConfig", "dict[str,any]", "Limit"}
@@ -125,7 +126,7 @@ def error_lines(error: ValidationError) -> list[str]:
     entries = error.errors(include_url=False)
     for entry in entries:
         parts = [str(part) for part in entry["loc"]]
-        if entry["type"] == "too_short" and any(_is_within(other["loc"], entry["loc"]) for other in entries):
+        if counts_what_was_wrong(entry, entries):
             continue
         if "constrained-str" in parts and isinstance(entry["input"], dict):
             continue
@@ -134,11 +135,6 @@ def error_lines(error: ValidationError) -> list[str]:
         field = ".".join(part for part in parts if part not in _UNION_TAGS) or "study"
         lines.append(_line(field, entry["type"], entry["msg"].removeprefix("Value error, "), entry["input"]))
     return lines
-
-
-def _is_within(place: tuple[int | str, ...], around: tuple[int | str, ...]) -> bool:
-    """An entry of a list was refused, and so is missing from it."""
-    return len(place) > len(around) and place[: len(around)] == around
 
 
 def _line(field: str, kind: str, message: str, value: object) -> str:

@@ -69,7 +69,7 @@ def _inside(field: str, value: Any, message: str) -> tuple[str, Any]:
 def of_the_likeliest_branch(items: Sequence[Any]) -> list[Any]:
     """Where a field takes a word or an object and got an object, the errors about the word are noise."""
     kept = [item for item in items if not (_is_about_a_word(item) and isinstance(item.get("input"), dict))]
-    kept = [item for item in kept if not _was_meant_as_a_word(item, items) and not _counts_what_was_wrong(item, items)]
+    kept = [item for item in kept if not _was_meant_as_a_word(item, items) and not counts_what_was_wrong(item, items)]
     return kept or list(items)
 
 
@@ -89,7 +89,7 @@ def _was_meant_as_a_word(item: Any, items: Sequence[Any]) -> bool:
     )
 
 
-def _counts_what_was_wrong(item: Any, items: Sequence[Any]) -> bool:
+def counts_what_was_wrong(item: Any, items: Sequence[Any]) -> bool:
     """A list is too short since its entries were refused, each with an error of its own."""
     place = tuple(item["loc"])
     return item["type"] == "too_short" and any(

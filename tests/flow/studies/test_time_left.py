@@ -4,9 +4,12 @@ import random
 
 import pytest
 from pydantic import TypeAdapter
+from sqlalchemy import select
 
 from shardtune.api_schemas.studies import Study
-from shardtune.api_schemas.trials import Trial
+from shardtune.api_schemas.trials import AttemptEnd, RunPurpose, Trial
+from shardtune.db.tables.studies import AttemptRow, RunRow
+from shardtune.service.pages.views import best
 from shardtune.service.wording import time_left
 from tests.support.scenarios import create
 from tests.support.simulated_worker import SimulatedWorker, measurement, speed_of
@@ -50,3 +53,25 @@ def test_after_two_trials_the_time_left_is_right_within_a_factor_of_one_and_a_ha
     assert quick_client.get(f"/v1/studies/{study_id}").json()["state"] == "complete" and made.finished == 2
     took = sum(worker.lasted) - so_far
     assert took / 1.5 < said < took * 1.5, (said, took)
+
+
+def test_pages_count_the_time_of_runs_as_the_command_line_does_with_what_was_repeated(quick_client):
+    worker = TimedWorker(quick_client, 3).register()
+    study_id = create(quick_client, budget={"max_trials": 4})
+    worker.work()
+    database = quick_client.app.state.context.db
+    with database.write() as session:
+        run = session.scalars(select(RunRow).where(RunRow.purpose == RunPurpose.CONFIRM)).first()
+        counted = run.attempts[-1]
+        # One attempt before it was disturbed, and took twice as long.
+        run.attempt = counted.attempt = 2
+        again = {"worker_id": counted.worker_id, "worker_session": counted.worker_session, "end": AttemptEnd.DISTURBED}
+        spent = {"started_at": counted.started_at, "gpu_seconds": 2 * counted.gpu_seconds}
+        session.add(AttemptRow(run_id=run.id, attempt=1, **again, **spent))
+    study = Study.model_validate(quick_client.get(f"/v1/studies/{study_id}").json())
+    trials = _TRIALS.validate_python(quick_client.get(f"/v1/studies/{study_id}/trials").json()["trials"])
+    with database.read() as session:
+        (on_pages,) = best.runs_made(session, [study]).values()
+    told = time_left.made_by(study, trials)
+    assert (on_pages.fresh, on_pages.finished) == (told.fresh, told.finished)
+    assert (on_pages.fresh_s, on_pages.shortest_s) == pytest.approx((told.fresh_s, told.shortest_s))

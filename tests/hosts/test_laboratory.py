@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -45,11 +46,20 @@ def namespaces(pids: set[int]) -> set[str]:
     found = set()
     for pid in pids:
         for kind in KINDS:
-            try:
+            with suppress(OSError):
                 found.add(str(Path(f"/proc/{pid}/ns/{kind}").readlink()))
-            except OSError:
-                continue
     return found - {str(Path(f"/proc/self/ns/{kind}").readlink()) for kind in KINDS}
+
+
+@contextmanager
+def kept_numbers(pids: set[int]) -> Iterator[set[str]]:
+    """The namespaces of processes, open until the end: Linux gives the number of one that is gone to the next one."""
+    with ExitStack() as opened:
+        for pid in pids:
+            for kind in KINDS:
+                with suppress(OSError):
+                    opened.enter_context(Path(f"/proc/{pid}/ns/{kind}").open("rb"))
+        yield namespaces(pids)
 
 
 def everybody() -> set[int]:
@@ -79,10 +89,10 @@ def test_up_says_what_there_is_and_down_leaves_nothing_of_it():
     }
     said = subprocess.run([*LAB, "exec", "n1", "--", "srun", "-N2", "hostname"], check=True, capture_output=True)
     assert sorted(said.stdout.split()) == [b"n0", b"n1"]
-    own = namespaces(marked(folder_of(251)))
-    assert len(own) >= 3 * len(KINDS)
-    subprocess.run([*LAB, "down"], check=True)
-    assert traces() == {} and not own & namespaces(everybody())
+    with kept_numbers(marked(folder_of(251))) as own:
+        assert len(own) >= 3 * len(KINDS)
+        subprocess.run([*LAB, "down"], check=True)
+        assert traces() == {} and not own & namespaces(everybody())
 
 
 @pytest.mark.parametrize("reached", ["251", "251/hosts", "251/head.pid", "251/n0.pid", "251/slurm/slurm.conf"])
@@ -93,9 +103,9 @@ def test_down_finds_all_that_a_killed_up_left(reached):
         time.sleep(0.0005)
     up.send_signal(signal.SIGKILL)
     up.wait()
-    own = namespaces(marked(folder_of(251)))
-    subprocess.run([*LAB, "down"], check=True)
-    assert traces() == {} and not own & namespaces(everybody())
+    with kept_numbers(marked(folder_of(251))) as own:
+        subprocess.run([*LAB, "down"], check=True)
+        assert traces() == {} and not own & namespaces(everybody())
 
 
 def test_a_number_is_taken_once_and_what_is_not_there_is_said():

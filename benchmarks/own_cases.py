@@ -111,15 +111,15 @@ JOBS: dict[str, Job] = {
 }
 
 
-def draw(job: Job, profile: ModelProfile) -> Iterator[tuple[str, TrialConfig]]:
-    """Strategy and configuration, `per_strategy` different ones of each; the same ones every time."""
+def draw(job: Job, profile: ModelProfile, seed: int = SEED) -> Iterator[tuple[str, TrialConfig]]:
+    """Strategy and configuration, `per_strategy` different ones of each; the same ones every time with a seed."""
     seen: set[str] = set()
     for name, knobs in job.strategies.items():
         limits = {knob: value for knob, value in knobs.items() if knob != "backend"}
         if name == "hsdp":
             limits["dp_replicate"] = 2
         built = space.build(job.workload, job.cluster, profile, SpaceLimits(backends=(knobs["backend"],), knobs=limits))
-        rng = random.Random(f"{SEED}:{job.name}:{name}")
+        rng = random.Random(f"{seed}:{job.name}:{name}")
         found = 0
         for _ in range(400):
             config = built.sample(lambda _, values: rng.choice(values))  # noqa: B023 -- called at once

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.own_cases import JOBS, draw, remaining
+from benchmarks.own_cases import JOBS, SEED, draw, remaining
 from benchmarks.own_scores import Row, read, report
 from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.diagnosis import Traced
@@ -75,14 +75,14 @@ def execute(place: Workplace, task: TrialTask | ProfileTask, number: int) -> Mea
     return done.result
 
 
-def plan(names: list[str], path: Path) -> None:
+def plan(names: list[str], path: Path, seed: int) -> None:
     """Write the configurations drawn for these jobs."""
     with tempfile.TemporaryDirectory() as folder, workplace(Path(folder)) as place:
         for number, name in enumerate(names):
             job = JOBS[name]
             profile = execute(place, ProfileTask(model=job.model, workload=job.workload), number)
             assert isinstance(profile, ModelProfile), profile
-            for strategy, config in draw(job, profile):
+            for strategy, config in draw(job, profile, seed):
                 append(path, PLANNED, {"job": name, "strategy": strategy, "config": text_of(config)})
 
 
@@ -144,6 +144,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("action", choices=("draw", "run", "score"))
     parser.add_argument("--job", choices=sorted(JOBS), action="append", help="draw for these (default: all)")
+    parser.add_argument("--seed", type=int, default=SEED, help="of the draw: another one for rows kept apart")
     parser.add_argument("--plan", type=Path, default=Path("own_plan.csv"), help="drawn configurations")
     parser.add_argument("--data", type=Path, default=Path("benchmarks/data/own_trials.csv"))
     parser.add_argument("--rounds", type=int, default=1, help="times each configuration is run")
@@ -151,7 +152,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.action == "draw":
-        plan(options.job or list(JOBS), options.plan)
+        plan(options.job or list(JOBS), options.plan, options.seed)
     elif options.action == "run":
         run(read(options.plan), options.data, options.rounds, options.minutes)
     else:

@@ -78,9 +78,11 @@ def _buckets(shape: ModelShape, c: Candidates, d: Dtypes, trained: float, bf16_o
     stage 1 stages what it accumulates, stage 2 low-precision gradients."""
     table, plain, offloaded = float(shape.embedding_parameters), c.stage == 2, c.offload_optimizer > 0
     accumulates = c.accumulation > 1
-    buffers = np.where(c.contiguous > 0, 1.0 + c.double_buffer, 1.0) * np.minimum(c.reduce_bucket, trained)
     element = np.where(c.stage == 1, d.reduce, d.compute)
-    flat = np.where(c.contiguous > 0, (1.0 + c.double_buffer) * c.reduce_bucket, buffers) * element
+    # Without contiguous gradients there is no buffer: a bucket's gradients are flattened where they are reduced
+    # (`buffered_reduce_fallback`), in stage 1 without overlap only when the last backward has ended.
+    copied = np.minimum(c.reduce_bucket, trained) * element
+    flat = np.where(c.contiguous > 0, (1.0 + c.double_buffer) * c.reduce_bucket * element, copied)
     # Made with the optimizer: one low-precision gradient, the largest, on its way to the host.
     transit = np.where(offloaded, d.compute * float(shape.largest_parameter), 0.0)
     buckets = np.where(bf16_optimizer, 0.0, flat) + transit
@@ -94,12 +96,13 @@ def _buckets(shape: ModelShape, c: Candidates, d: Dtypes, trained: float, bf16_o
     end = buckets + added + np.maximum(np.maximum(reduced, large), tied)
     # Stage 1 has freed its buffer then; the table's gradient comes last, a tied one's two beside their sum.
     last = d.compute * (3.0 if shape.tied else 1.0) + (d.reduce if d.reduce != d.compute else 0.0)
-    between = np.where(accumulates, buckets, transit)
+    between = np.where(accumulates & (c.contiguous > 0), buckets, transit)
+    within = np.where((c.contiguous == 0) & (c.stage == 1) & (c.double_buffer == 0), transit, buckets)
     return {
-        "buckets": buckets + reducing,
+        "buckets": within + reducing,
         "buckets_loss": between,
         "buckets_step": between,
-        "buckets_first": buckets + large,
+        "buckets_first": within + large,
         "end": np.where(offloaded & (c.stage == 1), transit + last * table, end),
     }
 

@@ -51,6 +51,15 @@ def test_1f1b_holds_a_micro_batch_for_each_stage_and_gpipe_all() -> None:
     assert schedules.step is not None and np.isclose(*schedules.step.total)
 
 
+def test_no_gradients_stand_beside_all_micro_batches_of_a_step() -> None:
+    """When the first backward begins there are none; when the second does, one micro batch less waits. Measured on CPU ranks."""
+    cut = Fsdp2Config(dp_shard=4, pipeline_parallel=4, pipeline_schedule="gpipe", grad_sync="last")
+    found = [evaluated(cut, batch=4 * count).memory.terms for count in (1, 2, 3, 8)]
+    one, two, three, eight = (float(terms["activations"][0]) for terms in found)
+    assert found[0]["gradients"][0] == 0 < found[1]["gradients"][0]
+    assert np.isclose(one, two, rtol=0.01) and np.isclose(eight - two, 6.0 * (three - two), rtol=0.01)
+
+
 def test_a_stage_holds_a_part_of_the_states() -> None:
     found = evaluated(Fsdp2Config(dp_shard=16), Fsdp2Config(dp_shard=4, pipeline_parallel=4))
     # Spread over as many ranks altogether; the fullest stage has a table or the head besides.

@@ -202,6 +202,24 @@ def test_zero_3_has_a_flat_bucket_only_for_contiguous_gradients() -> None:
     assert states(SEVEN_B, rows, Dtypes(), PLAIN).buckets_loss.tolist() == [0, 5e8 * 4]
 
 
+def test_zero_1_without_a_flat_buffer_copies_gradients_when_backward_has_ended() -> None:
+    """Measured exactly on CPU ranks: whole gradients, and at the end a flattened bucket beside them."""
+    row = {
+        "backend": ZERO,
+        "stage": 1,
+        "shard": 8,
+        "sequence": 1,
+        "accumulation": 4,
+        "double_buffer": 0,
+        "reduce_bucket": 1e9,
+    }
+    rows = from_rows([row | {"contiguous": flag} for flag in (0, 1)])
+    found = states(SEVEN_B, rows, Dtypes.of(RECIPES["fp32"]), PLAIN)
+    for moment in (found.buckets_loss, found.buckets_first, found.buckets, found.buckets_step):
+        assert moment.tolist() == [0, 1e9 * 4]
+    assert found.end.tolist() == [1e9 * 4, 1e9 * 4]
+
+
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_zero_keeps_masters_beside_fp32_weights(stage: int) -> None:
     """Measured on CPU ranks; DeepSpeed 0.19.8 clones the partition, in stage 3 since a device never equals its name."""

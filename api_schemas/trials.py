@@ -72,7 +72,7 @@ class TrialReason(Schema):
     high_tokens_per_s_per_gpu: float
     """Interval of 90 %."""
     tests: str
-    """In which knobs it differs from the fastest so far."""
+    """In which knobs it differs from the fastest so far; before these, the axes over which it is the first to be split."""
 
 
 class RunPurpose(StrEnum):

@@ -170,8 +170,10 @@ class Fsdp2Config(StrategySchema):
             name = f"FSDP2, HSDP {self.dp_replicate}×{self.dp_shard}"
         elif self.dp_replicate > 1:
             name = f"FSDP2, replicated ×{self.dp_replicate}"
-        else:
+        elif self.dp_shard > 1:
             name = f"FSDP2, sharded ×{self.dp_shard}"
+        else:
+            name = "FSDP2, not sharded"
         if self.reshard_after_forward is False:
             name += ", kept after forward"
         if self.tensor_parallel > 1:

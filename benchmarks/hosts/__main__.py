@@ -12,6 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from benchmarks.hosts.jobs import JOBS
 from benchmarks.hosts.measured import PLAN, Candidate, exhaust, found_by
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.studies import StudySpec
@@ -20,32 +21,6 @@ from tests.lab.service import LabService
 from tests.lab.session import GangSession
 from tests.lab.worker import LabWorker
 
-MODEL = {
-    "model_type": "llama",
-    "vocab_size": 2048,
-    "hidden_size": 192,
-    "intermediate_size": 512,
-    "num_hidden_layers": 6,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 6,
-    "max_position_embeddings": 128,
-    "tie_word_embeddings": False,
-}
-SPACE: dict[str, Any] = {
-    "backends": ["ddp", "fsdp2"],
-    "knobs": {
-        "micro_batch": 2,
-        "activation_checkpointing": "none",
-        "malloc": "default",
-        "threads": 0,
-        "bucket_cap_mb": 25,
-        "gradient_as_bucket_view": False,
-        "static_graph": False,
-        "blocks_per_unit": 1,
-        "reshard_after_forward": [True, False],
-    },
-}
-"""What the network decides: the backend, the mesh, and whether parameters are gathered again."""
 _STUDY_S = 1200.0
 
 
@@ -65,6 +40,7 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.hosts", description=__doc__)
     parser.add_argument("--launcher", choices=("slurm", "ray"), required=True)
+    parser.add_argument("--job", choices=tuple(JOBS), default="meshes", help="what is searched (default: meshes)")
     parser.add_argument("--hosts", type=int, default=2)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--inter-mbit", type=int, default=200)
@@ -73,14 +49,9 @@ def _options() -> argparse.Namespace:
 
 
 def _spec(options: argparse.Namespace, cluster: dict[str, Any]) -> dict[str, Any]:
-    batch = 2 * options.hosts * options.ranks
-    return {
-        "model": MODEL,
-        "workload": {"sequence_length": 64, "global_batch": batch, "recipe": "fp32"},
-        "cluster": cluster,
-        "space": SPACE,
-        "budget": {"max_trials": 7, "max_pairs": 7, "restart_check": False, "repeat_disturbed": 0},
-    }
+    job = JOBS[options.job](options.hosts, options.ranks)
+    job["budget"] |= {"max_pairs": 7, "restart_check": False, "repeat_disturbed": 0}
+    return job | {"cluster": cluster}
 
 
 def _exhausted(laboratory: Laboratory, folder: Path, options: argparse.Namespace) -> list[Candidate]:
@@ -113,6 +84,7 @@ def _answer(options: argparse.Namespace, candidates: list[Candidate], study_best
     within = study_best.step_time_s - study_best.half_width_s <= best.step_time_s + best.half_width_s
     return {
         "launcher": options.launcher,
+        "job": options.job,
         "inter_mbit": {"set": options.inter_mbit},
         "configs": [one.told(best.losses[0]) for one in sorted(candidates, key=lambda one: one.step_time_s)],
         "spread": round(slowest / best.step_time_s, 2),

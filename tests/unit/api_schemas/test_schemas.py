@@ -119,6 +119,11 @@ def test_the_mesh_rules_of_fsdp2_hold() -> None:
     assert "HSDP 2×4" in Fsdp2Config(dp_replicate=2, dp_shard=4, grad_sync="reduce_scatter").describe()
 
 
+def test_a_mesh_without_data_ranks_is_not_said_to_be_sharded() -> None:
+    layout = Fsdp2Config(dp_shard=1, tensor_parallel=2, pipeline_parallel=2)
+    assert layout.describe() == "FSDP2, not sharded, tensor ×2, 2 stages (1f1b)"
+
+
 @pytest.mark.parametrize(
     ("given", "named"),
     [

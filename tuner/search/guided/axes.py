@@ -34,5 +34,10 @@ def due(rows: Iterable[int], axes: Sequence[Axes], tried: Iterable[Axes]) -> lis
     return [row for _, row in sorted(left.items(), key=lambda one: len(one[0]))]
 
 
+def first_with(kind: Axes) -> str:
+    """Why such a trial is made, whatever gain is expected of it: `first with context parallel and tensor parallel`."""
+    return "first with " + " and ".join(axis.replace("_", " ") for axis in sorted(kind))
+
+
 def _is_split(value: KnobValue | None) -> bool:
     return isinstance(value, int) and value > 1

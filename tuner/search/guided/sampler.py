@@ -27,7 +27,7 @@ from shardtune.tuner.search.guided.acquisition import (
     normal_cdf,
     worth,
 )
-from shardtune.tuner.search.guided.axes import axes_of, due
+from shardtune.tuner.search.guided.axes import axes_of, due, first_with
 from shardtune.tuner.search.guided.encoding import Array, Rows
 from shardtune.tuner.search.guided.pool import Pool
 from shardtune.tuner.search.guided.residual import Inputs, Posterior, Residual, joined, unseen
@@ -121,17 +121,17 @@ class Outlook:
         named = np.array(due(order[_SHORTLIST:], pool.axes, ()), dtype=np.intp)
         return np.concatenate([order[:_SHORTLIST], np.union1d(others, named)])
 
-    @property
-    def unseen_axes(self) -> Iterator[int]:
+    @cached_property
+    def unseen_axes(self) -> list[int]:
         """Places of candidates that are split over axes which no trial was; none before the sampler's own first trial."""
         history = self._view.history
         if not any(obs.origin is TrialOrigin.SAMPLER for obs in history):
-            return
+            return []
         rows = self.candidates
         order = np.argsort(self.time.mean, kind="stable")
         tried = (axes_of(self._pool.space.flatten(obs.config)) for obs in history)
         first = set(due(rows[order], self._pool.axes, tried))
-        yield from (int(place) for place in order if int(rows[place]) in first)
+        return [int(place) for place in order if int(rows[place]) in first]
 
     def reason(self, place: int) -> TrialReason:
         """Why the candidate at this place is tried."""
@@ -147,7 +147,7 @@ class Outlook:
             tokens_per_s_per_gpu=speed,
             low_tokens_per_s_per_gpu=speed / spread,
             high_tokens_per_s_per_gpu=speed * spread,
-            tests=self._tests(int(self.candidates[place])),
+            tests=self._tests(place),
         )
 
     @cached_property
@@ -250,7 +250,13 @@ class Outlook:
         own, shares = np.zeros(len(index), dtype=np.intp), seconds / total[:, None]
         return Inputs(pool.common[index], pool.knobs[index], pool.kinds[index], own, shares, np.log(total))
 
-    def _tests(self, row: int) -> str:
+    def _tests(self, place: int) -> str:
+        row = int(self.candidates[place])
+        if place in self.unseen_axes:
+            return f"{first_with(self._pool.axes[row])}; {self._differences(row)}"
+        return self._differences(row)
+
+    def _differences(self, row: int) -> str:
         own = self._pool.table(row)
         if self._fastest is None:
             return "the fastest by prediction"

@@ -53,9 +53,10 @@ def test_each_axis_that_a_study_names_is_tried_once_and_two_at_once(pool):
     named = Pool(space, PredictionBasis(shape("llama-tiny"), WORKLOAD, cpu(4)))
     history = []
     for number in range(6):
-        config = ask(named, history).config
-        slow = axes_of(flatten(config))
-        history.append(replace(complete(number, config, 10.0 if slow else 1000.0), origin=TrialOrigin.SAMPLER))
+        found = ask(named, history)
+        slow = axes_of(flatten(found.config))
+        assert ("first with " in found.reason.tests) == bool(slow)
+        history.append(replace(complete(number, found.config, 10.0 if slow else 1000.0), origin=TrialOrigin.SAMPLER))
     tried = [axes_of(flatten(obs.config)) for obs in history]
     both = frozenset({"context_parallel", "tensor_parallel"})
     assert tried[0] == frozenset() and {frozenset(), *(frozenset({axis}) for axis in both), both} == set(tried)

@@ -51,14 +51,16 @@ def document(source: ExportSource, backends: Backends = BACKENDS) -> str:
 
 def _start(source: ExportSource, parts: AccelerateParts) -> str:
     """The line that starts a script: `launch.sh`, or Accelerate's own where a script of the user's has none beside it."""
-    if not source.study.spec.model.is_own:
+    is_own = source.study.spec.model.is_own
+    if source.on_cpu and parts.ignored_on_cpu is not None:
+        instead = "your own launcher" if is_own else "./launch.sh alone, which runs train_snippet.py"
+        return f"{instead} (on CPU ranks accelerate ignores {parts.ignored_on_cpu} and trains whole replicas)."
+    if not is_own:
         return "./launch.sh accelerate YOUR_SCRIPT.py (its script must use accelerate.Accelerator)."
     # Without mpirun, accelerate starts one process for MULTI_CPU; its GPU launcher starts all of them.
     before, more = ("ACCELERATE_USE_CPU=true ", " --multi_gpu") if source.on_cpu else ("", "")
     if source.cluster.nodes > 1:
         more += " --main_process_ip FIRST_HOST --machine_rank N"
-    if source.on_cpu and parts.ignored_on_cpu is not None:
-        return f"your own launcher (on CPU ranks accelerate ignores {parts.ignored_on_cpu} and trains whole replicas)."
     line = f"{before}accelerate launch --config_file accelerate.yaml{more} YOUR_SCRIPT.py"
     return f"{line} (which must use accelerate.Accelerator)."
 

@@ -37,5 +37,8 @@ def test_only_files_that_are_there_start_it() -> None:
     assert "accelerate launch --config_file accelerate.yaml YOUR_SCRIPT.py" in own["accelerate.yaml"]
     on_cpu = written(ddp, CPU, of_a_script=True)["accelerate.yaml"]
     assert "ACCELERATE_USE_CPU=true accelerate launch --config_file accelerate.yaml --multi_gpu YOUR" in on_cpu
-    sharded = written(TrialConfig(strategy=Fsdp1Config(dp_shard=2)), CPU, of_a_script=True)["accelerate.yaml"]
+    fsdp1 = TrialConfig(strategy=Fsdp1Config(dp_shard=2))
+    sharded = written(fsdp1, CPU, of_a_script=True)["accelerate.yaml"]
     assert "accelerate ignores FSDP" in sharded and "accelerate launch" not in sharded
+    refused = written(fsdp1, CPU)["accelerate.yaml"]
+    assert "accelerate ignores FSDP" in refused and "launch.sh accelerate" not in refused

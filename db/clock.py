@@ -41,8 +41,8 @@ class DatabaseClock:
         """Look at the database's clock."""
         if self._engine.dialect.name == "sqlite":
             return
-        with self._engine.connect() as connection:
-            # Opens the transaction, and whatever that takes.
+        with self._engine.begin() as connection:
+            # Opens the transaction, and whatever that takes; its end is a commit (Database.sole says why).
             connection.execute(select(1))
             before = _elapsed()
             moment: datetime = connection.execute(select(func.clock_timestamp())).scalar_one()

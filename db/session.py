@@ -1,6 +1,6 @@
 """Engine, transactions and migrations for SQLite (WAL) and Postgres; everything that differs between them stands here.
 
-`Database.read()` and `Database.write()` are the only ways to a session. A write on SQLite begins with BEGIN IMMEDIATE:
+`Database.read()` and `Database.write()` are the only ways to a session, `Database.look()` to what needs none. A write on SQLite begins with BEGIN IMMEDIATE:
 a deferred transaction that reads first and writes later fails with "database is locked" as soon as two do so.
 
 Note [lock order]: on Postgres a transaction locks rows in this order, so that no two wait for each other: project (whose
@@ -35,12 +35,15 @@ _BUSY_TIMEOUT_MS = 30_000
 _USED_S, _IDLE_S = "when it was last used", 1.0
 _LONGEST_HOLD_S = 60.0
 """Where no limits are set."""
-_HOLD = text(
+_TAKE = text(
     "SELECT set_config('lock_timeout', :patience, true), "
     "set_config('idle_in_transaction_session_timeout', :longest, true), "
-    "pg_advisory_xact_lock(hashtextextended(:name, 0))"
+    "pg_try_advisory_xact_lock(hashtextextended(:name, 0)) AS got"
 )
 """Ends with its transaction, which the server itself ends when nothing is heard of it."""
+_WAIT = text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")
+_AT_ONCE_S = 0.01
+"""Patience for less is none."""
 _MIGRATION_LOCK = 0x5348415244  # "SHARD": serialises concurrent upgrades on Postgres.
 
 
@@ -78,6 +81,12 @@ class Database:
             yield session
 
     @contextmanager
+    def look(self) -> Iterator[Connection]:
+        """A connection to read with where no row is wanted: a session costs as much as a small statement."""
+        with self._read_engine.connect() as connection:
+            yield connection
+
+    @contextmanager
     def write(self) -> Iterator[Session]:
         """A session that commits at the end, or rolls back when an exception leaves it."""
         with _WriteSession(self._write_engine, expire_on_commit=False) as session, session.begin():
@@ -97,26 +106,30 @@ class Database:
         with self.engine.connect() as connection:
             longest_s = self._limits.idle_s if self._limits else _LONGEST_HOLD_S
             patience_s = min(patience_s, self._limits.lock_s if self._limits else patience_s)
+            patience, longest = f"{patience_s * 1000:.0f}ms", f"{longest_s * 1000:.0f}ms"
+            got = connection.execute(_TAKE, {"name": name, "patience": patience, "longest": longest}).one().got
             try:
-                connection.execute(
-                    _HOLD,
-                    {"name": name, "patience": f"{patience_s * 1000:.0f}ms", "longest": f"{longest_s * 1000:.0f}ms"},
-                )
-                got = True
-            except OperationalError as error:
-                if not isinstance(error.orig, LockNotAvailable):
-                    raise
-                got = False
-            try:
-                yield got
+                yield got or (patience_s > _AT_ONCE_S and _wait(connection, name))
             finally:
-                # The server may have ended the connection of a holder that took too long.
+                # Nothing was changed; but with a rollback psycopg drops the statements that the connection has prepared,
+                # and each is planned anew. The server may have ended the connection of a holder that took too long.
                 with suppress(DBAPIError):
-                    connection.rollback()
+                    connection.commit()
 
     def close(self) -> None:
         """Close the pooled connections."""
         self.engine.dispose()
+
+
+def _wait(connection: Connection, name: str) -> bool:
+    """Wait for a name that another process holds; False when its patience is over."""
+    try:
+        connection.execute(_WAIT, {"name": name})
+    except OperationalError as error:
+        if not isinstance(error.orig, LockNotAvailable):
+            raise
+        return False
+    return True
 
 
 def parse_url(url: str) -> URL:

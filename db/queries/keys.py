@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import bindparam, func, or_, select, update
+from sqlalchemy import Connection, bindparam, func, or_, select, update
 from sqlalchemy.orm import Session, joinedload
 
 from shardtune.api_schemas.keys import Quotas
@@ -18,10 +18,10 @@ _BY_SECRET = (
 )
 
 
-def any_key(session: Session) -> bool:
+def any_key(connection: Connection) -> bool:
     """Whether a key was ever made; revoked ones count, so that revoking the last one opens nothing."""
-    # By the connection, as it is asked with every request: no row of ours has to be made.
-    return session.connection().execute(_ANY).first() is not None
+    # By a connection, as it is asked with every request: no row of ours has to be made.
+    return connection.execute(_ANY).first() is not None
 
 
 def by_secret(session: Session, secret_sha256: str) -> ApiKeyRow | None:

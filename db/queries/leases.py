@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Update, and_, bindparam, func, select, update
+from sqlalchemy import Update, and_, bindparam, func, select, text, update
 from sqlalchemy.orm import Session, joinedload, load_only
 
 from shardtune.api_schemas.measurements import StepTimeRange
@@ -28,7 +28,8 @@ _WITH_STUDY = (
 )
 _WORKER_AND_HELD = (
     select(WorkerRow, RunRow, webhooks.ANY_ENABLED)
-    .outerjoin(RunRow, and_(RunRow.worker_session == WorkerRow.session, RunRow.state == TrialState.RUNNING))
+    # The index's own words: planned once for every value, a parameter would not be known to mean what the index has.
+    .outerjoin(RunRow, and_(RunRow.worker_session == WorkerRow.session, text("runs.state = 'running'")))
     .where(WorkerRow.session == bindparam("worker_session"))
     # What a lease says; mostly there is none.
     .options(
@@ -56,8 +57,10 @@ _OPEN_STATES = (
     .where(RunRow.study_id.in_(bindparam("study_ids", expanding=True)), RunRow.state.in_(OPEN_TRIAL_STATES))
     .distinct()
 )
-_SPENT = select(func.coalesce(func.sum(AttemptRow.gpu_seconds), 0.0)).where(
-    AttemptRow.run_id.in_(bindparam("run_ids", expanding=True))
+_CONFIRMING = (
+    select(func.coalesce(func.sum(AttemptRow.gpu_seconds), 0.0))
+    .join(RunRow, RunRow.id == AttemptRow.run_id)
+    .where(RunRow.study_id == bindparam("of_study"), RunRow.purpose == RunPurpose.CONFIRM)
 )
 _EXPIRED = (
     select(RunRow)
@@ -139,11 +142,10 @@ def open_states(session: Session, study_ids: Sequence[str]) -> dict[str, set[Tri
     return dict(found)
 
 
-def promotion_cost(session: Session, confirm_ids: Sequence[str]) -> tuple[int, float]:
-    """Number of these fresh runs, and the GPU-seconds of their attempts."""
-    if not confirm_ids:
-        return 0, 0.0
-    return len(confirm_ids), session.scalars(_SPENT, {"run_ids": list(confirm_ids)}).one() or 0.0
+def gpu_seconds_confirming(session: Session, study_id: str) -> float:
+    """GPU-seconds of all attempts at a study's fresh runs."""
+    # Asked for by the study: a list of its runs would be another statement for each length, none of them prepared.
+    return session.scalars(_CONFIRMING, {"of_study": study_id}).one() or 0.0
 
 
 def attempts_that_ended(session: Session, study_id: str, end: AttemptEnd) -> int:

@@ -43,6 +43,16 @@ _WITH_WORK = union_all(
 )
 """Studies of which a worker may be given a run."""
 _VERSIONS = select(StudyRow.id, StudyRow.version).where(StudyRow.id.in_(_WITH_WORK))
+_TRIALS = (
+    select(TrialRow.study_id, TrialRow.state, func.count())
+    .where(TrialRow.study_id.in_(bindparam("study_ids", expanding=True)))
+    .group_by(TrialRow.study_id, TrialRow.state)
+)
+_REFUSED = (
+    select(RejectionRow.study_id, func.count())
+    .where(RejectionRow.study_id.in_(bindparam("study_ids", expanding=True)))
+    .group_by(RejectionRow.study_id)
+)
 
 
 @dataclass(frozen=True)
@@ -166,22 +176,13 @@ def running_versions(session: Session) -> dict[str, int]:
 
 def trial_counts(session: Session, study_ids: Sequence[str]) -> dict[str, dict[str, int]]:
     """Number of trials by state, for each study that has any."""
-    query = (
-        select(TrialRow.study_id, TrialRow.state, func.count())
-        .where(TrialRow.study_id.in_(study_ids))
-        .group_by(TrialRow.study_id, TrialRow.state)
-    )
     counts: dict[str, dict[str, int]] = {}
-    for study_id, state, count in session.execute(query):
+    for study_id, state, count in session.execute(_TRIALS, {"study_ids": list(study_ids)}):
         counts.setdefault(study_id, {})[state.value] = count
     return counts
 
 
 def rejection_counts(session: Session, study_ids: Sequence[str]) -> dict[str, int]:
     """Number of configurations the memory gate refused, for each study that has any."""
-    query = (
-        select(RejectionRow.study_id, func.count())
-        .where(RejectionRow.study_id.in_(study_ids))
-        .group_by(RejectionRow.study_id)
-    )
-    return {study_id: int(count) for study_id, count in session.execute(query)}
+    found = session.execute(_REFUSED, {"study_ids": list(study_ids)})
+    return {study_id: int(count) for study_id, count in found}

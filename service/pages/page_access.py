@@ -89,7 +89,7 @@ def _look_up(request: Request, context: Context) -> Principal:
         principal = _of_session(context, session, cookies.read(request, cookies.SESSION))
         if principal is not None:
             return principal
-        if context.settings.require_keys or context.has_keys(lambda: keys.any_key(session)):
+        if context.settings.require_keys or context.has_keys(lambda: keys.any_key(session.connection())):
             raise LoginNeeded
     local_only.check(request)
     return LOCAL

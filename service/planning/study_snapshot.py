@@ -94,6 +94,7 @@ def view(
     if rejected is None:
         rejected = tuple(row.value for row in trials.rejections(session, study.id))
     runs = sorted((run for row in rows for run in row.runs), key=lambda run: run.position)
+    confirming = sum(run.purpose == RunPurpose.CONFIRM for run in runs)
     return StudySnapshot(
         study_id=study.id,
         version=study.version,
@@ -110,7 +111,7 @@ def view(
         history=tuple(observation(row, study.promotion_round) for row in rows),
         rejected=rejected,
         fresh=tuple(fresh for run in runs if (fresh := _fresh(run, study.promotion_round)) is not None),
-        promotion_cost=leases.promotion_cost(session, [run.id for run in runs if run.purpose == RunPurpose.CONFIRM]),
+        promotion_cost=(confirming, leases.gpu_seconds_confirming(session, study.id) if confirming else 0.0),
         restarts=tuple(_restart(run) for run in runs if run.purpose == RunPurpose.RESTART),
         has_waiting_run=TrialState.WAITING in opened,
         has_open_run=bool(opened),

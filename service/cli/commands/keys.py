@@ -65,7 +65,7 @@ def check_reach(url: str, address: str) -> None:
     if local_only.is_loopback(address):
         return
     with _context(url) as context, context.db.read() as session:
-        if context.settings.require_keys or rows.any_key(session):
+        if context.settings.require_keys or rows.any_key(session.connection()):
             return
     raise InputError(
         f"--host ({address}) is reachable from other machines, and without any API key whoever reaches it could run "

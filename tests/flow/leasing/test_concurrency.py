@@ -5,6 +5,7 @@ import time
 import pytest
 
 from shardtune.api_schemas.leases import PROTOCOL_VERSION, LeaseRequest
+from shardtune.db.limits import DatabaseLimits
 from shardtune.db.session import Database
 from shardtune.service.planning.planner_cache import PlannerCache
 from shardtune.service.process.context import Context
@@ -138,6 +139,24 @@ def test_a_name_is_held_by_one_replica_and_free_when_that_one_is_gone(empty_post
         )
         with other.sole("ask", 5) as taken_over:
             assert taken_over
+    one.close()
+    other.close()
+
+
+@pytest.mark.postgres
+def test_a_connection_keeps_the_statements_that_it_has_prepared_whether_it_got_a_name_or_not(empty_postgres_url):
+    one, other = Database(empty_postgres_url), Database(empty_postgres_url, DatabaseLimits(connections=1))
+    with one.sole("held", 0.1):
+        for _ in range(10):
+            with other.sole("free", 0.1) as got:
+                assert got
+            other.clock.read()
+        with other.sole("held", 0.02) as got:
+            assert not got
+        with other.engine.connect() as connection:
+            kept = connection.exec_driver_sql("SELECT statement FROM pg_prepared_statements").scalars().all()
+    assert any("pg_try_advisory_xact_lock" in statement for statement in kept)
+    assert any("clock_timestamp" in statement for statement in kept)
     one.close()
     other.close()
 

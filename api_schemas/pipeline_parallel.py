@@ -31,8 +31,8 @@ def check(size: int, micro_batches: int, model: ModelSpec | None = None) -> None
         )
 
 
-def check_blocks(size: int, blocks: int | None, note: str | None) -> None:
-    """The same of what a profile says of the model (`pipeline_blocks`, `pipeline_note`).
+def check_blocks(size: int, blocks: int | None, note: str | None, virtual: int = 1) -> None:
+    """The same of what a profile says of the model (`pipeline_blocks`, `pipeline_note`), with so many stages on each rank.
 
     Raises:
         ValueError: as `check`.
@@ -45,6 +45,11 @@ def check_blocks(size: int, blocks: int | None, note: str | None) -> None:
         raise _refused(size, "is only for models whose blocks a worker has looked at; use 1")
     if blocks < size:
         raise _refused(size, f"needs a block for each stage, and the model has {blocks}; use at most {blocks}")
+    if blocks < size * virtual:
+        raise ValueError(
+            f"pipeline_virtual_stages ({virtual}) on {size} ranks needs {size * virtual} blocks, and the model has {blocks}; use at "
+            f"most {blocks // size}"
+        )
 
 
 def _refused(size: int, why: str) -> ValueError:

@@ -1,6 +1,12 @@
 """Ranks that train the same samples: whether a configuration's numbers of them come out."""
 
-from shardtune.api_schemas import context_parallel, expert_parallel, pipeline_parallel, tensor_parallel
+from shardtune.api_schemas import (
+    context_parallel,
+    expert_parallel,
+    pipeline_parallel,
+    pipeline_schedules,
+    tensor_parallel,
+)
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.models import ModelSpec
 from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig
@@ -22,7 +28,10 @@ def check(config: TrialConfig, cluster: Cluster, workload: Workload, model: Mode
     if isinstance(strategy, Fsdp2Config):
         expert_parallel.check(strategy.expert_parallel, strategy.dp_shard, strategy.tensor_parallel)
     if stages > 1:
-        pipeline_parallel.check(stages, config.accumulation(workload.global_batch, cluster.world_size), model)
+        micro_batches = config.accumulation(workload.global_batch, cluster.world_size)
+        pipeline_parallel.check(stages, micro_batches, model)
+        if isinstance(strategy, Fsdp2Config):
+            pipeline_schedules.check_micro_batches(strategy.pipeline_schedule, stages, micro_batches)
 
 
 def check_experts(config: TrialConfig, experts: int | None, width: int | None, note: str | None) -> None:

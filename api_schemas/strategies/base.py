@@ -71,6 +71,11 @@ class StrategySchema(Schema):
         return 1
 
     @property
+    def virtual_stages(self) -> int:
+        """Stages on each of those that take turns."""
+        return 1
+
+    @property
     def expert_ranks(self) -> int:
         """Neighbouring ranks that divide the experts of a layer, each with samples of its own."""
         return 1

@@ -4,13 +4,11 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from shardtune.api_schemas import expert_parallel, pipeline_parallel
+from shardtune.api_schemas import expert_parallel, pipeline_parallel, pipeline_schedules
 from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.pipeline_schedules import PipelineSchedule
 from shardtune.api_schemas.strategies.base import Checkpointing, GradSync, StrategySchema, TrainerStep, check_mesh
 from shardtune.api_schemas.workload import Recipe
-
-PipelineSchedule = Literal["1f1b", "gpipe"]
-"""1F1B (PipeDream-Flush, arXiv:2006.09503) and GPipe (arXiv:1811.06965), by `torch.distributed.pipelining`."""
 
 
 class Fsdp2Config(StrategySchema):
@@ -29,7 +27,10 @@ class Fsdp2Config(StrategySchema):
     fewer blocks and sends hidden states alone, and waits while the first and last micro batches are elsewhere."""
     pipeline_schedule: PipelineSchedule = "1f1b"
     """Which micro batch a stage takes next. `1f1b`: backward as soon as it can, so that few are held; `gpipe`: all forward, then
-    all backward."""
+    all backward; `interleaved_1f1b`: as 1F1B, with several smaller stages on each rank."""
+    pipeline_virtual_stages: int = Field(default=1, ge=1, le=1024)
+    """Stages on each rank: several with `interleaved_1f1b`, each number as many blocks apart. More: a rank waits less while the
+    first and last micro batches are elsewhere, holds more of them, and sends more often."""
     expert_parallel: int = Field(default=1, ge=1, le=4096)
     """Ranks of `dp_shard`, neighbours, that divide each layer's experts. More: a rank gathers, reduces and computes fewer experts, and
     tokens travel to the ranks of theirs and back in each pass."""
@@ -51,6 +52,7 @@ class Fsdp2Config(StrategySchema):
 
     @model_validator(mode="after")
     def _legal(self) -> "Fsdp2Config":
+        pipeline_schedules.check_virtual(self.pipeline_schedule, self.pipeline_virtual_stages, self.pipeline_parallel)
         group = self.reshard_after_forward
         if not isinstance(group, bool) and (group < 2 or group >= self.dp_shard or self.dp_shard % group):
             raise ValueError(
@@ -78,6 +80,11 @@ class Fsdp2Config(StrategySchema):
     def stages(self) -> int:
         """See `StrategySchema`."""
         return self.pipeline_parallel
+
+    @property
+    def virtual_stages(self) -> int:
+        """See `StrategySchema`."""
+        return self.pipeline_virtual_stages
 
     @property
     def expert_ranks(self) -> int:
@@ -116,6 +123,7 @@ class Fsdp2Config(StrategySchema):
         """See `StrategySchema`."""
         super().check_cluster(cluster, recipe, accumulation)
         pipeline_parallel.check(self.pipeline_parallel, accumulation)
+        pipeline_schedules.check_micro_batches(self.pipeline_schedule, self.pipeline_parallel, accumulation)
 
     def to_fully_shard(self) -> dict[str, Any]:
         """Keyword arguments for `fully_shard(module, mesh=…, mp_policy=…, **…)` that do not need torch objects."""
@@ -179,7 +187,8 @@ class Fsdp2Config(StrategySchema):
         if self.tensor_parallel > 1:
             name += f", tensor ×{self.tensor_parallel}"
         if self.pipeline_parallel > 1:
-            name += f", {self.pipeline_parallel} stages ({self.pipeline_schedule})"
+            chunks = f" × {self.pipeline_virtual_stages}" if self.pipeline_virtual_stages > 1 else ""
+            name += f", {self.pipeline_parallel}{chunks} stages ({self.pipeline_schedule})"
         if self.expert_parallel > 1:
             name += f", experts ÷{self.expert_parallel}"
         return name + (", CPU offload" if self.cpu_offload else "")

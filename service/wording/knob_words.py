@@ -38,10 +38,14 @@ KNOBS: dict[str, KnobWords] = {
         "expert parallel",
     ),
     "pipeline_schedule": KnobWords(
-        "What a stage does next: a micro batch's backward as soon as it can, which holds few of them, or all forward before all "
-        "backward.",
+        "What a stage does next: a micro batch's backward as soon as it can, which holds few of them, with one stage on each rank or "
+        "several (interleaved), or all forward before all backward.",
         "pipeline schedule",
-        {"1f1b": "1F1B", "gpipe": "GPipe"},
+        {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved_1f1b": "interleaved 1F1B"},
+    ),
+    "pipeline_virtual_stages": KnobWords(
+        "Stages on each rank of a pipeline: several wait less for the first and last micro batches, and send more often.",
+        "stages on a rank",
     ),
     "activation_checkpointing": KnobWords(
         "Which activations are recomputed in backward instead of kept: none, some (selective) or all (full).",

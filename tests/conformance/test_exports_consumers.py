@@ -97,6 +97,26 @@ def test_torchtitan_trains_in_as_many_stages(tmp_path: Path) -> None:
     assert any("as a block" in line for line in found.lossy)
 
 
+@pytest.mark.parametrize(
+    ("virtual", "said"),
+    [(2, None), (3, "pipeline_parallel_layers_per_stage = 3"), (4, None)],
+    ids=["its default", "by layers", "no number of layers"],
+)
+def test_torchtitan_has_as_many_stages_on_a_rank_where_layers_say_so(virtual: int, said: str | None) -> None:
+    """Of 16 blocks, and two that it counts for the tables."""
+    strategy = Fsdp2Config(
+        dp_shard=4, pipeline_parallel=2, pipeline_schedule="interleaved_1f1b", pipeline_virtual_stages=virtual
+    )
+    study = study_of("llama-tiny", "bf16-mixed", EIGHT_GPUS, global_batch=32)
+    assert study.profile is not None
+    study = study.model_copy(update={"profile": study.profile.model_copy(update={"pipeline_blocks": 16})})
+    found = export(study, contender_of(TrialConfig(strategy=strategy)), "torchtitan")
+    toml = found.files["torchtitan.toml"]
+    assert 'pipeline_parallel_schedule = "Interleaved1F1B"' in toml
+    assert (said or "") in toml and ("layers_per_stage" in toml) == (said is not None)
+    assert any("pipeline_virtual_stages" in line for line in found.lossy) == (virtual == 4)
+
+
 def test_torchtitan_divides_experts_over_as_many_ranks(tmp_path: Path) -> None:
     pytest.importorskip("tyro")
     divided = TrialConfig(strategy=Fsdp2Config(dp_shard=8, expert_parallel=2))

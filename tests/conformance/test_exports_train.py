@@ -20,6 +20,7 @@ from tests.support.made_up_studies import CPU, contender_of, study_of
 
 pytestmark = pytest.mark.ranks
 
+INTERLEAVED: dict[str, Any] = {"pipeline_schedule": "interleaved_1f1b", "pipeline_virtual_stages": 2}
 _STEP = re.compile(r"step (\d+): loss ([\d.]+), gradient norm ([\d.]+)")
 ACCELERATE_SCRIPT = """
 import os
@@ -136,6 +137,10 @@ def test_ranks_that_share_samples_train_as_one_does(tmp_path: Path) -> None:
             ),
         ),
         (
+            "llama-tiny",
+            TrialConfig(strategy=Fsdp2Config(dp_shard=1, pipeline_parallel=2, **INTERLEAVED), micro_batch=2),
+        ),
+        (
             "mixtral-tiny",
             TrialConfig(
                 strategy=Fsdp2Config(dp_shard=2, expert_parallel=2, forward_prefetch=1, blocks_per_unit=2),
@@ -152,7 +157,7 @@ def test_ranks_that_share_samples_train_as_one_does(tmp_path: Path) -> None:
             ),
         ),
     ],
-    ids=["fsdp2", "zero-3", "ddp", "fsdp2, tensor", "fsdp2, pipeline", "fsdp2, experts", "fsdp1"],
+    ids=["fsdp2", "zero-3", "ddp", "fsdp2, tensor", "fsdp2, pipeline", "fsdp2, interleaved", "fsdp2, experts", "fsdp1"],
 )
 def test_scripts_train_in_mixed_precision(tmp_path: Path, model: str, config: TrialConfig) -> None:
     """bf16-mixed, because that is what the scripts write casts for; two steps."""

@@ -27,6 +27,7 @@ from tests.support.tiny_trials import GPT2, LLAMA, MIXTRAL, tiny_task
 
 LONG = os.environ.get("SHARDTUNE_TEST_LONG") == "1"
 CUT: dict[str, Any] = {"kind": "fsdp2", "dp_shard": 1, "pipeline_parallel": 2}
+INTERLEAVED: dict[str, Any] = {"pipeline_schedule": "interleaved_1f1b", "pipeline_virtual_stages": 2}
 GEMMA3 = LLAMA | {"model_type": "gemma3_text", "head_dim": 16, "sliding_window": 8, "num_hidden_layers": 2}
 GEMMA3 |= {"tie_word_embeddings": True, "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2}
 MPT = {"model_type": "mpt", "vocab_size": 256, "d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 128}
@@ -34,6 +35,10 @@ SHARED = {"micro_batch": 2, "parity_steps": 3, "max_grad_norm": 0.3}
 QUICK: dict[str, TrialTask] = {
     # Three blocks on two stages, tied tables, position tables, full recomputation.
     "gpt2, full": tiny_task(CUT, model=GPT2, activation_checkpointing="full", **SHARED),
+    # Three stages of two blocks or one on each rank.
+    "gpt2, interleaved": tiny_task(
+        CUT | INTERLEAVED | {"pipeline_virtual_stages": 3}, model=GPT2 | {"n_layer": 8}, **SHARED
+    ),
     "llama, gpipe": tiny_task(CUT | {"pipeline_schedule": "gpipe", "grad_sync": "last"}, **SHARED),
 }
 
@@ -89,19 +94,19 @@ def test_a_rank_refuses_what_cannot_be_cut(host: HostProcess) -> None:
 @pytest.mark.skipif(not LONG, reason="the wide table: SHARDTUNE_TEST_LONG=1")
 @pytest.mark.parametrize("recipe", ["fp32", "bf16-mixed"])
 def test_they_train_the_same_with_every_checkpointing(tmp_path: Path, recipe: str) -> None:
-    models = {"llama": LLAMA, "gpt2": GPT2, "gemma3": GEMMA3, "mixtral": MIXTRAL}
+    models = {"llama": LLAMA, "gpt2": GPT2 | {"n_layer": 5}, "gemma3": GEMMA3, "mixtral": MIXTRAL}
+    models = {name: model | {"num_hidden_layers": 4} for name, model in models.items()}
     models |= {kind: LLAMA | {"model_type": kind} for kind in ("olmo2", "gpt_neox", "qwen3")}
+    schedules = {"1f1b": {}, "gpipe": {"pipeline_schedule": "gpipe"}, "interleaved": INTERLEAVED}
     tasks = {
         f"{name}, {mode}, {schedule}": tiny_task(
-            CUT | {"pipeline_schedule": schedule},
+            CUT | schedules[schedule],
             model=model,
             activation_checkpointing=mode,
             recipe=recipe,
             **SHARED,
         )
-        for (name, model), mode, schedule in itertools.product(
-            models.items(), ("none", "selective", "full"), ("1f1b", "gpipe")
-        )
+        for (name, model), mode, schedule in itertools.product(models.items(), ("none", "selective", "full"), schedules)
     }
     found = trajectories(tasks, tmp_path)
     for name, task in tasks.items():
@@ -114,6 +119,7 @@ def test_they_train_the_same_on_meshes_of_four_ranks(tmp_path: Path) -> None:
     """Alone, over shards, over replicas, and with split blocks or shared sequences."""
     four = LLAMA | {"num_key_value_heads": 4}
     tied = GEMMA3 | {"num_key_value_heads": 4, "num_hidden_layers": 3, "vocab_size": 511}
+    longer = tied | {"num_hidden_layers": 5}
     full = {"activation_checkpointing": "full"}
     meshes: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         "4": (CUT | {"pipeline_parallel": 4}, {}),
@@ -125,6 +131,16 @@ def test_they_train_the_same_on_meshes_of_four_ranks(tmp_path: Path) -> None:
         "2, tensor 2": (CUT | {"tensor_parallel": 2}, full),
         "2, tensor 2, tied": (CUT | {"tensor_parallel": 2}, {"model": tied}),
         "2, context 2": (CUT | {"dp_shard": 2}, {"context_parallel": 2}),
+        "4, interleaved": (CUT | INTERLEAVED | {"pipeline_parallel": 4}, {"model": four | {"num_hidden_layers": 10}}),
+        "2, interleaved, sharded, tied": (CUT | INTERLEAVED | {"dp_shard": 2}, {"model": longer} | full),
+        "2, interleaved, replicated": (CUT | INTERLEAVED | {"dp_replicate": 2}, {"model": longer}),
+        "2, interleaved, units": (CUT | INTERLEAVED | {"dp_shard": 2, "blocks_per_unit": 2}, {}),
+        "2, interleaved, tensor 2, tied": (CUT | INTERLEAVED | {"tensor_parallel": 2}, {"model": longer}),
+        "2, interleaved, context 2": (CUT | INTERLEAVED | {"dp_shard": 2}, {"context_parallel": 2}),
+        "2, interleaved, experts 2": (
+            CUT | INTERLEAVED | {"dp_shard": 2, "expert_parallel": 2},
+            {"model": MIXTRAL | {"num_hidden_layers": 4}},
+        ),
     }
     tasks = {
         name: tiny_task(strategy, ranks=4, **{"model": four, **SHARED, "micro_batch": 1, **changes})

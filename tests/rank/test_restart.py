@@ -28,6 +28,7 @@ from tests.support.tiny_trials import GPT2, LLAMA, MIXTRAL, tiny_task
 pytestmark = pytest.mark.ranks
 
 HOST = {"device": "cpu"}
+INTERLEAVED = {"pipeline_schedule": "interleaved_1f1b", "pipeline_virtual_stages": 2}
 PLAN = RestartPlan(fewest_steps=4, most_steps=6, steps_after=4)
 
 
@@ -75,6 +76,7 @@ def run(place: Workplace) -> Callable[..., RestartMeasurement | Failure]:
         ({"kind": "fsdp2", "dp_shard": 2, "cpu_offload": True}, {"model": GPT2}),
         ({"kind": "fsdp2", "dp_replicate": 2, "dp_shard": 2}, {"ranks": 4, "context_parallel": 2}),
         ({"kind": "fsdp2", "dp_shard": 1, "pipeline_parallel": 2}, {"model": GPT2, "micro_batch": 2}),
+        ({"kind": "fsdp2", "dp_shard": 1, "pipeline_parallel": 2, **INTERLEAVED}, {"micro_batch": 2}),
         (
             {"kind": "fsdp2", "dp_shard": 4, "expert_parallel": 2},
             {"ranks": 4, "model": MIXTRAL | {"num_hidden_layers": 1}},
@@ -94,6 +96,7 @@ def run(place: Workplace) -> Callable[..., RestartMeasurement | Failure]:
         "fsdp2 offload",
         "hsdp, context",
         "pipeline",
+        "pipeline, interleaved",
         "experts",
         "tensor",
     ],

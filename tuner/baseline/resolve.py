@@ -109,7 +109,7 @@ def _check_fits(config: TrialConfig, workload: Workload, cluster: Cluster, model
             strategy = config.strategy
             split = strategy.model_parallel // strategy.stages
             tensor_parallel.check_widths(split, config.context_parallel, *known.tensor)
-            pipeline_parallel.check_blocks(strategy.stages, *known.pipeline)
+            pipeline_parallel.check_blocks(strategy.stages, *known.pipeline, strategy.virtual_stages)
             sharing.check_experts(config, *known.divisible_experts)
     except ValueError as error:
         raise ValueError(f"baseline.{error}") from None

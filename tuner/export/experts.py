@@ -32,6 +32,11 @@ def constant(source: ExportSource) -> list[str]:
     return [f"EXPERT_RANKS = {size(source)}  # neighbouring ranks that divide each layer's experts"]
 
 
+def standard(source: ExportSource) -> tuple[str, ...]:
+    """Modules that the snippet imports."""
+    return ("dataclasses", "functools") if is_divided(source) else ()
+
+
 def helpers(source: ExportSource) -> str:
     """The snippet's definitions."""
     return fill("expert_parallel") if is_divided(source) else ""
@@ -52,7 +57,7 @@ def trainer(source: ExportSource, strategy: Fsdp2Config) -> dict[str, list[str]]
         "updated": [
             'groups = [{"params": group} for group in by_mesh(self.parameters)]',
             "self.optimizer = torch.optim.AdamW(groups, fused=True, **ADAMW)",
-            "self.divided = [p for layer in divided for p in layer.parameters()]",
+            'self.divided = [p for p in self.parameters if "ep" in p.device_mesh.mesh_dim_names]',
         ],
         "average": [
             "for expert in self.divided:",
@@ -75,7 +80,7 @@ def _divide(source: ExportSource, strategy: Fsdp2Config) -> list[str]:
     return [
         f"names = {literal(tuple(axes))}",
         f"experts = init_device_mesh(device.type, {tuple(axes.values())!r}, mesh_dim_names=names)",
-        'divided = divide_experts(model, experts["ep"])',
+        f'divided = divide_experts({"part" if strategy.pipeline_parallel > 1 else "model"}, experts["ep"])',
         'policy = dataclasses.replace(options["mp_policy"], cast_forward_inputs=False)',
         f'own = {{"mesh": experts[{literal(tuple(over))}], "mp_policy": policy}}',
         f'own["reshard_after_forward"] = {bool(strategy.reshard_after_forward)}',

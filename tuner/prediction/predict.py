@@ -69,7 +69,7 @@ def predict(
     sharing.check(config, cluster, workload)
     stages = config.strategy.stages
     tensor_parallel.check_widths(config.strategy.model_parallel // stages, config.context_parallel, *shape.tensor)
-    pipeline_parallel.check_blocks(stages, *shape.pipeline)
+    pipeline_parallel.check_blocks(stages, *shape.pipeline, config.strategy.virtual_stages)
     context_parallel.check_heads(config.context_parallel, *shape.context)
     sharing.check_experts(config, *shape.divisible_experts)
     calibrations: dict[str, Any] = {"memory_calibration": memory_calibration, "speed_calibration": speed_calibration}

@@ -1,36 +1,45 @@
-"""A model cut into the stages of a pipeline: what each has of it, and candidates in groups of as many stages."""
+"""A model cut into the stages of a pipeline: what each rank has of it, and candidates in groups that are cut alike."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardtune.api_schemas.pipeline_parallel import blocks_of_stages
+from shardtune.api_schemas.pipeline_schedules import stages_of_rank
 from shardtune.tuner.prediction.candidates import Array, Candidates
 from shardtune.tuner.prediction.model_shape import ModelShape
 
 Table = TypeVar("Table")
 
 
+class StageLayout(NamedTuple):
+    """How a model is: so many ranks take turns, each with so many stages."""
+
+    ranks: int
+    virtual: int = 1
+
+
 @dataclass(frozen=True, kw_only=True)
 class StageShape(ModelShape):
-    """One stage's part of a model: some of its blocks; the token table in the first, the last norm and the head in the last."""
+    """What one rank has of a model, in one stage or in several: some of its blocks; the token table with the first stage, the last
+    norm and the head with the last."""
 
     whole: ModelShape
-    index: int
-    count: int
+    rank: int
+    cut: StageLayout
 
     @property
     def is_first(self) -> bool:
         """Whether it has the tables."""
-        return self.index == 0
+        return self.rank == 0
 
     @property
     def is_last(self) -> bool:
         """Whether it has the head and the loss."""
-        return self.index == self.count - 1
+        return self.rank == self.cut.ranks - 1
 
     @property
     def block_parameters(self) -> int:
@@ -58,34 +67,32 @@ class StageShape(ModelShape):
 
     @property
     def parameters(self) -> int:
-        """Of the stage."""
+        """Of the rank's stages."""
         return self.layers * self.block_parameters + self.outside_parameters
 
 
-def of(shape: ModelShape, count: int) -> list[StageShape]:
-    """Its stages in order."""
+def of(shape: ModelShape, cut: StageLayout) -> list[StageShape]:
+    """What each rank has of it, in order."""
     values = {field.name: getattr(shape, field.name) for field in fields(ModelShape)}
     # A tied table has one use in each of its stages.
     values["tied"] = False
-    return [
-        StageShape(
-            **values | {"layers": max(1, layers), "vocab": shape.vocab if index == count - 1 else 0},
-            whole=shape,
-            index=index,
-            count=count,
-        )
-        for index, layers in enumerate(blocks_of_stages(shape.layers, count))
-    ]
+    sizes = blocks_of_stages(shape.layers, cut.ranks * cut.virtual)
+    found = []
+    for rank in range(cut.ranks):
+        layers = sum(sizes[stage] for stage in stages_of_rank(rank, cut.ranks, cut.virtual))
+        own = values | {"layers": max(1, layers), "vocab": shape.vocab if rank == cut.ranks - 1 else 0}
+        found.append(StageShape(**own, whole=shape, rank=rank, cut=cut))
+    return found
 
 
-def in_groups(c: Candidates, table: Callable[[Candidates, int], Table]) -> Table:
-    """`table` of the candidates with each number of stages, put together in their order."""
-    counts = np.unique(c.stages)
-    if len(counts) == 1:
-        return table(c, int(counts[0]))
-    of_each = np.broadcast_to(c.stages, (c.size,))
-    groups = [(np.flatnonzero(of_each == count), int(count)) for count in counts]
-    parts = [(index, table(c.take(index), count)) for index, count in groups]
+def in_groups(c: Candidates, table: Callable[[Candidates, StageLayout], Table]) -> Table:
+    """`table` of the candidates that are cut alike, put together in their order."""
+    if (c.stages == 1).all():
+        return table(c, StageLayout(1))
+    of_each = np.stack([np.broadcast_to(one, (c.size,)) for one in (c.stages, c.virtual)])
+    cuts = np.unique(of_each, axis=1).T
+    groups = [(np.flatnonzero((cut == of_each.T).all(axis=1)), StageLayout(*map(int, cut))) for cut in cuts]
+    parts = [(index, table(c.take(index), cut)) for index, cut in groups]
 
     def join(values: list[Array], indices: list[NDArray[np.intp]]) -> Array:
         found = np.empty(c.size)

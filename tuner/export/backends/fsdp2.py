@@ -40,7 +40,7 @@ def _snippet(source: ExportSource, strategy: Fsdp2Config) -> SnippetParts:
             *(pipeline.imports(source, strategy.pipeline_schedule) if pipeline.is_cut(source) else ()),
         ),
         constants=(shared.clipping(source),),
-        standard=("dataclasses", "functools") if experts.is_divided(source) else (),
+        standard=(*experts.standard(source), *pipeline.standard(source)),
         on_meta=True,
         needs_blocks=True,
     )
@@ -55,23 +55,25 @@ def _trainer(source: ExportSource, strategy: Fsdp2Config) -> str:
     offload, count = strategy.cpu_offload, strategy.blocks_per_unit
     units = f"[blocks[i : i + {count}] for i in range(0, len(blocks), {count})]" if count > 1 else "blocks"
     cut = pipeline.is_cut(source)
+    inner = 12 if cut else 8
+    expert = experts.trainer(source, strategy)
     return fill(
         "trainer_pipeline" if cut else "trainer_fsdp2",
         **_mesh(strategy),
         **(_stages(source, strategy) if cut else {}),
-        **{name: indent(lines, 8) for name, lines in experts.trainer(source, strategy).items()},
+        **{name: indent(lines, inner if name == "divide" else 8) for name, lines in expert.items()},
         norm=experts.norm(source, "self.counted" if cut else "self.parameters"),
         reshard=strategy.to_fully_shard()["reshard_after_forward"],
         param_dtype=torch_dtype(recipe.compute_dtype) if source.casts_weights else None,
         reduce_dtype=torch_dtype(recipe.reduce_dtype) if source.casts_weights else None,
         offload_policy=f"CPUOffloadPolicy(pin_memory={strategy.pin_memory})" if offload else "OffloadPolicy()",
         prepare=indent(shared.prepare_blocks(source), 8),
-        share_mesh=indent(_SHARE_MESH if _reshards_to_groups(strategy) else [], 8),
+        share_mesh=indent(_SHARE_MESH if _reshards_to_groups(strategy) else [], inner),
         units=units,
-        prefetch=indent(_prefetch(strategy), 8),
+        prefetch=indent(_prefetch(strategy), inner),
         state_device='torch.device("cpu")' if offload else "device",
-        buffers=indent(_OFFLOADED_BUFFERS if offload and not source.on_cpu else [], 8),
-        sync=indent(_SYNC[strategy.grad_sync], 8 if cut else 12),
+        buffers=indent(pipeline.of_root(source, _OFFLOADED_BUFFERS if offload and not source.on_cpu else []), inner),
+        sync=indent(pipeline.of_root(source, _SYNC[strategy.grad_sync]), 8 if cut else 12),
         compute=indent(_scheduled(source), 8) if cut else indent(_compute(source), 12),
     )
 
@@ -81,7 +83,7 @@ def _stages(source: ExportSource, strategy: Fsdp2Config) -> dict[str, str]:
     return {
         "parts": f" // ({' * '.join(parts)})" if parts else "",
         "dtype": torch_dtype(source.workload.recipe.weights_dtype),
-        "schedule": pipeline.schedule(strategy.pipeline_schedule),
+        **pipeline.schedule(strategy.pipeline_schedule),
     }
 
 
@@ -141,7 +143,8 @@ def _accelerate(source: ExportSource, strategy: Fsdp2Config) -> AccelerateParts:
     lines += [*autocast, *tensor.in_accelerates_script(source), *pipeline.in_accelerates_script(source)]
     lines += experts.in_accelerates_script(source)
     if pipeline.is_cut(source):
-        lines.append(f"pipeline_schedule={strategy.pipeline_schedule!r} is there, too")
+        several = f" with pipeline_virtual_stages={strategy.pipeline_virtual_stages}"
+        lines.append(f"pipeline_schedule={strategy.pipeline_schedule!r}{several} is there, too")
     defaults = Fsdp2Config(dp_shard=strategy.dp_shard, dp_replicate=strategy.dp_replicate)
     for name in ("forward_prefetch", "backward_prefetch", "blocks_per_unit", "grad_sync", "pin_memory"):
         if getattr(strategy, name) != getattr(defaults, name):
@@ -180,7 +183,9 @@ def _torchtitan(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
     plain = strategy.as_accelerate_runs_it(source.accumulation)
     sync = "every" if source.accumulation > 1 else strategy.grad_sync
     # Under a pipeline torch's own stage reduces after the last backward (2.13).
-    done = plain.model_copy(update={"grad_sync": "last" if pipeline.is_cut(source) else sync})
+    changes: dict[str, Any] = {"grad_sync": "last" if pipeline.is_cut(source) else sync}
+    changes["pipeline_virtual_stages"] = pipeline.torchtitans_virtual_stages(source, strategy)
+    done = plain.model_copy(update=changes)
     return ConsumerParts(
         done=done,
         besides=(
@@ -196,7 +201,7 @@ def _torchtitan(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
             "fsdp_reshard_after_forward": "never" if strategy.reshard_after_forward is False else "always",
             "enable_cpu_offload": strategy.cpu_offload,
             **tensor.torchtitans_mesh(source),
-            **pipeline.torchtitans_mesh(source, strategy.pipeline_schedule),
+            **pipeline.torchtitans_mesh(source, strategy),
             **experts.torchtitans_mesh(source),
         },
     )

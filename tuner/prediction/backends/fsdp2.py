@@ -34,6 +34,7 @@ def _row(strategy: Fsdp2Config, _world_size: int) -> Row:
         "stages": strategy.pipeline_parallel,
         "experts": strategy.expert_parallel,
         "gpipe": strategy.pipeline_schedule == "gpipe",
+        "virtual": strategy.pipeline_virtual_stages,
         "regather": regather,
         "backward_prefetch": strategy.backward_prefetch,
         "blocks_per_unit": strategy.blocks_per_unit,

@@ -8,7 +8,7 @@ from shardtune.tuner.prediction.footprint import peak
 from shardtune.tuner.prediction.footprint.activations import block_bytes
 from shardtune.tuner.prediction.footprint.peak import MemoryTable
 from shardtune.tuner.prediction.model_shape import ModelShape
-from shardtune.tuner.prediction.stages import StageShape
+from shardtune.tuner.prediction.stages import StageLayout, StageShape
 
 _LOG_SOFTMAX = 4.0
 """Bytes that the loss of a micro batch keeps of each logit until its backward."""
@@ -19,11 +19,11 @@ def peak_memory(
 ) -> MemoryTable:
     """Memory of one rank for every candidate; with stages, of that which takes most."""
 
-    def table(some: Candidates, count: int) -> MemoryTable:
-        if count == 1:
+    def table(some: Candidates, cut: StageLayout) -> MemoryTable:
+        if cut.ranks == 1:
             return peak.peak_memory(shape, some, dtypes, impl, device)
         found = []
-        for stage in stages.of(shape, count):
+        for stage in stages.of(shape, cut):
             # The first backward of a step finds no gradients, and the most micro batches; those behind it find both.
             first, behind = in_flight(stage, some)
             for one, flights in ((some.with_values(accumulation=1), first), (some, behind)):
@@ -35,11 +35,21 @@ def peak_memory(
 
 
 def in_flight(stage: StageShape, c: Candidates) -> tuple[Array, Array]:
-    """Micro batches whose backward is still to come, the one in work included (arXiv:2006.09503, section 3): during the first
-    backward of a step, and at most during those behind it."""
+    """Micro batches whose backward is still to come, the one in work included: during the first backward of a step, and at most
+    during those behind it. Of a rank with several stages, parts of them by its blocks.
+
+    1F1B: arXiv:2006.09503, section 3. Interleaved: arXiv:2104.04473, section 2.2, with torch's rounds for any number of micro
+    batches (2.13, `_get_warmup_ops`).
+    """
     all_of_step = np.maximum(c.accumulation, 1.0)
-    at_once = np.where(c.gpipe > 0, all_of_step, stage.count - stage.index)
-    return np.minimum(at_once, all_of_step), np.minimum(at_once, np.maximum(all_of_step - 1.0, 1.0))
+    ranks, virtual = stage.cut
+    behind, parts = ranks - 1.0 - stage.rank, virtual * all_of_step
+    if virtual == 1:
+        at_once: Array = np.where(c.gpipe > 0, all_of_step, behind + 1.0)
+    else:
+        of_round = all_of_step / np.maximum(1.0, np.floor(all_of_step / ranks))
+        at_once = (virtual - 1.0) * of_round + 2.0 * behind + 1.0
+    return np.minimum(at_once, parts) / virtual, np.minimum(at_once, np.maximum(parts - 1.0, 1.0)) / virtual
 
 
 def _beside(
@@ -47,12 +57,17 @@ def _beside(
 ) -> tuple[Array, Array]:
     """Bytes of other micro batches that wait for their backward, and of buffers that hidden states and gradients come in.
 
-    torch 2.13 has a buffer for each micro batch of a step, from the first step on.
+    torch 2.13 has a buffer for each micro batch of a step, from the first step on, and where a rank has several stages it keeps
+    what was sent until the step's end.
     """
     boundary = c.tokens * stage.hidden * dtypes.under(impl).compute
-    before, behind = float(not stage.is_first), float(not stage.is_last)
+    virtual = stage.cut.virtual
+    before, behind = float(virtual - stage.is_first), float(virtual - stage.is_last)
+    all_of_step = np.maximum(c.accumulation, 1.0)
     held = (flights - 1.0) * block_bytes(stage, c, dtypes, impl).kept(c, stage.layers)
     # What a stage hands on is kept with its graph; what it was handed lies in a buffer, and is counted there.
     held = held + flights * boundary * (behind - before)
-    held = held + (flights - 1.0) * c.tokens * stage.vocab * _LOG_SOFTMAX
-    return held, np.maximum(c.accumulation, 1.0) * boundary * (before + behind)
+    losses = np.where(c.gpipe > 0, flights, 1.0)
+    held = held + (losses - 1.0) * c.tokens * stage.vocab * _LOG_SOFTMAX
+    times = 1.0 if virtual == 1 else 2.0
+    return held, times * all_of_step * boundary * (before + behind)

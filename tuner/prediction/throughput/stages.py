@@ -9,6 +9,7 @@ from shardtune.tuner.prediction.candidates import Array, Candidates, Dtypes, Imp
 from shardtune.tuner.prediction.collectives import ring_seconds
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.rates import Network, Rates
+from shardtune.tuner.prediction.stages import StageLayout
 from shardtune.tuner.prediction.throughput import step
 from shardtune.tuner.prediction.throughput.step import StepTable
 
@@ -23,23 +24,25 @@ def step_times(
 ) -> StepTable:
     """Times of every candidate."""
 
-    def table(some: Candidates, count: int) -> StepTable:
-        if count == 1:
+    def table(some: Candidates, cut: StageLayout) -> StepTable:
+        if cut.ranks == 1:
             return step.step_times(shape, some, dtypes, impl, rates, network)
-        each = [step.step_times(stage, some, dtypes, impl, rates, network) for stage in stages.of(shape, count)]
+        each = [step.step_times(stage, some, dtypes, impl, rates, network) for stage in stages.of(shape, cut)]
         slowest = stages.fullest(each, lambda one: one.total)
-        return _with_bubble(slowest, each, some, _sends(shape, some, dtypes.under(impl), rates, network))
+        send = _sends(shape, some, dtypes.under(impl), rates, network)
+        return _with_bubble(slowest, each, some, send, cut.virtual)
 
     return stages.in_groups(c, table)
 
 
-def _with_bubble(slowest: StepTable, each: list[StepTable], c: Candidates, send: Array) -> StepTable:
+def _with_bubble(slowest: StepTable, each: list[StepTable], c: Candidates, send: Array, virtual: int) -> StepTable:
     """The first micro batch has to come through the stages before, and the last one's gradients back: one pass through every
-    other stage (GPipe, arXiv:1811.06965, section 2.3; the same for 1F1B)."""
+    other stage (GPipe, arXiv:1811.06965, section 2.3; the same for 1F1B). With several stages on a rank, through the first of
+    each, and each micro batch is sent as many times (interleaved 1F1B, arXiv:2104.04473, section 2.2)."""
     micro_batches = np.maximum(c.accumulation, 1.0)
-    waiting = (sum(one.compute for one in each) - slowest.compute) / micro_batches
+    waiting = (sum(one.compute for one in each) - slowest.compute) / (micro_batches * virtual)
     share = 1.0 + waiting / slowest.compute
-    sends = send * (micro_batches + len(each) - 1.0)
+    sends = send * (micro_batches * virtual + len(each) - 1.0)
     parts = {name: part * (1.0 if name in _ONCE else share) for name, part in slowest.parts.items()}
     parts["communication"] = parts["communication"] + sends
     total = np.asarray(sum(parts.values()))

@@ -56,8 +56,10 @@ class DefineByRun:
         self._draw_context()
         sharing = int(self.table["context_parallel"]) * split[str(backend)](self)
         stages = int(self.table.get("pipeline_parallel", 1))
-        sizes = self.domains.micro_batches(sharing, stages)
+        schedule = str(self.table.get("pipeline_schedule", ""))
+        sizes = self.domains.micro_batches(sharing, stages, schedule)
         at = (f"shared{sharing}" if sharing > 1 else "") + (f"stages{stages}" if stages > 1 else "")
+        at += schedule if sizes != self.domains.micro_batches(sharing, stages) else ""
         micro_batch = int(self.pick("micro_batch", sizes, at=at))
         allowed = self.limits.allow_compile
         compiles = self.domains.on_gpu if allowed is None else allowed

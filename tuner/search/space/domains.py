@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from shardtune.api_schemas import context_parallel, expert_parallel, pipeline_parallel, tensor_parallel
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.models import ModelProfile
+from shardtune.api_schemas.pipeline_schedules import FACTS, SCHEDULES, PipelineSchedule, divides
 from shardtune.api_schemas.workload import Workload, gradient_accumulation
 
 T = TypeVar("T")
@@ -59,6 +60,22 @@ class Domains:
 
         return context_parallel.divisors(self.world, check)
 
+    def pipeline_schedules(self, sharing: int, stages: int) -> tuple[PipelineSchedule, ...]:
+        """Those under which the ranks of a pipeline have blocks enough, and some micro batch divides a step."""
+        enough = (self.profile.pipeline_blocks or 1) >= 2 * stages
+        several = {name for name in SCHEDULES if FACTS[name].is_interleaved}
+        return tuple(
+            name
+            for name in SCHEDULES
+            if name not in several or (enough and self.micro_batches(sharing * stages, stages, name))
+        )
+
+    def virtual_stages(self, stages: int) -> tuple[int, ...]:
+        """Numbers of stages on each rank, where there are several, that spread the blocks evenly; else 2."""
+        blocks = self.profile.pipeline_blocks or 1
+        even = (k for k in range(2, blocks // stages + 1) if blocks % (k * stages) == 0)
+        return tuple(even) or (2,)
+
     def expert_parallel(self, split: int, tensor: int) -> tuple[tuple[int, ...], str | None]:
         """Ranks that may divide experts where so many split a model, by its blocks' widths `tensor` of them, and why no others may."""
 
@@ -77,15 +94,16 @@ class Domains:
         ranks = (shard for shard in shards if shard % experts == 0)
         return tuple(k for k in ranks if expert_parallel.sharded_axis(experts, k, *known) is not None)
 
-    def micro_batches(self, sharing: int, stages: int = 1) -> tuple[int, ...]:
+    def micro_batches(self, sharing: int, stages: int = 1, schedule: str = "1f1b") -> tuple[int, ...]:
         """Every micro batch that divides one rank's share of the global batch, where so many ranks share samples, and leaves one
-        for each of so many stages.
+        for each of so many stages, in as many rounds as their schedule wants.
 
         Raises:
             ValueError: the ranks do not divide the global batch.
         """
         sizes = divisors(gradient_accumulation(self.workload.global_batch, 1, self.world // sharing))
-        return tuple(size for size in sizes if self.accumulation(size, sharing) >= stages)
+        steps = ((size, self.accumulation(size, sharing)) for size in sizes)
+        return tuple(size for size, count in steps if count >= stages and divides(schedule, stages, count))
 
     def accumulation(self, micro_batch: int, sharing: int) -> int:
         """Micro batches per step, at least 1 (a foreign micro batch need not divide)."""

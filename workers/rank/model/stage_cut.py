@@ -4,7 +4,8 @@ The stage still calls the model's own forward: masks, positions, scales and the 
 of other stages hand over what was received, or end the forward pass; tables of other stages give zeros.
 """
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,7 +69,7 @@ class Cut:
 
 
 def cut(model: nn.Module, plan: StagePlan, index: int, stages: int, loss: _Loss, dtype: torch.dtype) -> Cut:
-    """Take away in place what other stages run. `dtype`: of the hidden states."""
+    """One of the stages, whose modules are the model's own; the model stays whole. `dtype`: of the hidden states."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     twins = _parameters(model, plan.before) & _parameters(model, plan.after)
     held = (plan.before if index == 0 else frozenset()) | (plan.after if index == stages - 1 else frozenset())
@@ -76,12 +77,14 @@ def cut(model: nn.Module, plan: StagePlan, index: int, stages: int, loss: _Loss,
     sizes = blocks_of_stages(len(blocks), stages)
     first = sum(sizes[:index])
     own = blocks[first : first + sizes[index]]
+    others = (plan.before | plan.after) - held
+    part = _copy(model, [*(name for name, _ in blocks), *others])
     for number, (name, block) in enumerate(blocks):
         if not first <= number < first + sizes[index]:
-            _replace(model, name, _as(block, _Before(relay) if number < first else _After()))
-    for name in (plan.before | plan.after) - held:
-        _replace(model, name, _stand_in(model.get_submodule(name), dtype))
-    module = Stage(model, loss, relay)
+            _replace(part, name, _as(block, _Before(relay) if number < first else _After()))
+    for name in others:
+        _replace(part, name, _stand_in(model.get_submodule(name), dtype))
+    module = Stage(part, loss, relay)
     found = dict(module.named_parameters())
     return Cut(
         module,
@@ -89,6 +92,19 @@ def cut(model: nn.Module, plan: StagePlan, index: int, stages: int, loss: _Loss,
         {name: names[id(parameter)] for name, parameter in found.items()},
         tuple(name for name, parameter in found.items() if id(parameter) in twins),
     )
+
+
+def _copy(module: nn.Module, names: Iterable[str]) -> nn.Module:
+    """One in which the modules of these names can be replaced; all else is the same."""
+    twin = copy.copy(module)
+    twin._modules = dict(module._modules)
+    inner: dict[str, list[str]] = {}
+    for owner, dot, rest in (name.partition(".") for name in names):
+        if dot:
+            inner.setdefault(owner, []).append(rest)
+    for key, rests in inner.items():
+        twin._modules[key] = _copy(module.get_submodule(key), rests)
+    return twin
 
 
 def _parameters(model: nn.Module, names: frozenset[str]) -> set[int]:

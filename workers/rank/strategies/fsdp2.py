@@ -40,26 +40,26 @@ class Fsdp2Trainer:
         if self._is_split:
             _split(model, mesh[TENSOR], setting.task)
         self._experts = DividedExperts(model, config.expert_parallel, config, setting)
-        part = pipeline.RankPart.of(model, setting, mesh[STAGE] if config.pipeline_parallel > 1 else None)
-        units = _shard(part, self._experts, mesh, setting, config)
-        _materialize(part, setting, config)
-        _set_prefetch(units, config)
-        self._model = part.module
-        self._root = cast(FSDPModule, part.module)
+        stages, virtual = mesh[STAGE] if config.pipeline_parallel > 1 else None, config.pipeline_virtual_stages
+        parts = pipeline.RankPart.of(model, setting, stages, virtual)
+        for part in parts:
+            units = _shard(part, self._experts, mesh, setting, config)
+            _materialize(part, setting, config)
+            _set_prefetch(units, config)
+        self._model = parts[0].module if len(parts) == 1 else nn.ModuleList(part.module for part in parts)
         self._place = place
         self._loss = setting.cast_loss
         self._accumulation = setting.accumulation
         self._grad_sync = config.grad_sync
         self._pipeline: pipeline.Pipeline | None = None
-        if part.width is not None:
-            self._pipeline = pipeline.Pipeline(
-                part.module, setting, mesh[STAGE], config.pipeline_schedule, part.width, self._begin_backward
-            )
-        named = [(name, one) for name, one in part.module.named_parameters() if one.requires_grad]
-        self._parameters = [parameter for _, parameter in named]
-        self._twins = [parameter for name, parameter in named if name in part.twins]
+        if stages is not None:
+            schedule = config.pipeline_schedule
+            self._pipeline = pipeline.Pipeline(parts, setting, stages, schedule, self._begin_backward)
+        named = [(part, *one) for part in parts for one in part.module.named_parameters() if one[1].requires_grad]
+        self._parameters = [parameter for _, _, parameter in named]
+        self._twins = [parameter for part, name, parameter in named if name in part.twins]
         # Of a parameter in two stages, the first counts in norm and checksum.
-        self._counted = [one for name, one in named if part.is_first or name not in part.twins]
+        self._counted = [one for part, name, one in named if part.index == 0 or name not in part.twins]
         self._optimizer = base.adamw(self._parameters, workload.optimizer)
         self._max_norm = workload.max_grad_norm
 
@@ -69,19 +69,20 @@ class Fsdp2Trainer:
         with loss_parallel() if self._is_split else contextlib.nullcontext():
             if self._pipeline is not None:
                 return self._pipeline.take(batch, last)
-            self._begin_backward(last)
+            self._begin_backward(self._model, last)
             loss = self._loss(self._model, batch)
             (loss / self._accumulation).backward()  # type: ignore[no-untyped-call]
         whole = loss.detach()
         return whole.full_tensor() if isinstance(whole, DTensor) else whole
 
-    def _begin_backward(self, last: bool) -> None:
-        """Say whether it is the last of the step, and what is to be reduced after it."""
-        self._root.set_is_last_backward(last)
+    def _begin_backward(self, root: nn.Module, last: bool) -> None:
+        """Say whether it is the step's last of this root, and what is to be reduced after it."""
+        sharded = cast(FSDPModule, root)
+        sharded.set_is_last_backward(last)
         if self._grad_sync == "last":
-            self._root.set_requires_gradient_sync(last)
+            sharded.set_requires_gradient_sync(last)
         elif self._grad_sync == "reduce_scatter":
-            self._root.set_requires_all_reduce(last)
+            sharded.set_requires_all_reduce(last)
 
     def optimizer_step(self) -> torch.Tensor:
         """See `Trainer`."""

@@ -8,16 +8,18 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining._backward import stage_backward
+from torch.distributed.pipelining.schedules import PipelineScheduleSingle, get_schedule_class
 from torch.distributed.tensor import DTensor
 
-from shardtune.api_schemas import pipeline_parallel
+from shardtune.api_schemas import pipeline_parallel, pipeline_schedules
 from shardtune.workers.blocks.prepare import repeated_blocks
 from shardtune.workers.rank.model import stage_cut, stage_plan
 from shardtune.workers.rank.strategies import base
 
-_SCHEDULES = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
+Sync = Callable[[nn.Module, bool], None]
+"""Of a stage, before its backward pass: whether it is the step's last."""
 
 
 @dataclass(frozen=True)
@@ -30,63 +32,51 @@ class RankPart:
     """Of parameters, in the whole model, where they differ."""
     twins: tuple[str, ...] = ()
     """See `stage_cut.Cut`."""
-    is_first: bool = True
+    index: int = 0
+    """Of the stage."""
     width: int | None = None
     """Of the hidden states between stages, where there are several."""
 
     @classmethod
-    def of(cls, model: nn.Module, setting: base.Setting, mesh: DeviceMesh | None) -> "RankPart":
-        """`mesh`: of the stages. The model is cut in place.
+    def of(cls, model: nn.Module, setting: base.Setting, mesh: DeviceMesh | None, virtual: int) -> "list[RankPart]":
+        """The stages of a rank of `mesh`, so many and in order; without a mesh the whole model.
 
         Raises:
             ValueError: it cannot be cut, or the micro batches do not come out.
         """
         blocks = [block for _, block in repeated_blocks(model)]
         if mesh is None:
-            return cls(model, blocks, {})
-        task, stages, index = setting.task, mesh.size(), mesh.get_local_rank()
-        pipeline_parallel.check(stages, setting.accumulation, task.model)
+            return [cls(model, blocks, {})]
+        task, ranks = setting.task, mesh.size()
+        pipeline_parallel.check(ranks, setting.accumulation, task.model)
         plan, note = stage_plan.of(task.model, task.workload)
-        pipeline_parallel.check_blocks(stages, len(blocks), note)
+        count = ranks * virtual
+        pipeline_parallel.check_blocks(ranks, len(blocks), note, virtual)
         assert plan is not None
-        cut = stage_cut.cut(model, plan, index, stages, setting.cast_loss, setting.weights_dtype)
-        return cls(cut.module, cut.blocks, cut.names, cut.twins, index == 0, plan.width)
+        found = []
+        for index in pipeline_schedules.stages_of_rank(mesh.get_local_rank(), ranks, virtual):
+            cut = stage_cut.cut(model, plan, index, count, setting.cast_loss, setting.weights_dtype)
+            found.append(cls(cut.module, cut.blocks, cut.names, cut.twins, index, plan.width))
+        return found
 
 
 class Pipeline:
-    """A stage of one rank, among those of its mesh."""
+    """The stages of one rank, among those of its mesh."""
 
     def __init__(
-        self,
-        stage: nn.Module,
-        setting: base.Setting,
-        mesh: DeviceMesh,
-        schedule: str,
-        width: int,
-        before_backward: Callable[[bool], None],
+        self, parts: Sequence[RankPart], setting: base.Setting, mesh: DeviceMesh, schedule: str, sync: Sync
     ) -> None:
-        """`width`: of the hidden states between stages; `before_backward` is told whether it is the step's last."""
-        task, place = setting.task, setting.place
-        self._index, self._stages = mesh.get_local_rank(), mesh.size()
-        self._group, self._device = mesh.get_group(), place.device
-        self._accumulation = setting.accumulation
-        sharing = task.config.sharing // self._stages
-        shape = (task.config.micro_batch, task.workload.sequence_length // sharing, width)
-        hidden = torch.empty(shape, dtype=setting.weights_dtype, device="meta", requires_grad=True)
-        is_first, is_last = self._index == 0, self._index == self._stages - 1
-        run = _ShardedStage(
-            stage,
-            self._index,
-            self._stages,
-            place.device,
-            # Said beforehand: torch would otherwise run the stage once to find out (2.13).
-            input_args=() if is_first else (hidden,),
-            output_args=(torch.empty((), device="meta", requires_grad=True) if is_last else hidden,),
-            group=self._group,
-        )
-        run.before_backward = before_backward
-        self._schedule = _SCHEDULES[schedule](
-            run, setting.accumulation, loss_fn=lambda loss, _: loss / setting.accumulation, scale_grads=False
+        """`parts`: of this rank, in order."""
+        self._group, self._ranks, self._rank = mesh.get_group(), mesh.size(), mesh.get_local_rank()
+        self._device, self._accumulation = setting.place.device, setting.accumulation
+        count = self._ranks * len(parts)
+        stages = [_stage(part, count, setting, self._ranks, self._group, sync) for part in parts]
+        made: Any = get_schedule_class(pipeline_schedules.FACTS[schedule].title)
+        self._schedule = made(
+            stages[0] if issubclass(made, PipelineScheduleSingle) else stages,
+            setting.accumulation,
+            loss_fn=lambda loss, _: loss / setting.accumulation,
+            scale_grads=False,
         )
         self._batches: list[torch.Tensor] = []
 
@@ -101,7 +91,7 @@ class Pipeline:
         self._batches.clear()
         losses: list[torch.Tensor] = []
         self._schedule.step(tokens=tokens, target=tokens, losses=losses, return_outputs=False)
-        return sum((loss.detach() for loss in losses), nothing) * (self._stages * self._accumulation)
+        return sum((loss.detach() for loss in losses), nothing) * (self._ranks * self._accumulation)
 
     @property
     def group(self) -> dist.ProcessGroup:
@@ -119,12 +109,47 @@ class Pipeline:
 
     def _of_peer(self, mine: torch.Tensor) -> torch.Tensor:
         """What the other end of the pipeline has in its place."""
-        peer = dist.get_global_rank(self._group, self._stages - 1 if self._index == 0 else 0)
+        peer = dist.get_global_rank(self._group, self._ranks - 1 if self._rank == 0 else 0)
         theirs = torch.empty_like(mine)
         sent = [dist.P2POp(dist.isend, mine, peer, self._group), dist.P2POp(dist.irecv, theirs, peer, self._group)]
         for work in dist.batch_isend_irecv(sent):
             work.wait()
         return theirs
+
+
+def _stage(
+    part: RankPart, count: int, setting: base.Setting, ranks: int, group: dist.ProcessGroup, sync: Sync
+) -> "_ShardedStage":
+    """One of so many that run on the ranks of a group."""
+    task = setting.task
+    assert part.width is not None
+    shape = (task.config.micro_batch, task.workload.sequence_length // (task.config.sharing // ranks), part.width)
+    hidden = torch.empty(shape, dtype=setting.weights_dtype, device="meta", requires_grad=True)
+    loss = torch.empty((), device="meta", requires_grad=True)
+    made = _ShardedStage(
+        _Hidden(part.module),
+        part.index,
+        count,
+        setting.place.device,
+        # Said beforehand: torch would otherwise run the stage once to find out (2.13).
+        input_args=() if part.index == 0 else (hidden,),
+        output_args=(loss if part.index == count - 1 else hidden,),
+        group=group,
+    )
+    made.before_backward = lambda last: sync(part.module, last)
+    return made
+
+
+class _Hidden(nn.Module):
+    """A stage that torch does not see to be under FSDP2: schedules would gather it whole, and keep it so, for several (2.13)."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self._forward = module.__call__
+
+    def forward(self, *args: torch.Tensor, **kwargs: torch.Tensor) -> Any:
+        """As the stage."""
+        return self._forward(*args, **kwargs)
 
 
 class _ShardedStage(PipelineStage):

@@ -11,6 +11,7 @@ from shardtune.api_schemas.workload import Workload
 from shardtune.tuner.prediction import stages
 from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import Evaluation, evaluate
+from shardtune.tuner.prediction.footprint.stages import in_flight
 from shardtune.tuner.prediction.model_shape import from_config
 from shardtune.tuner.prediction.predict import predict
 from tests.support.tuner_cases import gpus
@@ -27,7 +28,7 @@ def evaluated(*strategies: Fsdp2Config, batch: int = 64) -> Evaluation:
 @pytest.mark.parametrize("tied", [False, True])
 def test_stages_have_the_model_between_them(tied: bool) -> None:
     whole = replace(SHAPE, tied=tied, layers=7)
-    parts = stages.of(whole, 3)
+    parts = stages.of(whole, stages.StageLayout(3))
     twice = whole.embedding_parameters if tied else 0
     assert sum(part.parameters for part in parts) == whole.parameters + twice
     assert [part.layers for part in parts] == [3, 2, 2]
@@ -60,6 +61,36 @@ def test_no_gradients_stand_beside_all_micro_batches_of_a_step() -> None:
     assert np.isclose(one, two, rtol=0.01) and np.isclose(eight - two, 6.0 * (three - two), rtol=0.01)
 
 
+def test_more_stages_on_a_rank_wait_less_hold_more_and_send_more() -> None:
+    cut = Fsdp2Config(dp_shard=4, pipeline_parallel=4, grad_sync="last")
+    two, four = (
+        cut.model_copy(update={"pipeline_schedule": "interleaved_1f1b", "pipeline_virtual_stages": virtual})
+        for virtual in (2, 4)
+    )
+    found = evaluated(cut, two, four)
+    assert found.step is not None
+    compute = found.step.compute
+    # Of 16 micro batches on 4 ranks, 3 / 16 of a step's compute is waited, a half and a quarter of that.
+    assert np.allclose((compute - compute[2]) / (compute[1] - compute[2]), [3.0, 1.0, 0.0])
+    assert (np.diff(found.step.exposed) > 0).all()
+    assert found.memory.terms["activations"][1] > 1.3 * found.memory.terms["activations"][0]
+
+
+@pytest.mark.parametrize(
+    ("virtual", "micro_batches", "flights"),
+    [(2, 8, [5.5, 4.5, 3.5, 2.5]), (2, 4, [4.0, 4.0, 3.5, 2.5]), (4, 8, [4.75, 4.25, 3.75, 3.25])],
+)
+def test_a_rank_holds_as_many_parts_of_micro_batches_as_torchs_schedule_begins(
+    virtual: int, micro_batches: int, flights: list[float]
+) -> None:
+    schedule = Fsdp2Config(
+        dp_shard=1, pipeline_parallel=4, pipeline_schedule="interleaved_1f1b", pipeline_virtual_stages=virtual
+    )
+    rows = from_configs([TrialConfig(strategy=schedule)], 4096, 4, micro_batches)
+    parts = stages.of(SHAPE, stages.StageLayout(4, virtual))
+    assert [float(in_flight(part, rows)[0][0]) for part in parts] == flights
+
+
 def test_a_stage_holds_a_part_of_the_states() -> None:
     found = evaluated(Fsdp2Config(dp_shard=16), Fsdp2Config(dp_shard=4, pipeline_parallel=4))
     # Spread over as many ranks altogether; the fullest stage has a table or the head besides.
@@ -75,6 +106,7 @@ def test_candidates_of_all_kinds_are_predicted_at_once_as_one_by_one() -> None:
         Fsdp2Config(dp_shard=8, pipeline_parallel=2),
         Fsdp2Config(dp_shard=4, tensor_parallel=2, pipeline_parallel=2),
         Fsdp2Config(dp_shard=4, pipeline_parallel=4, pipeline_schedule="gpipe"),
+        Fsdp2Config(dp_shard=8, pipeline_parallel=2, pipeline_schedule="interleaved_1f1b", pipeline_virtual_stages=4),
     )
     together, alone = evaluated(*kinds), [evaluated(kind) for kind in kinds]
     assert together.step is not None

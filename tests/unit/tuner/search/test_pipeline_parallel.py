@@ -16,6 +16,8 @@ from tests.support.tuner_cases import TINY, WORKLOAD, cpu, gpus, space_of
 Named = KnobValue | tuple[KnobValue, ...] | Limit
 FOUR = TINY.model_copy(update={"context_heads": 4, "tensor_divisor": 4, "pipeline_blocks": 4})
 
+INTERLEAVED = {"pipeline_schedule": "interleaved_1f1b", "pipeline_virtual_stages": 2}
+
 
 def asked(sizes: Named, ranks: int = 4, others: dict[str, Named] | None = None, **profile: Any) -> Space:
     limits = SpaceLimits(backends=("fsdp2",), knobs={"pipeline_parallel": sizes, **(others or {})})
@@ -47,8 +49,23 @@ def test_meshes_multiply_up_and_every_stage_has_a_micro_batch() -> None:
         assert config.data_ranks(4) * config.micro_batch * accumulation == WORKLOAD.global_batch
         assert accumulation >= config.strategy.stages
         config.strategy.check_ranks(4)
-    assert {fsdp2(c).pipeline_schedule for c in configs if c.strategy.stages > 1} == {"1f1b", "gpipe"}
-    assert {fsdp2(c).pipeline_schedule for c in configs if c.strategy.stages == 1} == {"1f1b"}
+    schedules = {(fsdp2(c).stages, fsdp2(c).pipeline_schedule, fsdp2(c).virtual_stages) for c in configs}
+    assert schedules == {
+        (1, "1f1b", 1),
+        *((stages, schedule, 1) for stages in (2, 4) for schedule in ("1f1b", "gpipe")),
+        (2, "interleaved_1f1b", 2),
+    }
+
+
+def test_several_stages_on_a_rank_spread_the_blocks_evenly_and_divide_the_step() -> None:
+    """Of 14 samples: 14 micro batches are 7 rounds of 2, 2 are one, 7 would be 3."""
+    limits = SpaceLimits(
+        backends=("fsdp2",), knobs={"pipeline_parallel": 2, "pipeline_schedule": "interleaved_1f1b", "dp_shard": 1}
+    )
+    workload = WORKLOAD.model_copy(update={"global_batch": 14})
+    configs = list(build(workload, cpu(2), FOUR.model_copy(update={"pipeline_blocks": 12}), limits).enumerate())
+    assert {fsdp2(config).virtual_stages for config in configs} == {2, 3, 6}
+    assert {config.micro_batch for config in configs} == {1, 7}
 
 
 def test_stages_may_lie_on_several_hosts() -> None:
@@ -101,8 +118,14 @@ def test_limits_that_leave_nothing_say_why(sizes: int, changes: dict[str, Any], 
             "pipeline_parallel (2) needs as many micro batches in a step, and there are 1; use a smaller micro_batch",
         ),
         ({"dp_shard": 1, "pipeline_parallel": 4}, {}, "two blocks", "and the model has 2; use at most 2"),
+        (
+            {"dp_shard": 2, "pipeline_parallel": 2, **INTERLEAVED},
+            {},
+            "two blocks",
+            "pipeline_virtual_stages (2) on 2 ranks needs 4 blocks, and the model has 2; use at most 1",
+        ),
     ],
-    ids=["mesh", "ranks", "micro batches", "blocks"],
+    ids=["mesh", "ranks", "micro batches", "blocks", "virtual stages"],
 )
 def test_a_baseline_is_refused_alike(strategy: dict[str, Any], changes: dict[str, Any], model: str, why: str) -> None:
     tiny = preset("llama-tiny")
@@ -111,6 +134,25 @@ def test_a_baseline_is_refused_alike(strategy: dict[str, Any], changes: dict[str
     with pytest.raises(ValueError, match="baseline") as refused:
         baseline.resolve(given, WORKLOAD, cpu(4), models.get(model) or preset(model))
     assert why in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"pipeline_virtual_stages": 2}, r"pipeline_virtual_stages \(2\) needs a schedule with several stages"),
+        ({"pipeline_schedule": "interleaved_1f1b"}, r"pipeline_schedule \('interleaved_1f1b'\) needs several stages"),
+    ],
+)
+def test_a_schedule_has_stages_of_its_own_number(fields: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        Fsdp2Config(dp_shard=1, pipeline_parallel=2, **fields)
+
+
+def test_a_step_that_an_interleaved_schedule_cannot_divide_is_refused() -> None:
+    given = TrialConfig(strategy=Fsdp2Config(dp_shard=1, pipeline_parallel=2, **INTERLEAVED))
+    seven = WORKLOAD.model_copy(update={"global_batch": 7})
+    with pytest.raises(ValueError, match=r"takes the micro batches of a step in rounds for 2 ranks, and 7 do not"):
+        baseline.resolve(given, seven, cpu(2), preset("llama-tiny"))
 
 
 def test_a_model_of_your_own_is_not_cut() -> None:

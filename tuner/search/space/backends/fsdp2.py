@@ -1,6 +1,7 @@
 """The space of FSDP2: fully sharded, replicated or both (HSDP), over ranks or over groups that split the model."""
 
 from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.pipeline_schedules import FACTS, SCHEDULES
 from shardtune.api_schemas.search_space import KnobValue
 from shardtune.api_schemas.strategies import Fsdp2Config
 from shardtune.tuner.search.space.backends.record import SearchedBackend
@@ -19,14 +20,25 @@ def _split(drawing: DefineByRun) -> int:
     legal, why_not = drawing.domains.pipeline_parallel(context * tensor)
     shared = f"shared{context * tensor}" if context * tensor > 1 else ""
     stages = drawing.pick_asked("pipeline_parallel", legal, why_not, at=shared)
-    if stages > 1:
-        drawing.pick("pipeline_schedule", ("1f1b", "gpipe"))
-    else:
-        drawing.fix("pipeline_schedule", "1f1b", ("1f1b", "gpipe"))
+    _schedule(drawing, context * tensor, stages)
     legal, why_not = drawing.domains.expert_parallel(tensor * stages, tensor)
     at = (f"tensor{tensor}" if tensor > 1 else "") + (f"stages{stages}" if stages > 1 else "")
     drawing.pick_asked("expert_parallel", legal, why_not, at=at)
     return tensor * stages
+
+
+def _schedule(drawing: DefineByRun, sharing: int, stages: int) -> None:
+    """In which order each of the stages' ranks, of which so many share samples in each stage, takes micro batches."""
+    if stages == 1:
+        drawing.fix("pipeline_schedule", "1f1b", ("1f1b", "gpipe"))
+        drawing.table["pipeline_virtual_stages"] = 1
+        return
+    names = drawing.domains.pipeline_schedules(sharing, stages)
+    name = str(drawing.pick("pipeline_schedule", names, at="" if names == SCHEDULES else f"{len(names)}"))
+    if FACTS[name].is_interleaved:
+        drawing.pick("pipeline_virtual_stages", drawing.domains.virtual_stages(stages), at=f"stages{stages}")
+    else:
+        drawing.pick("pipeline_virtual_stages", (1,))
 
 
 def _draw(drawing: DefineByRun, accumulates: bool) -> None:
@@ -96,7 +108,8 @@ BACKEND = SearchedBackend(
     knobs={
         "tensor_parallel": Knob("int", places=True),
         "pipeline_parallel": Knob("int", places=True),
-        "pipeline_schedule": Knob("word", ("1f1b", "gpipe"), lightest="1f1b", rising=("1f1b", "gpipe")),
+        "pipeline_schedule": Knob("word", SCHEDULES, lightest="1f1b", rising=("1f1b", "gpipe")),
+        "pipeline_virtual_stages": Knob("int", places=True),
         "expert_parallel": Knob("int", places=True),
         "dp_shard": DP_SHARD,
         "dp_replicate": DP_REPLICATE,

@@ -9,12 +9,11 @@ from pathlib import Path
 from shardtune.api_schemas.formatting import field_line
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.models import ModelSpec
-from shardtune.api_schemas.studies import StudyRequest, StudySpec
-from shardtune.api_schemas.workload import RECIPES
+from shardtune.api_schemas.studies import StudyRequest
 from shardtune.service.cli.errors import InputError
-from shardtune.service.http.errors import Invalid
-from shardtune.service.studies import model_checks, validation
-from shardtune.service.studies.chosen_recipe import stated_recipe
+from shardtune.service.http.errors import Invalid, from_value_error
+from shardtune.service.studies import validation
+from shardtune.tuner.prediction import catalogue
 
 CPU_RANKS = 2
 """Of a machine without GPUs, where nobody says how many."""
@@ -29,23 +28,8 @@ def check(spec: StudyRequest, ranks: int | None) -> None:
     Raises:
         InputError: names field, value and remedy.
     """
-    cluster = _cluster(spec, ranks)
-    if cluster is None:
-        _check_model(spec)
-        return
-    # Which recipe `auto` is depends on the device, and so does whether the baseline's dtypes are the study's: what every
-    # recipe refuses is wrong on any.
-    named, _ = stated_recipe(spec)
-    refused = [_refusal(spec.with_recipe(recipe), cluster) for recipe in ([named] if named else RECIPES.values())]
-    first = refused[0]
-    if first is not None and all(refused):
-        raise _in_lines(first)
-
-
-def _check_model(spec: StudyRequest) -> None:
-    """What is wrong with a model is wrong on any cluster."""
     try:
-        model_checks.check_architecture(spec.model)
+        validation.check_without_worker(spec, _cluster(spec, ranks))
     except Invalid as error:
         raise _in_lines(error) from None
 
@@ -54,19 +38,20 @@ def _in_lines(error: Invalid) -> InputError:
     return InputError(*(field_line(item.model_dump()) for item in error.errors))
 
 
-def _refusal(spec: StudySpec, cluster: Cluster) -> Invalid | None:
-    try:
-        validation.check(spec, cluster)
-    except Invalid as error:
-        return error
-    return None
-
-
 def _cluster(spec: StudyRequest, ranks: int | None) -> Cluster | None:
-    """What it will run on; None where only the worker can tell."""
+    """What it will run on; None where only the worker can tell.
+
+    Raises:
+        Invalid: nobody knows its name.
+    """
     if isinstance(spec.cluster, Cluster):
         return spec.cluster
-    if _NVIDIA.exists() or spec.cluster != "local":
+    if spec.cluster != "local":
+        try:
+            return catalogue.parse_cluster(spec.cluster)
+        except ValueError as error:
+            raise from_value_error("cluster", error) from None
+    if _NVIDIA.exists():
         return None
     return Cluster(device="cpu", gpus_per_node=ranks or CPU_RANKS, memory_gib=_PLENTY_GIB, host_memory_gib=_PLENTY_GIB)
 

@@ -3,7 +3,6 @@
 All errors are `InputError`s whose lines name field, value and remedy.
 """
 
-import difflib
 import json
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,18 @@ from typing import Any
 from pydantic import JsonValue, ValidationError
 
 from shardtune.api_schemas.hardware import Cluster, Inventory
+from shardtune.api_schemas.known_fields import fields_at, meant, model_named, plain
 from shardtune.api_schemas.studies import StudyRequest
 from shardtune.service.cli import baseline_file, read
 from shardtune.service.cli.errors import InputError
-from shardtune.service.http.validation_errors import counts_what_was_wrong
+from shardtune.service.http.validation_errors import (
+    NO_OBJECT,
+    field_error,
+    of_the_likeliest_branch,
+    place,
+)
 
 _LENGTH_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_sequence_length", "seq_length")
-_UNION_TAGS = {"Cluster", "constrained-str", "TrialConfig", "dict[str,any]", "Limit"}
 
 
 def read_json_object(path: Path) -> dict[str, JsonValue]:
@@ -122,35 +126,28 @@ def with_options(
 
 def error_lines(error: ValidationError) -> list[str]:
     """One line per wrong field: its path, its value, what is wrong and what to do."""
+    kind = model_named(error.title)
     lines = []
-    entries = error.errors(include_url=False)
-    for entry in entries:
-        parts = [str(part) for part in entry["loc"]]
-        if counts_what_was_wrong(entry, entries):
-            continue
-        if "constrained-str" in parts and isinstance(entry["input"], dict):
-            continue
-        if "Cluster" in parts and entry["type"] == "model_type":
-            continue
-        field = ".".join(part for part in parts if part not in _UNION_TAGS) or "study"
-        lines.append(_line(field, entry["type"], entry["msg"].removeprefix("Value error, "), entry["input"]))
+    for entry in of_the_likeliest_branch(error.errors(include_url=False)):
+        field = ".".join(map(str, place(entry))) or "study"
+        if entry["type"] == "extra_forbidden":
+            remedy = meant(str(entry["loc"][-1]), fields_at(kind, entry["loc"][:-1]))
+            lines.append(f"{field}: unknown field; {remedy} (see docs/cli.md)")
+        elif entry["type"] in NO_OBJECT:
+            lines.append(f"{field} ({_short(entry['input'])}): {field_error(entry).message} (see docs/cli.md)")
+        else:
+            lines.append(_line(field, entry["type"], plain(entry["msg"]), entry["input"]))
     return lines
 
 
 def _line(field: str, kind: str, message: str, value: object) -> str:
-    if kind == "extra_forbidden":
-        name = field.rpartition(".")[2]
-        close = difflib.get_close_matches(name, _field_names(), 1)
-        return f"{field}: unknown field; " + (f"did you mean {close[0]}?" if close else "remove it (see docs/cli.md)")
     if kind == "missing":
         return f"{field}: missing; add it (see docs/cli.md)"
     if kind == "value_error" and len(message) > 40:
         return f"{field}: {message}"
+    return f"{field} ({_short(value)}): {message}; correct it (see docs/cli.md)"
+
+
+def _short(value: object) -> str:
     shown = json.dumps(value, default=str)
-    return f"{field} ({shown if len(shown) <= 60 else shown[:57] + '…'}): {message}; correct it (see docs/cli.md)"
-
-
-def _field_names() -> list[str]:
-    schema = StudyRequest.model_json_schema()
-    objects = [schema, *schema["$defs"].values()]
-    return sorted({name for entry in objects for name in entry.get("properties", {})})
+    return shown if len(shown) <= 60 else f"{shown[:57]}…"

@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
+from shardtune.api_schemas.known_fields import fields_at
 from shardtune.db.limits import is_busy, is_outage
 from shardtune.service.http.error_codes import FieldError, Problem
 from shardtune.service.http.errors import ApiError
@@ -107,8 +108,11 @@ def _database_failed(request: Request, error: Exception) -> JSONResponse:
     return problem(503, "database_unreachable", "the database does not answer; try again", headers=headers)
 
 
-def _validation_error(_request: Request, error: Exception) -> JSONResponse:
+def _validation_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    errors = [field_error(item) for item in of_the_likeliest_branch(error.errors()[:_MOST_ERRORS])]
+    body = getattr(request.scope.get("route"), "body_field", None)
+    kind = None if body is None else body.field_info.annotation
+    items = of_the_likeliest_branch(error.errors()[:_MOST_ERRORS])
+    errors = [field_error(item, fields_at(kind, item["loc"][1:-1])) for item in items]
     detail = "; ".join(sentence(item) for item in errors[:3]) + ("; …" if len(errors) > 3 else "")
     return problem(422, "invalid_request", detail, errors)

@@ -91,7 +91,8 @@ def from_value_error(field: str, error: ValueError) -> Invalid:
     found = FIELD_FIRST.match(message)
     if found is None:
         return invalid(field, None, message)
-    return invalid(f"{field}.{found['field']}".removeprefix("."), found["value"].strip("'"), message)
+    where = field if found["field"] == field else f"{field}.{found['field']}".removeprefix(".")
+    return invalid(where, found["value"].strip("'"), message)
 
 
 def close_matches(name: str, known: Sequence[str], what: str) -> str:

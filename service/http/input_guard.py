@@ -1,20 +1,22 @@
 """Refuse what no database stores and no JSON says, once for every route: NUL characters and half surrogates in text,
-NaN and infinities, whole numbers beyond 64 bits.
+NaN and infinities, whole numbers beyond 64 bits; and what follows the question mark of an API address that its route does
+not read.
 
 Bodies are first searched as bytes, so that only one with a suspicious sequence is walked.
 """
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fastapi import Depends, Request
+from fastapi.dependencies.models import Dependant
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from shardtune.service.http.door import API, WITH_BODY
-from shardtune.service.http.errors import invalid
+from shardtune.service.http.errors import close_matches, invalid
 
 _SUSPICIOUS = re.compile(rb"\x00|\\u0000|\\u[dD][89a-fA-F]|NaN|Infinity|[0-9]{19}|[eE]\+?[0-9]{3}")
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
@@ -29,6 +31,8 @@ async def _check(request: Request) -> None:
     for name, value in request.query_params.multi_items():
         check(name, "query")
         check(value, name)
+    if request.query_params and request.scope["path"].startswith(API):
+        _check_names(request.query_params, list(dict.fromkeys(_read_of_query(request.scope["route"].dependant))))
     if request.method not in WITH_BODY:
         return
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -40,6 +44,28 @@ async def _check(request: Request) -> None:
 
 READABLE = Depends(_check)
 """For the whole application; what FastAPI has read of the request is not read again."""
+
+
+def _read_of_query(dependant: Dependant) -> Iterator[str]:
+    """Names that a route and what it depends on read from the query."""
+    yield from (parameter.alias for parameter in dependant.query_params)
+    for inner in dependant.dependencies:
+        yield from _read_of_query(inner)
+
+
+def _check_names(given: Mapping[str, str], known: Sequence[str]) -> None:
+    """Refuse a filter that nobody applies: its sender would take the answer for a filtered one.
+
+    Raises:
+        Invalid: names the first such parameter.
+    """
+    for name, value in given.items():
+        if name not in known:
+            shown = name[:_LONGEST]
+            there = f"the parameters are {', '.join(known)}" if known else "it takes none; remove it"
+            remedy = close_matches(shown, known, "").rstrip()
+            message = f"{shown} is no query parameter of this address; {f'{remedy} ' if remedy else ''}{there}"
+            raise invalid(shown, value, message)
 
 
 async def _check_form(request: Request) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.known_fields import meant, model_named, plain
 from shardtune.service.http.error_codes import FieldError
 
 FIELD_FIRST = re.compile(r"^(?P<field>[a-z][a-z0-9_.]*) \((?P<value>[^)]*)\)")
@@ -16,31 +16,46 @@ NAMED_FIRST = re.compile(r"^(?P<field>[a-z][a-z0-9_.]*) is (?:no key|(?P<missing
 """Likewise, of a name that is wrong or absent, which has no value to repeat."""
 _WORD = "constrained-str"
 """Pydantic's name in a path for text with a pattern."""
-_NO_OBJECT = ("model_type", "model_attributes_type", "dict_type")
+_SCALARS = ("bool", "int", "float", "str")
+"""Likewise, of the members of a union of plain values."""
+_KINDS = {
+    "bool_type": "true or false",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "string_type": "text",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+}
+"""What a value must be, by the error that says it is not."""
+NO_OBJECT = ("model_type", "model_attributes_type", "dict_type")
+"""What pydantic says of a value that is no object."""
 _LONGEST_VALUE = 200
 _LONGEST_TEXT = 2000
 
 
-def field_error(item: Mapping[str, Any]) -> FieldError:
-    """One of pydantic's errors in our words."""
-    path = [part for part in item["loc"] if not _is_branch(part)]
+def field_error(item: Mapping[str, Any], known: Sequence[str] = ()) -> FieldError:
+    """One of pydantic's errors in our words; `known` are the fields that may stand there."""
+    path = place(item)
     where = path[1:] if path and path[0] in ("body", "query", "path") else path
     field = ".".join(str(part) for part in where) or str(path[0] if path else "body")
-    kind, message = str(item["type"]), str(item["msg"]).removeprefix("Value error, ")
+    kind, message = str(item["type"]), plain(str(item["msg"]))
     value = item.get("input")
     if kind == "missing":
         message, value = "is required; add it", None
     elif kind == "extra_forbidden":
-        message = "is not a field here; remove it or correct its name"
+        message = f"is not a field here; {meant(str(item['loc'][-1]), known)}"
     elif kind == "json_invalid":
         reason = item.get("ctx", {}).get("error", "syntax error")
         field, message, value = "body", f"is not JSON ({reason}); send a JSON object", None
     elif field == "body" and isinstance(value, bytes | str):
         message, value = "was not read as JSON; send it with the header Content-Type: application/json", None
-    elif kind in _NO_OBJECT:
+    elif kind in NO_OBJECT:
         message = f"must be an object{_with_fields(item)}; send one"
     elif kind not in ("value_error", "assertion_error"):
-        message = f"{message[:1].lower()}{message[1:]}; correct it"
+        message = f"{message}; correct it"
     else:
         field, value = _inside(field, value, message)
     return FieldError(field=field, value=short(value), message=message)
@@ -48,14 +63,9 @@ def field_error(item: Mapping[str, Any]) -> FieldError:
 
 def _with_fields(item: Mapping[str, Any]) -> str:
     """The fields that an object must have, by the name of its class, which pydantic tells."""
-    waiting: list[type[Schema]] = [Schema]
-    while waiting:
-        one = waiting.pop()
-        if one.__name__ == item.get("ctx", {}).get("class_name"):
-            needed = [name for name, field in one.model_fields.items() if field.is_required()]
-            return f" with {' and '.join(needed)}" if needed else ""
-        waiting += one.__subclasses__()
-    return ""
+    kind = model_named(str(item.get("ctx", {}).get("class_name")))
+    needed = [] if kind is None else [name for name, field in kind.model_fields.items() if field.is_required()]
+    return f" with {' and '.join(needed)}" if needed else ""
 
 
 def _inside(field: str, value: Any, message: str) -> tuple[str, Any]:
@@ -69,37 +79,65 @@ def _inside(field: str, value: Any, message: str) -> tuple[str, Any]:
 def of_the_likeliest_branch(items: Sequence[Any]) -> list[Any]:
     """Where a field takes a word or an object and got an object, the errors about the word are noise."""
     kept = [item for item in items if not (_is_about_a_word(item) and isinstance(item.get("input"), dict))]
-    kept = [item for item in kept if not _was_meant_as_a_word(item, items) and not counts_what_was_wrong(item, items)]
-    return kept or list(items)
+    kept = [item for item in kept if not (counts_what_was_wrong(item, items) or _is_wrong_inside(item, items))]
+    return _said_once(kept or list(items))
+
+
+def _said_once(items: Sequence[Any]) -> list[Any]:
+    """Where each member of a union refuses the kind of a value, what the value may be is one error."""
+    kinds: dict[tuple[object, ...], list[str]] = {}
+    for item in items:
+        if item["type"] in _KINDS:
+            kinds.setdefault(tuple(place(item)), []).append(_KINDS[item["type"]])
+    said = []
+    for item in items:
+        words = list(dict.fromkeys(kinds.get(tuple(place(item)), ())))
+        if "a number" in words and "a whole number" in words:
+            words.remove("a whole number")
+        if item["type"] not in _KINDS:
+            said.append(item)
+            continue
+        if len(words) == 1:
+            said.append(item)
+        elif words:
+            listed = f"{', '.join(words[:-1])} or {words[-1]}"
+            said.append({**item, "type": "kind_of_value", "msg": f"must be {listed}"})
+        kinds[tuple(place(item))] = []
+    return said
 
 
 def _is_about_a_word(item: Any) -> bool:
-    return bool(item["type"] == "literal_error" or item["loc"][-1] == _WORD)
+    return bool(item["type"] == "literal_error" or item["loc"][-1:] == (_WORD,))
 
 
-def _was_meant_as_a_word(item: Any, items: Sequence[Any]) -> bool:
-    path = [part for part in item["loc"] if not _is_branch(part)]
-    if item["type"] not in ("model_type", "model_attributes_type", "dict_type"):
+def _is_wrong_inside(item: Any, items: Sequence[Any]) -> bool:
+    """One member of a union took the value and found a mistake in it; others refuse its kind."""
+    if item["type"] not in _KINDS:
         return False
+    start = place(item)
     return any(
-        other["type"] == "literal_error"
-        and isinstance(other.get("input"), str)
-        and [part for part in other["loc"] if not _is_branch(part)] == path
-        for other in items
+        (isinstance(item["input"], dict | list) and len(path) > len(start) and path[: len(start)] == start)
+        or (path == start and other["type"] not in _KINDS)
+        for other, path in ((other, place(other)) for other in items)
     )
+
+
+def place(item: Any) -> list[object]:
+    """Where an error is: names of fields and numbers of entries, without the members of unions that were tried."""
+    return [part for part in item["loc"] if not _is_branch(part)]
 
 
 def counts_what_was_wrong(item: Any, items: Sequence[Any]) -> bool:
     """A list is too short since its entries were refused, each with an error of its own."""
-    place = tuple(item["loc"])
+    start = tuple(item["loc"])
     return item["type"] == "too_short" and any(
-        len(other["loc"]) > len(place) and tuple(other["loc"][: len(place)]) == place for other in items
+        len(other["loc"]) > len(start) and tuple(other["loc"][: len(start)]) == start for other in items
     )
 
 
 def _is_branch(part: object) -> bool:
     """Pydantic puts the tried member of a union into the path: a class name, `literal[…]`, `dict[…]`, or that of a word."""
-    return isinstance(part, str) and (part[:1].isupper() or "[" in part or part == _WORD)
+    return isinstance(part, str) and (part[:1].isupper() or "[" in part or part in (_WORD, *_SCALARS))
 
 
 def sentence(item: FieldError) -> str:

@@ -7,12 +7,13 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.known_fields import fields_at
 from shardtune.api_schemas.models import ModelSpec
 from shardtune.api_schemas.workload import WorkloadRequest
 from shardtune.service.http.error_codes import FieldError
 from shardtune.service.http.errors import Invalid, from_value_error
 from shardtune.service.http.input_guard import check
-from shardtune.service.http.validation_errors import field_error
+from shardtune.service.http.validation_errors import field_error, of_the_likeliest_branch
 from shardtune.tuner.prediction import catalogue
 
 T = TypeVar("T", bound=BaseModel)
@@ -56,5 +57,8 @@ def _parsed(name: str, kind: type[T], given: Mapping[str, Any]) -> T:
     try:
         return TypeAdapter(kind).validate_python(value)
     except ValidationError as error:
-        items = [field_error({**item, "loc": ("query", name, *item["loc"])}) for item in error.errors()]
+        items = [
+            field_error({**item, "loc": ("query", name, *item["loc"])}, fields_at(kind, item["loc"][:-1]))
+            for item in of_the_likeliest_branch(error.errors())
+        ]
         raise Invalid("invalid_request", "; ".join(f"{i.field}: {i.message}" for i in items[:3]), items) from None

@@ -24,6 +24,7 @@ from shardtune.service.planning import study_snapshot
 from shardtune.service.process.context import Context
 from shardtune.service.studies import validation, views
 from shardtune.service.studies.chosen_recipe import chosen_recipe
+from shardtune.service.studies.placement import placed
 from shardtune.service.workers import compatibility, registry
 from shardtune.tuner import export
 from shardtune.tuner.verdict import contenders
@@ -51,7 +52,7 @@ def create(
     project_id = _project(context, project_id)
     with context.db.read() as session:
         live = registry.live(context, session, project_id)
-        cluster, worker = compatibility.resolve_cluster(request, live)
+        cluster, worker = placed(request, live)
         if worker is not None:
             compatibility.check_model(request.model, worker)
         recipe, recipe_notes = chosen_recipe(request, compatibility.dtypes_of(cluster, live))

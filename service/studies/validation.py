@@ -6,9 +6,11 @@ from pydantic import JsonValue
 
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.models import MOST_ELEMENTS, BlockProfile, ModelProfile, ModelSpec
-from shardtune.api_schemas.studies import Budget, StudySpec
-from shardtune.service.http.errors import from_value_error, invalid
+from shardtune.api_schemas.studies import Budget, StudyRequest, StudySpec
+from shardtune.api_schemas.workload import RECIPES
+from shardtune.service.http.errors import Invalid, from_value_error, invalid
 from shardtune.service.studies import model_checks
+from shardtune.service.studies.chosen_recipe import stated_recipe
 from shardtune.tuner import baseline
 from shardtune.tuner.baseline import ResolvedBaseline
 from shardtune.tuner.prediction import model_shape
@@ -49,6 +51,34 @@ def check(spec: StudySpec, cluster: Cluster) -> ResolvedBaseline:
     return resolved._replace(notes=(*model_checks.remarks(spec.model), *resolved.notes, *planned))
 
 
+def check_without_worker(request: StudyRequest, cluster: Cluster | None) -> None:
+    """What is wrong with a request whatever runs it; `cluster` None: only a worker can tell.
+
+    Raises:
+        Invalid: as of `check`.
+    """
+    if cluster is None:
+        model_checks.check_architecture(request.model)
+        _check_positions(request)
+        _check_sampler(request)
+        return
+    # Which recipe `auto` is depends on the device, and so does whether the baseline's dtypes are the study's: what every
+    # recipe refuses is wrong on any.
+    named, _ = stated_recipe(request)
+    refused = [_refusal(request.with_recipe(recipe), cluster) for recipe in ([named] if named else RECIPES.values())]
+    first = refused[0]
+    if first is not None and all(refused):
+        raise first
+
+
+def _refusal(spec: StudySpec, cluster: Cluster) -> Invalid | None:
+    try:
+        check(spec, cluster)
+    except Invalid as error:
+        return error
+    return None
+
+
 def _what_a_small_budget_tries(budget: Budget, starts: Seeds) -> tuple[str, ...]:
     """Said before it runs: with few trials, many may go to what a search begins with, all of it at one micro batch."""
     trials, enough = budget.max_trials, len(starts) + stopping.MIN_GUIDED
@@ -63,7 +93,7 @@ def _what_a_small_budget_tries(budget: Budget, starts: Seeds) -> tuple[str, ...]
     )
 
 
-def _check_sampler(spec: StudySpec) -> None:
+def _check_sampler(spec: StudyRequest) -> None:
     if spec.sampler == "gp" and not gp_needs.gp_is_installed():
         needs = " and ".join(gp_needs.GP_NEEDS)
         raise invalid(
@@ -74,7 +104,7 @@ def _check_sampler(spec: StudySpec) -> None:
         )
 
 
-def _check_positions(spec: StudySpec) -> None:
+def _check_positions(spec: StudyRequest) -> None:
     config, length = spec.model.trained_config, spec.workload.sequence_length
     if spec.model.is_own:
         return

@@ -24,7 +24,7 @@ def resolve_cluster(spec: StudyRequest, live: Sequence[WorkerRow]) -> tuple[Clus
     Raises:
         Invalid: nobody has it, nobody knows its name, or `local` could mean several.
     """
-    cluster, may_wait = _named(spec), spec.wait_for_worker_s is not None
+    cluster, may_wait = named_cluster(spec), spec.wait_for_worker_s is not None
     if cluster is None:
         return _resolve_local(spec, live)
     offering = [worker for worker in live if offers(worker.offer, cluster)]
@@ -40,7 +40,7 @@ def resolve_cluster(spec: StudyRequest, live: Sequence[WorkerRow]) -> tuple[Clus
     raise _no_worker(cluster, f"registered: {_listed(live)}; {start or 'start a worker there'}, or change the cluster")
 
 
-def _named(spec: StudyRequest) -> Cluster | None:
+def named_cluster(spec: StudyRequest) -> Cluster | None:
     """The cluster that is spelt out or named; None: `local`."""
     if isinstance(spec.cluster, Cluster):
         return spec.cluster
@@ -219,16 +219,17 @@ def same_shape(has: Cluster, wanted: Cluster) -> bool:
     return same_device and wanted.nodes <= has.nodes and fits
 
 
-def _describe(cluster: Cluster) -> str:
+def describe(cluster: Cluster) -> str:
+    """Size, kind and memory, in words."""
     unit = "CPU ranks" if cluster.device == "cpu" else cluster.gpu
     nodes = f"{cluster.nodes} nodes × " if cluster.nodes > 1 else ""
     return f"{nodes}{cluster.gpus_per_node} × {unit}, {cluster.memory_gib:g} GiB each, host {cluster.host_memory_gib:g} GiB"
 
 
 def _listed(live: Sequence[WorkerRow]) -> str:
-    return "; ".join(f"{worker.name} with {_describe(worker.offer.cluster)}" for worker in live)
+    return "; ".join(f"{worker.name} with {describe(worker.offer.cluster)}" for worker in live)
 
 
 def _no_worker(cluster: Cluster | str, reason: str) -> Invalid:
-    shown = cluster if isinstance(cluster, str) else _describe(cluster)
+    shown = cluster if isinstance(cluster, str) else describe(cluster)
     return invalid("cluster", shown, f"cluster ({shown}) is not offered by any live worker: {reason}", code="no_worker")

@@ -209,6 +209,20 @@ def _check_names(top: Section) -> None:
             raise ValueError(f"{top.name(key)} is no key of a DeepSpeed JSON; did you mean {close[0]}?")
 
 
+def check_is_meant(top: Section) -> None:
+    """Refuse an object of which nobody would read anything: it would stand for the defaults.
+
+    Raises:
+        ValueError: names the first key, and what a baseline may be.
+    """
+    keys = [key for key in top.values() if key != "micro_batch"]
+    if keys and not any(key in _SECTIONS or key in _SILENT_KEYS for key in keys):
+        raise ValueError(
+            f"{top.name(keys[0])} is no key of a baseline; give a configuration such as "
+            '{"strategy": {"kind": "ddp"}}, or a DeepSpeed JSON, an Accelerate file or TrainingArguments as they are'
+        )
+
+
 def _micro_batch(top: Section, workload: Workload, cluster: Cluster, notes: list[str], around: int | None) -> int:
     names = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
     recipes.check_positive(top, *names)

@@ -68,6 +68,7 @@ def resolve_with_notes(
             if batch is None and auto.tool_of(baseline.get("tool"), baseline) == "trainer" and not _gives_batch(top):
                 batch = auto.trainers_batch(top, workload, cluster, notes)
             config = deepspeed.read(top, workload, cluster, notes, batch)
+            deepspeed.check_is_meant(top)
     _check_fits(config, workload, cluster, model)
     return ResolvedBaseline(config, tuple(notes))
 

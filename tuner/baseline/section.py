@@ -4,6 +4,9 @@ from collections.abc import Mapping
 
 from pydantic import JsonValue, ValidationError
 
+from shardtune.api_schemas.known_fields import fields_at, meant, model_named, plain
+from shardtune.api_schemas.search_space import BACKENDS
+
 _AUTO = "auto"
 
 
@@ -96,10 +99,26 @@ def _parsed(text: str) -> float | str:
 
 
 def in_words(error: ValidationError, path: str, where: str) -> ValueError:
-    """The first complaint of a schema, with the field as the user wrote it."""
-    first = error.errors(include_url=False)[0]
-    field = ".".join(str(part) for part in (path, *first["loc"]))
-    message = first["msg"].removeprefix("Value error, ")
+    """The complaint of a schema that explains the others, with the field as the user wrote it."""
+    entries = error.errors(include_url=False)
+    # Where a field is misspelt, another is missing.
+    first = next((entry for entry in entries if entry["type"] == "extra_forbidden"), entries[0])
+    kind = model_named(error.title)
+    field = ".".join(str(part) for part in (path, *first["loc"]) if part not in BACKENDS)
+    match first["type"]:
+        case "extra_forbidden":
+            remedy = meant(str(first["loc"][-1]), fields_at(kind, first["loc"][:-1]))
+            return ValueError(f"{field} ({first['input']!r}) is not a field here; {remedy} (see {where})")
+        case "missing":
+            return ValueError(f"{field} is missing; add it (see {where})")
+        case "union_tag_not_found":
+            return ValueError(f"{field}.kind is missing; add it (see {where})")
+        case "union_tag_invalid":
+            tags = first["ctx"]["expected_tags"]
+            return ValueError(f"{field}.kind ({first['ctx']['tag']!r}) must be one of {tags}; correct it (see {where})")
+        case "model_type" | "model_attributes_type":
+            return ValueError(f"{field} ({first['input']!r}) must be an object; write one (see {where})")
+    message = plain(first["msg"])
     if not first["loc"]:
         return ValueError(f"{path}: {message}")
     return ValueError(f"{field} ({first['input']!r}): {message}; see {where} for its fields")

@@ -1,7 +1,10 @@
 """Bad input: 422 with field, value and remedy, and nothing half-created."""
 
+import re
+
 import pytest
 
+from tests.support.route_table import addresses
 from tests.support.simulated_worker import CLUSTER, SPEC, SimulatedWorker
 
 WORKLOAD = SPEC["workload"]
@@ -29,7 +32,8 @@ CASES = [
     ({"workload": WORKLOAD | {"global_batch": 7}}, "workload.global_batch", "7", "multiple"),
     ({"workload": WORKLOAD | {"recipe": "fp8"}}, "workload.recipe", "fp8", "bf16-mixed"),
     ({"workload": WORKLOAD | {"sequence_length": 4096}}, "workload.sequence_length", 4096, "max_position_embeddings"),
-    ({"workload": WORKLOAD | {"batch": 7}}, "workload.batch", 7, "remove it"),
+    ({"workload": WORKLOAD | {"batch": 7}}, "workload.batch", 7, "remove it, or use one of sequence_length"),
+    ({"clustr": "local"}, "clustr", "local", "did you mean cluster?"),
     ({"cluster": "locall"}, "cluster", "locall", "'local'"),
     (
         {"cluster": CLUSTER.model_dump() | {"gpus_per_node": 4}},
@@ -108,6 +112,26 @@ def test_study_without_any_worker_is_refused(quick_client):
     assert answer.json()["code"] == "no_worker" and "shardtune worker" in answer.json()["detail"]
 
 
+@pytest.mark.parametrize("cluster", ["local", "8xh100"])
+@pytest.mark.parametrize(("path", "within"), [("/v1/studies", False), ("/v1/best:resolve", True)])
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"model": {"model_type": "llama"}}, "model.config.hidden_size"),
+        ({"workload": WORKLOAD | {"sequence_length": 4096}}, "workload.sequence_length"),
+    ],
+)
+def test_a_mistake_is_named_before_that_there_is_no_worker(quick_client, cluster, path, within, changes, field):
+    study = SPEC | {"cluster": cluster} | changes
+    answer = quick_client.post(path, json={"study": study} if within else study).json()
+    assert answer["code"] == "invalid_request" and answer["errors"][0]["field"] == field
+
+
+def test_a_limit_that_leaves_nothing_is_named_before_that_there_is_no_worker(quick_client):
+    study = SPEC | {"cluster": "8xh100", "space": {"knobs": {"micro_bach": 4}}}
+    assert quick_client.post("/v1/studies", json=study).json()["errors"][0]["field"] == "space.knobs"
+
+
 def test_worker_not_heard_of_for_long_does_not_count(client, clock):
     clock.turn(1000)
     assert client.post("/v1/studies", json=SPEC).json()["code"] == "no_worker"
@@ -130,6 +154,42 @@ def test_body_that_is_no_object(client, body, remedy):
 def test_body_beyond_the_limit_is_refused(client):
     answer = client.post("/v1/studies", content=b" " * (9 << 20), headers={"content-type": "application/json"})
     assert answer.status_code == 413 and answer.headers["content-type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize(
+    ("address", "name", "remedy"),
+    [
+        ("/v1/studies?stat=running", "stat", "did you mean state? the parameters are state, created_from"),
+        ("/v1/best?model=llama-tiny&clustr=8xh100", "clustr", "did you mean cluster?"),
+        ("/v1/workers?offset=3", "offset", "the parameters are"),
+        ("/v1/studies/study-nope?verbose=1", "verbose", "it takes none; remove it"),
+    ],
+)
+def test_a_query_parameter_that_the_route_does_not_read_is_refused(quick_client, address, name, remedy):
+    answer = quick_client.get(address)
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
+    (error,) = answer.json()["errors"]
+    assert error["field"] == name and remedy in error["message"]
+
+
+def test_a_part_of_a_case_that_is_neither_a_name_nor_json_is_named(quick_client):
+    answer = quick_client.get("/v1/best", params={"model": "tiny", "cluster": "8xh100", "workload": "<w>"})
+    assert answer.status_code == 422 and answer.json()["errors"][0]["field"] == "model"
+
+
+def test_a_creation_with_a_misspelt_query_parameter_creates_nothing(client):
+    answer = client.post("/v1/studies?studyid=nightly", json=SPEC)
+    assert answer.status_code == 422 and "did you mean study_id?" in answer.json()["detail"]
+    assert client.get("/v1/studies").json()["studies"] == []
+
+
+def test_every_parameter_that_a_route_reads_passes_and_pages_take_any(quick_client):
+    for address in addresses(quick_client.app):
+        for name in address.query:
+            path = re.sub(r"{[^}]*}", "x", address.path)
+            said = "" if "stream" in path else quick_client.request(address.method, path, params={name: "?"}).text
+            assert "is no query parameter" not in said, (address, name)
+    assert quick_client.get("/?utm_source=mail").status_code == 200
 
 
 def test_unknown_things_are_problems_too(client):

@@ -7,7 +7,7 @@ import pytest
 
 from shardtune.api_schemas.hardware import Cluster, Fingerprint, Inventory
 from shardtune.api_schemas.studies import Budget, StudySpec
-from shardtune.service.cli import study_file
+from shardtune.service.cli import early_checks, study_file
 from shardtune.service.cli.commands import tune
 from shardtune.service.cli.commands.tune import TuneOptions
 from shardtune.service.cli.errors import InputError
@@ -133,3 +133,9 @@ def test_a_small_budget_says_before_it_starts_what_it_will_try():
     for trials, says in ((6, "at least 2 are chosen"), (3, "maybe none is chosen"), (10, None)):
         notes = validation.check(spec.model_copy(update={"budget": Budget(max_trials=trials)}), CLUSTER).notes
         assert notes == () if says is None else says in notes[-1] and "DDP, micro batch 1" in notes[-1]
+
+
+@pytest.mark.parametrize(("cluster", "says"), [("8xh1000", "'h1000'"), ("0xh100", "0")])
+def test_a_cluster_that_nobody_knows_is_refused_before_a_process_starts(cluster: str, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        early_checks.check(study_file.study_spec({**STUDY, "cluster": cluster}, Path()), None)

@@ -3,6 +3,10 @@
 import pytest
 from pydantic import ValidationError
 
+from shardtune.api_schemas.known_fields import fields_at
+from shardtune.api_schemas.models import ModelSpec
+from shardtune.api_schemas.predictions import PredictionRequest
+from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies import StudyRequest
 from shardtune.service.http.validation_errors import field_error, of_the_likeliest_branch
 
@@ -18,6 +22,25 @@ SOUND = {"model": "llama-tiny", "workload": {"sequence_length": 64, "global_batc
         ({"space": []}, "space", "must be an object; send one"),
         ({"space": {"backends": ["fsdp"]}}, "space.backends.0", "fsdp2"),
         ({"space": {"backends": []}}, "space.backends", "at least 1 item"),
+        (
+            {"space": {"knobs": {"micro_batch": None}}},
+            "space.knobs.micro_batch",
+            "true or false, a number, text, a list",
+        ),
+        (
+            {"space": {"knobs": {"micro_batch": [1, None]}}},
+            "space.knobs.micro_batch.1",
+            "true or false, a number or text",
+        ),
+        (
+            {"space": {"knobs": {"micro_batch": {"min": 8, "max": 2}}}},
+            "space.knobs.micro_batch.min",
+            "must not exceed max",
+        ),
+        ({"baseline": []}, "baseline", "must be an object with strategy"),
+        ({"cluster": "remote"}, "cluster", "8xh100"),
+        ({"cluster": 3}, "cluster", "must be an object or text; correct it"),
+        ({"sampler": "best"}, "sampler", "must be 'guided', 'tpe', 'gp' or 'random'"),
     ],
 )
 def test_a_mistake_is_said_once_with_field_and_remedy(change, field, says):
@@ -25,3 +48,44 @@ def test_a_mistake_is_said_once_with_field_and_remedy(change, field, says):
         StudyRequest.model_validate(SOUND | change)
     (error,) = map(field_error, of_the_likeliest_branch(refused.value.errors()))
     assert error.field == field and says in error.message and "dictionary" not in error.message
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "remedy"),
+    [
+        ({"clustr": "local"}, "clustr", "did you mean cluster?"),
+        ({"budget": {"max_trial": 3}}, "budget.max_trial", "did you mean max_trials?"),
+        (
+            {"space": {"knobs": {"micro_batch": {"atleast": 2}}}},
+            "space.knobs.micro_batch.atleast",
+            "use one of min, max",
+        ),
+        (
+            {"workload": SOUND["workload"] | {"samples": 7}},
+            "workload.samples",
+            "use one of sequence_length, global_batch",
+        ),
+        ({"model": {"name": "x", "confg": {}}}, "model.confg", "did you mean config?"),
+    ],
+)
+def test_a_field_that_is_none_is_told_which_its_object_has(change, field, remedy):
+    with pytest.raises(ValidationError) as refused:
+        StudyRequest.model_validate(SOUND | change)
+    items = [item for item in refused.value.errors() if item["type"] == "extra_forbidden"]
+    (error,) = [field_error(item, fields_at(StudyRequest, item["loc"][:-1])) for item in items]
+    assert error.field == field and remedy in error.message
+
+
+def test_fields_are_found_behind_tags_lists_and_optional_objects():
+    assert "dp_shard" in fields_at(TrialConfig, ("strategy", "fsdp2"))
+    assert "dp_shard" not in fields_at(TrialConfig, ("strategy", "ddp"))
+    assert "trial_id" not in fields_at(TrialConfig, ("strategy", "fsdp2", "dp_shard"))
+    assert fields_at(PredictionRequest, ("configs", 0, "strategy", "ddp"))
+    assert fields_at(None, ("clustr",)) == []
+
+
+def test_a_value_that_is_wrong_as_a_whole_has_no_field_within():
+    with pytest.raises(ValidationError) as refused:
+        ModelSpec.model_validate("tiny")
+    (error,) = map(field_error, of_the_likeliest_branch(refused.value.errors()))
+    assert "is not a preset" in error.message

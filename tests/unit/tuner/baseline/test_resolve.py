@@ -1,5 +1,6 @@
 """A user's DeepSpeed JSON as a baseline: read as DeepSpeed reads it, refused where it trains something else."""
 
+import re
 from typing import Any
 
 import pytest
@@ -30,6 +31,30 @@ def test_no_baseline_stays_none() -> None:
 def test_our_own_words_as_json_are_a_configuration() -> None:
     given = {"strategy": {"kind": "ddp", "bucket_cap_mb": 50}, "micro_batch": 4}
     assert resolve(given, BF16, TWO_RANKS) == TrialConfig(strategy=DdpConfig(bucket_cap_mb=50), micro_batch=4)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (
+            {"strategy": {"kind": "fsdp2", "dp_shardd": 2}},
+            r"baseline.strategy.dp_shardd (2) is not a field here; did you mean dp_shard?",
+        ),
+        (
+            {"kind": "ddp", "bucket_cap": 25},
+            "baseline.strategy.bucket_cap (25) is not a field here; did you mean bucket_cap_mb?",
+        ),
+        ({"strategy": {"kind": "ddp"}, "microbatch": 4}, "did you mean micro_batch?"),
+        ({"strategy": {"kind": "fsdp3"}}, "baseline.strategy.kind ('fsdp3') must be one of 'ddp'"),
+        ({"strategy": {"bucket_cap_mb": 25}}, "baseline.strategy.kind is missing; add it"),
+        ({"strategy": {"kind": "fsdp2"}}, "baseline.strategy.dp_shard is missing; add it"),
+        ({"strategy": "ddp"}, "baseline.strategy ('ddp') must be an object"),
+        ({"stage": 2}, "baseline.stage is no key of a baseline; give a configuration such as"),
+    ],
+)
+def test_a_mistake_in_our_own_words_is_named_with_its_remedy(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(says)):
+        resolve(given, BF16, TWO_RANKS)
 
 
 def test_auto_values_are_left_to_the_workload() -> None:

@@ -1,0 +1,85 @@
+"""Mistakes that pydantic found, in our words, and which fields an object has, found along the path of a mistake."""
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+
+from shardtune.api_schemas.base import Schema
+
+_ARRAYS = (list, tuple, set, frozenset, Sequence)
+
+
+def plain(message: str) -> str:
+    """Pydantic's words as the rest of a sentence whose subject is the field."""
+    if message.startswith("Value error, "):
+        return message.removeprefix("Value error, ")
+    message = re.sub(r"^Input should\b", "must", message)
+    return message[:1].lower() + message[1:]
+
+
+def meant(name: str, known: Sequence[str]) -> str:
+    """The remedy for a name that is none of the fields."""
+    close = difflib.get_close_matches(name, known, n=2)
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    return f"remove it, or use one of {', '.join(known)}" if known else "remove it or correct its name"
+
+
+def fields_at(kind: Any, path: Sequence[object]) -> list[str]:
+    """Names of the fields of what may stand at `path` (as pydantic tells it) in a value of this type; none where any may."""
+    kinds = list(_members(kind))
+    for part in path:
+        kinds = [member for inner in _step(kinds, part) for member in _members(inner)]
+    return list(dict.fromkeys(name for model in _models(kinds) for name in model.model_fields))
+
+
+def model_named(name: str) -> type[Schema] | None:
+    """The schema of this name, as pydantic's errors tell it."""
+    waiting: list[type[Schema]] = [Schema]
+    while waiting:
+        one = waiting.pop()
+        if one.__name__ == name:
+            return one
+        waiting += one.__subclasses__()
+    return None
+
+
+def _step(kinds: Sequence[Any], part: object) -> list[Any]:
+    """Types of what lies one part of a path further."""
+    if isinstance(part, int):
+        return [
+            item for kind in kinds if get_origin(kind) in _ARRAYS for item in get_args(kind) if item is not Ellipsis
+        ]
+    branch = [model for model in _models(kinds) if model.__name__ == part or part in _tags(model)]
+    if branch:
+        # Which member of a union it was held to be.
+        return branch
+    fields = [model.model_fields[part].annotation for model in _models(kinds) if part in model.model_fields]
+    values = [get_args(kind)[1] for kind in kinds if get_origin(kind) in (dict, Mapping)]
+    # A validator's or a list's name in the path leads nowhere.
+    return fields + values or ([] if str(part).isidentifier() else list(kinds))
+
+
+def _members(kind: Any) -> Iterator[Any]:
+    """What a type may be: each member of a union, without annotations."""
+    if get_origin(kind) is Annotated:
+        yield from _members(get_args(kind)[0])
+    elif get_origin(kind) in (Union, UnionType):
+        for member in get_args(kind):
+            yield from _members(member)
+    else:
+        yield kind
+
+
+def _models(kinds: Sequence[Any]) -> list[type[BaseModel]]:
+    return [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+
+
+def _tags(model: type[BaseModel]) -> tuple[object, ...]:
+    """Values by which a union tells this member."""
+    field = model.model_fields.get("kind")
+    return get_args(field.annotation) if field is not None and get_origin(field.annotation) is Literal else ()

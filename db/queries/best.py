@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session, joinedload
 
 from shardtune.api_schemas.best import DecisionAction, RecommendationState
 from shardtune.api_schemas.fingerprints import Freshness
+from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.studies import StudyState
 from shardtune.db.tables.best import DecisionRow, RecommendationRow, ServedCaseRow
 from shardtune.db.tables.studies import StudyRow
@@ -64,6 +65,19 @@ def near(session: Session, project_id: str, model_key: str, model_type: str, dev
     same = session.scalars(_serving(ServedCaseRow.project_id == project_id, ServedCaseRow.model_key == model_key)).all()
     kind = (ServedCaseRow.model_type == model_type, ServedCaseRow.device == device)
     return same or session.scalars(_serving(ServedCaseRow.project_id == project_id, *kind)).all()
+
+
+def served_clusters(session: Session, project_id: str) -> Sequence[Cluster]:
+    """Of what is served, the newest first."""
+    query = (
+        select(StudyRow.cluster)
+        .join(RecommendationRow, RecommendationRow.study_id == StudyRow.id)
+        .join(ServedCaseRow, ServedCaseRow.serving_id == RecommendationRow.id)
+        .where(ServedCaseRow.project_id == project_id, ServedCaseRow.superseded_by.is_(None))
+        .order_by(ServedCaseRow.updated_at.desc())
+        .limit(_MOST_CANDIDATES)
+    )
+    return session.scalars(query).all()
 
 
 def _serving(*conditions: ColumnElement[bool]) -> Select[ServedCaseRow]:

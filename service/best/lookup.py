@@ -1,31 +1,28 @@
-"""The best configuration for a case: the exact answer, the nearest one with every difference named, or a study."""
+"""The best configuration for a case: the exact answer, or the nearest one with every difference named."""
 
 import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.best import BestConfig, Confidence, ConfidenceLevel, Difference, Resolved, ResolveRequest
+from shardtune.api_schemas.best import BestConfig, Confidence, ConfidenceLevel, Difference
 from shardtune.api_schemas.cases import Case, differing
 from shardtune.api_schemas.fingerprints import Freshness
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.models import ModelSpec
 from shardtune.api_schemas.native_dtypes import decide
-from shardtune.api_schemas.studies import StudyState, Verdict
+from shardtune.api_schemas.studies import Verdict
 from shardtune.api_schemas.workload import RECIPES, WorkloadRequest
 from shardtune.db.queries import best
 from shardtune.db.tables.best import ServedCaseRow
-from shardtune.service.best import awaited, nearness
+from shardtune.service.best import awaited, local_clusters, nearness
 from shardtune.service.http import etags
-from shardtune.service.http.errors import Conflict, NotFound
-from shardtune.service.http.idempotent_requests import ALWAYS, Once
+from shardtune.service.http.errors import NotFound
 from shardtune.service.process.context import Context
 from shardtune.service.recommendations.decisions import tag_of as tag_of_case
 from shardtune.service.recommendations.record import project_of, unknown_key
 from shardtune.service.studies import create_and_read
-from shardtune.service.studies.chosen_recipe import chosen_recipe
 from shardtune.service.workers import compatibility, registry
 from shardtune.tuner import export
 
@@ -58,28 +55,54 @@ def by_case(
     """
     project_id = project_of(context, project_id)
     with context.db.read() as session:
-        found = next((same for case in cases if (same := _find(context, session, project_id, case, None))), None)
+        found = next((same for case in cases if (same := find(context, session, project_id, case, None))), None)
         if found is None and lowest is not None:
-            found = _find(context, session, project_id, cases[0], lowest)
+            found = find(context, session, project_id, cases[0], lowest)
         proposed = None if found else awaited.proposed(session, project_id, cases)
+        other = None if found else find(context, session, project_id, cases[0], ConfidenceLevel.LOW)
     if found is not None:
         return found
-    name = cases[0].model.name
-    nothing = NotFound("unknown_best", f"nothing is known of {name} here; POST /v1/best:resolve starts a study")
-    raise awaited.refusal(proposed) or nothing
+    raise awaited.refusal(proposed) or _nothing(cases[0], lowest, other)
+
+
+def _nothing(case: Case, lowest: ConfidenceLevel | None, other: BestConfig | None) -> NotFound:
+    """What is said where nothing was given; `other`: what there is for who asks for less."""
+    start = "POST /v1/best:resolve starts a study"
+    if other is None:
+        return NotFound("unknown_best", f"nothing is known of {case.model.name} here; {start}")
+    fields = ", ".join(item.field for item in other.differences)
+    wider = ["match=nearest"] if lowest is None else []
+    if lowest is not None or other.confidence.level is ConfidenceLevel.LOW:
+        wider.append(f"lowest_confidence={other.confidence.level.value}")
+    return NotFound(
+        "unknown_best",
+        f"nothing is known of just this case of {case.model.name}; study {other.study_id} measured one with another {fields}, "
+        f"and {'&'.join(wider)} gives its answer; {start}",
+    )
 
 
 def cases_of(
-    context: Context, model: ModelSpec, workload: WorkloadRequest, cluster: Cluster, project_id: str | None = None
+    context: Context,
+    model: ModelSpec,
+    workload: WorkloadRequest,
+    cluster: Cluster | None,
+    project_id: str | None = None,
 ) -> list[Case]:
-    """The case that a request means: a recipe that it leaves out is the one a study there would get.
+    """The case that a request means: a recipe that it leaves out is the one a study there would get. `cluster` None: `local`.
 
     Where nobody can tell, since the workers are gone and the name says nothing, there is one for each recipe.
+
+    Raises:
+        Invalid: `local` could mean several clusters, or none.
     """
+    project_id = project_of(context, project_id)
+    if cluster is None:
+        meant = local_clusters.meant(context, project_id)
+        return [case for one in meant for case in cases_of(context, model, workload, one, project_id)]
     if workload.recipe is not None:
         return [Case(model, workload.with_recipe(workload.recipe), cluster)]
     with context.db.read() as session:
-        live = registry.live(context, session, project_of(context, project_id))
+        live = registry.live(context, session, project_id)
     devices = compatibility.dtypes_of(cluster, live)
     recipe, _ = decide(None, devices)
     is_known = any(device.emulates("bfloat16") is not None for device in devices)
@@ -102,51 +125,6 @@ def check_unchanged(context: Context, row: ServedCaseRow, if_match: str | None) 
     etags.check_tags(if_match, *served, tag_of_case(row))
 
 
-def resolve(
-    context: Context, request: ResolveRequest, once: Once = ALWAYS, project_id: str | None = None
-) -> tuple[Resolved, int]:
-    """What is known, with 200; else the study that will know, with 202: one that runs already, or a new one.
-
-    Raises:
-        Invalid: no worker offers the cluster.
-        NotFound: there is an answer, and it waits for approval.
-        Conflict: the last study of this case failed, and another would, too; or its answer was rejected.
-    """
-    project_id = project_of(context, project_id)
-    with context.db.read() as session:
-        live = registry.live(context, session, project_id)
-        cluster, _ = compatibility.resolve_cluster(request.study, live)
-        recipe, _ = chosen_recipe(request.study, compatibility.dtypes_of(cluster, live))
-        case = Case(request.study.model, request.study.workload.with_recipe(recipe), cluster)
-        found = _find(context, session, project_id, case, request.lowest_confidence if request.accept_nearest else None)
-        waiting = None if found else awaited.refusal(awaited.proposed(session, project_id, [case]))
-    if found is not None:
-        return _kept(context, once, Resolved(best=found), 200)
-    if waiting is not None:
-        raise waiting
-    running = _running(context, project_id, case)
-    if running is not None:
-        return _kept(context, once, running, 202)
-    try:
-        study = create_and_read.create(
-            context, request.study, once, None, project_id, resolve_key=case.case_key_without_fingerprint
-        )
-    except (Conflict, IntegrityError):
-        running = _running(context, project_id, case)
-        if running is None:
-            raise
-        return _kept(context, once, running, 202)
-    return Resolved(study=study), 202
-
-
-def _kept(context: Context, once: Once, resolved: Resolved, status: int) -> tuple[Resolved, int]:
-    """The answer, stored where its request has a name."""
-    if once.key is not None:
-        with once.write(context) as session:
-            once.answer(session, resolved, status)
-    return resolved, status
-
-
 def export_files(context: Context, found: BestConfig) -> Mapping[str, str]:
     """Ready-to-use files of an answer."""
     with context.db.read() as session:
@@ -154,30 +132,10 @@ def export_files(context: Context, found: BestConfig) -> Mapping[str, str]:
         return export.files(create_and_read.read_models(session, [row])[0], found.best)
 
 
-def _running(context: Context, project_id: str, case: Case) -> Resolved | None:
-    with context.db.read() as session:
-        last = best.last_resolving(session, project_id, case.case_key_without_fingerprint)
-        if last is None:
-            return None
-        if last.state is StudyState.FAILED:
-            raise Conflict(
-                "study_failed",
-                f"study {last.id} of this case failed: {last.reason}; remove the cause and create a study yourself",
-            )
-        if last.state is StudyState.COMPLETE and not best.standing_of(session, last.id):
-            raise Conflict(
-                "answer_rejected",
-                f"the answer of study {last.id} of this case was rejected; approve it (GET /v1/recommendations has its id), "
-                "or delete the study, and another one is started",
-            )
-        if last.state.is_open or last.state is StudyState.COMPLETE:
-            return Resolved(study=create_and_read.read_models(session, [last])[0])
-    return None
-
-
-def _find(
+def find(
     context: Context, session: Session, project_id: str, case: Case, lowest: ConfidenceLevel | None
 ) -> BestConfig | None:
+    """What is served for a case, else what is nearest to it, as `by_case` says."""
     same = best.of_shape(session, project_id, case.case_key_without_fingerprint)
     if same:
         return _view(min(same, key=lambda row: row.freshness != Freshness.FRESH), (), context.now())

@@ -20,7 +20,7 @@ from shardtune.api_schemas.best import (
 from shardtune.db.tables.best import ServedCaseRow
 from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
-from shardtune.service.best import lookup
+from shardtune.service.best import lookup, resolving
 from shardtune.service.http import etags
 from shardtune.service.http.error_codes import problems
 from shardtune.service.http.errors import NotAcceptable, invalid
@@ -65,7 +65,9 @@ InStudyKey = Annotated[str, Query(pattern=r"^[0-9a-f]{32}$", description="Key of
     "/best",
     dependencies=READ,
     response_model=BestConfig,
-    responses=problems("unknown_best", "awaits_approval", "unknown_project", "unknown_file", "not_acceptable")
+    responses=problems(
+        "unknown_best", "awaits_approval", "unknown_project", "unknown_file", "not_acceptable", "no_worker"
+    )
     | etags.UNCHANGED,
 )
 def read_best_config(
@@ -75,7 +77,11 @@ def read_best_config(
     case_key: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$")] = None,
     model: Annotated[str | None, Query(description="A preset's name, or a config.json.")] = None,
     cluster: Annotated[
-        str | None, Query(description="A cluster as JSON, or its short form.", examples=["8xh100", "4x8xa100-80gb"])
+        str | None,
+        Query(
+            description="A cluster as JSON, its short form, or `local`: the live workers', else the one that answers are for.",
+            examples=["8xh100", "4x8xa100-80gb"],
+        ),
     ] = None,
     workload: Annotated[
         str | None, Query(description="The whole workload as JSON; a recipe left out is the one that fits.")
@@ -131,7 +137,7 @@ def resolve_best_config(
     context: InContext, body: ResolveRequest, response: Response, once: InOnce, project: InProject = None
 ) -> Resolved:
     """What is known (200), or the one study of this case that will know (202): started, or running already."""
-    resolved, response.status_code = lookup.resolve(context, body, once, project)
+    resolved, response.status_code = resolving.resolve(context, body, once, project)
     if resolved.study is not None:
         response.headers["Location"] = f"/v1/studies/{resolved.study.study_id}"
     return resolved

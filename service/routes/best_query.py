@@ -19,8 +19,10 @@ from shardtune.tuner.prediction import catalogue
 T = TypeVar("T", bound=BaseModel)
 
 
-def case(model: str | None, cluster: str | None, workload: str | None) -> tuple[ModelSpec, WorkloadRequest, Cluster]:
-    """The parts of a case.
+def case(
+    model: str | None, cluster: str | None, workload: str | None
+) -> tuple[ModelSpec, WorkloadRequest, Cluster | None]:
+    """The parts of a case; no cluster: `local`.
 
     Raises:
         Invalid: names each part that is missing or wrong.
@@ -34,7 +36,7 @@ def case(model: str | None, cluster: str | None, workload: str | None) -> tuple[
     return (
         _parsed("model", ModelSpec, given),
         _parsed("workload", WorkloadRequest, given),
-        _cluster(given["cluster"]) or _parsed("cluster", Cluster, given),
+        None if cluster == "local" else _cluster(given["cluster"]) or _parsed("cluster", Cluster, given),
     )
 
 

@@ -13,6 +13,13 @@ _ALIASES: Mapping[str, Mapping[str, str]] = {
 }
 """By family: another name, and the one of its published files. transformers 5.17, `attribute_map` of each configuration; it writes
 Qwen3's experts under the other name."""
+_SAME = (
+    ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
+    ("hidden_size", "n_embd", "d_model"),
+    ("num_attention_heads", "n_head", "n_heads", "num_heads"),
+    ("num_local_experts", "num_experts", "n_routed_experts"),
+)
+"""Names that architectures have for one dimension; each reads one of them."""
 _CLOSE = 0.9
 """Of `difflib`: a letter or two. Published files hold many keys that nobody reads, and none of those is so near one that is."""
 
@@ -22,6 +29,7 @@ class WatchedConfig(dict[str, Any]):
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         aliases = _ALIASES.get(str(config.get("model_type")), {})
+        self._given = config
         super().__init__({aliases.get(key, key): value for key, value in config.items()} | _as_published(config))
         self.asked: set[str] = set()
 
@@ -38,6 +46,22 @@ class WatchedConfig(dict[str, Any]):
             for key, meant in found
             if meant is not None
         )
+
+    def check_names(self) -> None:
+        """Refuse a dimension that stands under two names with two values, once the configuration was read.
+
+        Raises:
+            ValueError: names both, and the one that the architecture reads.
+        """
+        for names in _SAME:
+            counts = next((name for name in names if name in self.asked and super(WatchedConfig, self).get(name)), None)
+            for name in names:
+                value = self._given.get(name)
+                if counts is not None and value is not None and value != self[counts]:
+                    raise ValueError(
+                        f"{name} ({value!r:.100}) contradicts {counts} ({self[counts]}), which is what "
+                        f"{self['model_type']} reads; remove {name}, or correct {counts}"
+                    )
 
 
 def near(key: str, known: Iterable[str]) -> str | None:

@@ -205,6 +205,7 @@ def _read(config: WatchedConfig, name: str) -> ModelShape:
     kind = str(config["model_type"])
     read = {"gpt2": _gpt2, "gpt_neox": _gpt_neox, "mpt": _mpt}.get(kind, _llama_like)
     shape = read(config, name or kind)
+    config.check_names()
     if shape.heads % shape.kv_heads:
         raise ValueError(
             f"num_key_value_heads ({shape.kv_heads}) must divide num_attention_heads ({shape.heads}); "

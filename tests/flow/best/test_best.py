@@ -40,6 +40,44 @@ def test_nearest_answer_names_every_difference_and_lowers_the_confidence(quick_c
 
 
 @pytest.mark.answered
+def test_what_would_be_given_for_less_confidence_is_named(quick_client):
+    bigger = ASK | {"cluster": CLUSTER.model_copy(update={"gpus_per_node": 4}).model_dump_json()}
+    refused = quick_client.get("/v1/best", params=bigger).json()
+    assert refused["code"] == "unknown_best"
+    assert "another cluster.gpus_per_node, and lowest_confidence=low gives its answer" in refused["detail"]
+    exact = quick_client.get("/v1/best", params=bigger | {"match": "exact"}).json()
+    assert "match=nearest&lowest_confidence=low gives its answer" in exact["detail"]
+    nothing = quick_client.get("/v1/best", params=ASK | {"model": "llama-2-7b"}).json()["detail"]
+    assert "lowest_confidence" not in nothing, "a toy's answer is given to nobody"
+
+
+@pytest.mark.answered
+def test_local_means_the_workers_cluster_and_without_one_that_of_what_is_served(quick_client, clock):
+    study_id = best(quick_client)["study_id"]
+    assert best(quick_client, **ASK | {"cluster": "local"})["study_id"] == study_id
+    clock.turn(1000)
+    gone = quick_client.get("/v1/best", params=ASK | {"cluster": "local", "match": "exact"}).json()
+    assert gone["study_id"] == study_id and quick_client.get("/v1/workers").json()["workers"][0]["is_live"] is False
+
+
+def test_local_is_refused_where_there_is_neither_a_worker_nor_an_answer(quick_client):
+    answer = quick_client.get("/v1/best", params=ASK | {"cluster": "local"})
+    assert (answer.status_code, answer.json()["code"]) == (422, "no_worker")
+    assert "nothing is served here; spell the cluster out" in answer.json()["detail"]
+
+
+@pytest.mark.answered
+@pytest.mark.parametrize("cluster", ["local", CLUSTER.model_dump()])
+def test_what_is_known_is_resolved_without_a_worker_too(quick_client, clock, cluster):
+    study_id = best(quick_client)["study_id"]
+    clock.turn(1000)
+    answer = quick_client.post("/v1/best:resolve", json={"study": SPEC | {"cluster": cluster}})
+    assert (answer.status_code, answer.json()["best"]["study_id"]) == (200, study_id)
+    other = SPEC | {"cluster": cluster, "model": "gpt2-tiny"}
+    assert quick_client.post("/v1/best:resolve", json={"study": other}).json()["code"] == "no_worker"
+
+
+@pytest.mark.answered
 def test_files_by_format_and_by_accept(quick_client):
     by_name = quick_client.get("/v1/best", params=ASK | {"format": "launch.sh"})
     by_accept = quick_client.get("/v1/best", params=ASK, headers={"accept": "text/x-shellscript"})

@@ -30,6 +30,7 @@ def spec(config, **workload) -> StudySpec:
             {key: value for key, value in LLAMA.items() if key != "num_hidden_layers"} | {"num_hidden_layer": 2},
             "did you mean num_hidden_layers?",
         ),
+        ({**LLAMA, "num_layers": 40}, "which is what llama reads; remove num_layers"),
         ({**LLAMA, "num_attention_heads": 4, "num_key_value_heads": 3}, "multiple of num_key_value_heads (3)"),
     ],
 )

@@ -153,7 +153,8 @@ class PredictionTable(Schema):
     recipe_note: str | None = None
     """Why the recipe was chosen, where the request left it out, or that the device only emulates its dtype."""
     fastest: tuple[Prediction, ...] = ()
-    """Of the search space, fastest first, as far as they fit; empty where none does, or where speed cannot be predicted."""
+    """Of the search space: those that surely fit, then those that may, each fastest first; empty where none does, or where speed
+    cannot be predicted."""
     global_batch: int | None = None
     """Samples of a step of the fastest; null where none were looked for."""
     predictions: tuple[Prediction, ...]

@@ -184,6 +184,8 @@ class Fsdp2Config(StrategySchema):
             name = "FSDP2, not sharded"
         if self.reshard_after_forward is False:
             name += ", kept after forward"
+        elif self.reshard_after_forward is not True:
+            name += f", kept in groups of {self.reshard_after_forward} after forward"
         if self.tensor_parallel > 1:
             name += f", tensor ×{self.tensor_parallel}"
         if self.pipeline_parallel > 1:

@@ -182,7 +182,11 @@ class ZeroConfig(StrategySchema):
         if self.zero_hpz_partition_size > 1:
             parts.append(f"hpZ {self.zero_hpz_partition_size}")
         if self.offload_optimizer is not None:
-            parts.append(f"optimizer on {self.offload_optimizer.device}")
+            # Other stages offload all of it.
+            share = (
+                "" if self.stage < 3 or self.offload_optimizer.ratio == 1 else f"{self.offload_optimizer.ratio:.3g} of "
+            )
+            parts.append(f"{share}optimizer on {self.offload_optimizer.device}")
         if self.offload_param is not None:
             parts.append(f"parameters on {self.offload_param.device}")
         if self.deepcompile:

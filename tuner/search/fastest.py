@@ -31,6 +31,8 @@ from shardtune.tuner.search.space.flat import flatten
 _TOP = 10
 _SETTLED = {"backend", "micro_batch", "activation_checkpointing", "checkpoint_every", "dp_shard"}
 """Looked at whole, beside what places model states."""
+_SURE_AMONG = 4
+"""Times as many configurations as were asked for are looked through for one that surely fits."""
 _STEPS = 8
 _WIDE = 2
 """Configurations of each kind from which a step goes on."""
@@ -62,7 +64,10 @@ def table(
 
 
 def fastest(about: AskedPrediction, known: Calibrations, count: int) -> tuple[Prediction, ...]:
-    """At most `count`, fastest first; none where nothing fits, or where the hardware's rates are unknown.
+    """At most `count`: those that surely fit, then those that may, each fastest first; none where nothing fits, or where the
+    hardware's rates are unknown.
+
+    These are the fastest of all; but the last gives way to the fastest that surely fits where none of them does.
 
     Raises:
         ValueError: the ranks do not divide the global batch.
@@ -70,12 +75,22 @@ def fastest(about: AskedPrediction, known: Calibrations, count: int) -> tuple[Pr
     basis = PredictionBasis(about.shape, about.workload(about.global_batch), about.cluster, about.request.hardware)
     memory = learning.memory_of(known, about.shape)
     factors = tuple(known.speed.factors[name] for name in PARTS)
-    return tuple(
-        predict.predict(
+    ranked = _ranked(basis, factors, about.cluster.memory_gib / memory.factor, _SURE_AMONG * count)
+
+    def predicted(config: TrialConfig) -> Prediction:
+        return predict.predict(
             basis.shape, basis.workload, basis.cluster, config, memory, known.speed, measured=basis.hardware
         )
-        for config in _ranked(basis, factors, about.cluster.memory_gib / memory.factor, count)
-    )
+
+    found = [predicted(config) for config in ranked[:count]]
+    if not any(map(_is_sure, found)):
+        sure = next((one for one in map(predicted, ranked[count:]) if _is_sure(one)), None)
+        found = found if sure is None else [*found[: count - 1], sure]
+    return tuple(sorted(found, key=lambda one: not _is_sure(one)))
+
+
+def _is_sure(one: Prediction) -> bool:
+    return one.memory.verdict == "fits"
 
 
 # A form asks anew after every key.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from shardtune.api_schemas.hardware import HardwareReport
+from shardtune.api_schemas.hardware import Cluster, HardwareReport
 from shardtune.api_schemas.models import ModelSpec, preset_names
 from shardtune.api_schemas.predictions import PredictionRequest, PredictionTable
 from shardtune.service.cli.errors import InputError
@@ -32,15 +32,25 @@ app = typer.Typer()
 
 
 @dataclass(frozen=True)
+class AskedModel:
+    """What the argument of the command names."""
+
+    values: dict[str, Any]
+    """Fields of a `PredictionRequest`: the model, and of a study file its workload."""
+    cluster: Cluster | str = "local"
+
+
+@dataclass(frozen=True)
 class PredictOptions:
     """The command line of `predict`."""
 
-    model: str
-    cluster: str
+    model: AskedModel
+    cluster: Cluster | str
     sequence_length: int | None
     micro_batch: int
     gradient_accumulation: int
-    recipe: str
+    recipe: str | None
+    """None: the study's, or by the device; likewise the sequence length and the global batch."""
     hardware: HardwareReport | None = None
     """In place of `cluster`."""
     global_batch: int | None = None
@@ -49,7 +59,7 @@ class PredictOptions:
     """Count the model on the built one even where its architecture has a closed form."""
 
 
-def hardware_report(cluster: str, file: Path | None, state_dir: Path) -> HardwareReport | None:
+def hardware_report(cluster: Cluster | str, file: Path | None, state_dir: Path) -> HardwareReport | None:
     """What was measured: of a file, or for `local` the newest of the state directory; None for a named cluster.
 
     Raises:
@@ -82,16 +92,19 @@ def predict(options: PredictOptions) -> PredictionTable:
         PlatformFailure: a model that has to be built could not be counted.
     """
     values: dict[str, Any] = {
-        "model": _model(options.model),
+        **options.model.values,
         "cluster": options.hardware.cluster if options.hardware else options.cluster,
         "hardware": options.hardware.measured if options.hardware else None,
-        "sequence_length": options.sequence_length,
         "micro_batch": options.micro_batch,
         "gradient_accumulation": options.gradient_accumulation,
-        "recipe": options.recipe,
-        "global_batch": options.global_batch,
         "top": options.top,
     }
+    of_workload = (
+        ("sequence_length", options.sequence_length),
+        ("recipe", options.recipe),
+        ("global_batch", options.global_batch),
+    )
+    values |= {name: value for name, value in of_workload if value is not None}
     try:
         return _table(PredictionRequest.model_validate(values), options)
     except ValidationError as error:
@@ -112,34 +125,52 @@ def _table(request: PredictionRequest, options: PredictOptions) -> PredictionTab
     return fastest.table(request.model_copy(update={"profile": profile}))
 
 
-def _model(name: str) -> Any:
-    """A preset by name, else the content of a config.json."""
+def asked_model(name: str) -> AskedModel:
+    """A preset by name, else the content of a config.json, or of a study file as `tune` takes it.
+
+    Raises:
+        InputError: it is none of these.
+    """
     if name in preset_names():
-        return name
+        return AskedModel({"model": name})
     path = Path(name)
     if path.suffix != ".json" and not path.exists():
-        raise InputError(f"model ({name!r}) is not a preset; use one of {', '.join(preset_names())}, or a config.json")
+        presets = ", ".join(preset_names())
+        raise InputError(f"model ({name!r}) is not a preset; use one of {presets}, or a config.json, or a study file")
+    content = study_file.read_json_object(path)
+    if "model" in content:
+        study = study_file.study_spec(content, path.parent)
+        fields = ("sequence_length", "global_batch", "recipe", "attention")
+        workload = {field: getattr(study.workload, field) for field in fields}
+        return AskedModel({"model": study.model, **workload}, study.cluster)
     try:
-        return ModelSpec.model_validate(study_file.read_json_object(path)).model_dump()
+        return AskedModel({"model": ModelSpec.model_validate(content)})
     except ValidationError as error:
         raise InputError(*(entry["msg"].removeprefix("Value error, ") for entry in error.errors())) from None
 
 
 @app.command("predict")
 def command(
-    model: Annotated[str, typer.Argument(help="A preset such as llama-2-70b, or the path of a config.json.")],
+    model: Annotated[
+        str, typer.Argument(help="A preset such as llama-2-70b, or the path of a config.json or of a study file.")
+    ],
     cluster: Annotated[
-        str,
-        typer.Option(help="Nodes × GPUs per node × model, such as 8xh100 or 4x8xa100-80gb; `local`: measured here."),
-    ] = "local",
-    seq_len: Annotated[int | None, typer.Option(min=8, help="Tokens per sample; the model's own up to 4096.")] = None,
+        str | None,
+        typer.Option(
+            help="Nodes × GPUs per node × model, such as 8xh100 or 4x8xa100-80gb; `local`: measured here. The study's, or local."
+        ),
+    ] = None,
+    seq_len: Annotated[
+        int | None, typer.Option(min=8, help="Tokens per sample; the study's, or the model's own up to 4096.")
+    ] = None,
     micro_batch: Annotated[int, typer.Option(min=1, help="Samples per forward pass and GPU.")] = 1,
     gradient_accumulation: Annotated[int, typer.Option(min=1, help="Micro batches per step.")] = 1,
     recipe: Annotated[
-        str, typer.Option(help="Dtypes: bf16-mixed, bf16-autocast, fp32, or auto: by the device.")
-    ] = "auto",
+        str | None,
+        typer.Option(help="Dtypes: bf16-mixed, bf16-autocast, fp32, or auto: by the device. The study's, or auto."),
+    ] = None,
     global_batch: Annotated[
-        int | None, typer.Option(min=1, help="Samples of a step in the ranking; 8 per rank without it.")
+        int | None, typer.Option(min=1, help="Samples of a step in the ranking; the study's, or 8 per rank.")
     ] = None,
     top: Annotated[int, typer.Option(min=0, max=100, help="How many of the fastest that should fit.")] = 10,
     trace: Annotated[
@@ -152,9 +183,11 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Predict the fastest configurations that fit, and memory and speed of each strategy, without running anything."""
-    report = hardware_report(cluster, hardware, state_dir)
+    asked = asked_model(model)
+    where: Cluster | str = asked.cluster if cluster is None and hardware is None else cluster or "local"
+    report = hardware_report(where, hardware, state_dir)
     options = PredictOptions(
-        model, cluster, seq_len, micro_batch, gradient_accumulation, recipe, report, global_batch, top, trace
+        asked, where, seq_len, micro_batch, gradient_accumulation, recipe, report, global_batch, top, trace
     )
     table = predict(options)
     if as_json:

@@ -121,7 +121,8 @@ def _run(
     worker = stack.LocalWorker(client, state_dir, ranks, memory_gib, more, may_offload=offloads)
     _only(client, study)
     try:
-        say("starting a worker " + ("over the hosts" if options.hosts else "on this machine"))
+        # A first start may build operators for minutes: whoever opens the page meanwhile sees the study appear.
+        say(f"pages at {client.base_url}; starting a worker {'over the hosts' if options.hosts else 'on this machine'}")
         worker.start(say)
         if study is None:
             assert spec is not None

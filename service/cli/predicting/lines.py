@@ -28,7 +28,8 @@ def show(table: PredictionTable) -> None:
     console.print("longest: tokens per sample that still fit; micro: largest micro batch that still fits.")
     if table.fastest:
         console.print(
-            f"\nThe fastest that should fit, at a global batch of {table.global_batch:,} samples:", style="bold"
+            f"\nThe fastest at a global batch of {table.global_batch:,} samples: those that fit, then those that may:",
+            style="bold",
         )
         console.print(_overview(table.fastest))
     elif table.global_batch is not None:

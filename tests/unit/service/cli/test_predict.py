@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -42,8 +43,27 @@ def test_the_text_says_that_nothing_was_measured_and_what_would_fit(capsys: pyte
 def test_the_first_lines_are_the_fastest_that_should_fit(capsys: pytest.CaptureFixture[str]) -> None:
     predict("llama-2-70b", "--cluster", "64xh100", "--top", "2")
     shown = capsys.readouterr().out
-    first = shown[shown.index("The fastest that should fit") : shown.index("One of each strategy")]
-    assert first.count("fit ") == 2 and "does not fit" not in first and "MFU" in first and "compute" in first
+    heading = "The fastest at a global batch of 512 samples: those that fit, then those that may:"
+    first = shown[shown.index(heading) : shown.index("One of each strategy")].removeprefix(heading)
+    assert re.findall(r"(may fit|fits) {2}", first)[-2:] == ["fits", "may fit"] and "does not fit" not in first
+    assert "MFU" in first and "compute" in first
+
+
+def test_a_study_file_is_predicted_as_tune_would_run_it_unless_options_say_otherwise(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = {"model": "gpt2", "workload": {"sequence_length": 256, "global_batch": 32}, "cluster": "2xh100"}
+    (tmp_path / "study.json").write_text(json.dumps(study))
+
+    def asked(*options: str) -> list[object]:
+        predict(str(tmp_path / "study.json"), "--top", "1", "--json", *options)
+        printed = json.loads(capsys.readouterr().out)
+        return [printed[field] for field in ("model", "sequence_length", "global_batch")] + [
+            printed["cluster"]["gpus_per_node"]
+        ]
+
+    assert asked() == ["gpt2", 256, 32, 2]
+    assert asked("--cluster", "4xh100", "--seq-len", "128", "--global-batch", "64") == ["gpt2", 128, 64, 4]
 
 
 @pytest.mark.skipif(os.environ.get("SHARDTUNE_TEST_LONG") != "1", reason="imports torch: ten seconds of a core")

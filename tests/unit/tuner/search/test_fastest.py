@@ -20,7 +20,7 @@ LARGE = PredictionRequest(model="llama-2-70b", cluster="64xh100", top=3)
 def test_70b_on_64_gpus_has_fast_configurations_that_fit_and_none_drawn_at_random_is_faster() -> None:
     table = fastest.table(LARGE)
     speeds = [one.speed.tokens_per_s_per_gpu for one in table.fastest if one.speed]
-    assert speeds == sorted(speeds, reverse=True) and len(speeds) == 3
+    assert len(speeds) == 3
     assert "does not fit" not in {one.memory.verdict for one in table.fastest}
     assert all(one.memory.total_gib <= 0.95 * table.cluster.memory_gib for one in table.fastest)
     assert len({one.description for one in table.fastest}) == 3
@@ -30,7 +30,17 @@ def test_70b_on_64_gpus_has_fast_configurations_that_fit_and_none_drawn_at_rando
     pool = Pool(drawn, PredictionBasis(about.shape, workload, about.cluster), islice(evenly(drawn, 300), 300))
     fits = (pool.peak_gib <= 0.95 * about.cluster.memory_gib) & (pool.host_gib <= about.cluster.host_memory_gib)
     best = workload.tokens_per_step / about.cluster.world_size / np.where(fits, pool.parts.sum(1), np.inf).min()
-    assert best < 1.001 * speeds[0]
+    assert best < 1.001 * max(speeds)
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster"), [("llama-2-70b", "64xh100"), ("llama-2-7b", "8xh100"), ("gpt2", "1xh100")]
+)
+def test_what_surely_fits_comes_before_what_may_and_each_the_fastest_first(model: str, cluster: str) -> None:
+    found = fastest.table(PredictionRequest(model=model, cluster=cluster, top=3)).fastest
+    assert found[0].memory.verdict == "fits"
+    ranks = [(one.memory.verdict != "fits", -one.speed.tokens_per_s_per_gpu) for one in found if one.speed]
+    assert ranks == sorted(ranks) and len(ranks) == 3
 
 
 def test_what_was_asked_before_is_not_predicted_anew() -> None:

@@ -30,7 +30,7 @@ def trust(study: Study, complete: Sequence[TrialConfig], fresh: Sequence[Measure
     if result is None:
         return ()
     found = [_pairs(result), *_open(result), *_rivals(result), *_disturbed(result, fresh), *_thin(study, complete)]
-    found.append(_numerics(study, result, complete))
+    found.append(_numerics(study, result, complete, fresh))
     if result.restart is not None:
         found.append(Trust(_RESTART_TONES[result.restart.outcome], study_words.restarted(result.restart)))
     found += [Trust("quiet", study_words.against(row)) for row in result.against_defaults]
@@ -90,7 +90,9 @@ def _thin(study: Study, complete: Sequence[TrialConfig]) -> list[Trust]:
     ]
 
 
-def _numerics(study: Study, result: StudyResult, complete: Sequence[TrialConfig]) -> Trust:
+def _numerics(
+    study: Study, result: StudyResult, complete: Sequence[TrialConfig], fresh: Sequence[Measurement]
+) -> Trust:
     if any("no other backend" in note for note in result.notes):
         return Trust("warn", "only one backend could run, so no other confirms that it trains the same thing")
     own = backend_name(result.best.config.backend)
@@ -101,4 +103,16 @@ def _numerics(study: Study, result: StudyResult, complete: Sequence[TrialConfig]
         # Where no trials are at hand, the space tells whether there can have been another backend.
         is_alone = bool(complete) or len(study.spec.space.backends) == 1
         named = f"another configuration of {own}, the only backend here" if is_alone else "another backend"
-    return Trust("good", f"it trains the same thing: losses, gradient norms and weights agree with those of {named}")
+    return Trust("good", f"it trains the same thing: {_compared(study, fresh)} agree with those of {named}")
+
+
+def _compared(study: Study, fresh: Sequence[Measurement]) -> str:
+    """What of the first steps was there to compare: a script of the user's own reports losses, and may leave out the rest."""
+    steps = [step for run in fresh for step in run.trajectory]
+    if not steps and study.spec.model.script is not None:
+        return "losses, and what else the script reports,"
+    found, missing = ["losses"], []
+    for name, words in (("grad_norm", "gradient norms"), ("parameter_sum", "weights")):
+        (missing if any(getattr(step, name) is None for step in steps) else found).append(words)
+    known = " and ".join(filter(None, [", ".join(found[:-1]), found[-1]]))
+    return f"{known} (the script tells no {' and no '.join(missing)})" if missing else known

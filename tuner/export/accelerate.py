@@ -85,7 +85,8 @@ def _in_code(source: ExportSource, parts: AccelerateParts) -> list[str]:
         lines += [] if parts.checkpoints else ["model.gradient_checkpointing_enable()"]
     elif config.activation_checkpointing != "none":
         words = checkpointing_words(config.activation_checkpointing, config.checkpoint_every)
-        lines.append(f"{words}: take `checkpointed`, what it needs and its loop from train_snippet.py")
+        taken = "take `checkpointed`, what it needs and its loop from train_snippet.py"
+        lines.append(f"{words}: {f'see {source.shown_in}' if source.study.spec.model.is_own else taken}")
     if config.compile:
-        lines.append("compile each block: see train_snippet.py")
+        lines.append(f"compile each block: see {source.shown_in}")
     return lines

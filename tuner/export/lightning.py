@@ -57,7 +57,7 @@ def _besides(source: ExportSource) -> tuple[str, ...]:
     config = source.config
     if config.activation_checkpointing != "none":
         words = checkpointing_words(config.activation_checkpointing, config.checkpoint_every)
-        lines.append(f"activation_checkpointing: apply it ({words}) in your module, as train_snippet.py does")
+        lines.append(f"activation_checkpointing: apply it ({words}) in your module: see {source.shown_in}")
     if config.compile:
-        lines.append("compile: compile each block in your module, as train_snippet.py does")
+        lines.append(f"compile: compile each block in your module: see {source.shown_in}")
     return tuple(lines)

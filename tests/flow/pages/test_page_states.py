@@ -1,11 +1,13 @@
 """The pages say what a study, a retune and a failure came to: a sentence per state, the same on every page."""
 
+from collections import Counter
+
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.db.tables.studies import DeliveryRow, WebhookRow
 from shardtune.service.wording import told_apart
 from tests.support.page_reader import page
 from tests.support.retuning_lab import CHANGED, Lab
-from tests.support.scenarios import best, run_study
+from tests.support.scenarios import THREE_BACKENDS, best, run_study
 from tests.support.simulated_worker import CLUSTER, SPEC, SimulatedWorker, measurement, speed_of
 
 
@@ -94,3 +96,29 @@ def test_what_was_tried_before_a_webhook_was_disabled_keeps_its_error(quick_clie
     text = page(quick_client, f"/settings/webhooks/{hook}?state=failed")
     assert "connection refused; given up: the webhook was disabled" in text
     assert "None is delivered" in page(quick_client, f"/settings/webhooks/{hook}?state=delivered")
+
+
+def test_an_undecided_answer_is_called_so_on_the_home_page(quick_client):
+    def behave(lease, task):
+        """Every third fresh run of a challenger is slow, and the baseline always the same."""
+        runs[lease.trial_number] += 1
+        if runs[lease.trial_number] == 1 or task.config.micro_batch == 1:
+            return measurement(speed_of(task.config))
+        return measurement(500.0 if runs[lease.trial_number] % 3 == 1 else 2000.0)
+
+    runs = Counter()
+    study, _ = run_study(quick_client, behave, **THREE_BACKENDS, budget={"max_trials": 8, "max_pairs": 7})
+    assert study["result"]["verdict"] == "undecided"
+    home = page(quick_client, "/")
+    assert ">undecided</span>" in home and "baseline kept" not in home
+
+
+def test_while_fresh_runs_decide_the_fastest_of_the_search_is_not_called_the_best(quick_client):
+    worker = SimulatedWorker(quick_client).register()
+    study_id = quick_client.post("/v1/studies", json=SPEC).json()["study_id"]
+    while quick_client.get(f"/v1/studies/{study_id}").json()["phase"] != "confirm":
+        assert "Fastest of the search" not in page(quick_client, f"/studies/{study_id}")
+        worker.do(worker.lease())
+    shown = page(quick_client, f"/studies/{study_id}")
+    assert "Fastest of the search" in shown and "fresh runs decide now" in shown and "Best so far</span>" not in shown
+    assert "fastest of the search" in page(quick_client, "/")

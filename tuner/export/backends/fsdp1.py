@@ -57,7 +57,7 @@ def _accelerate(source: ExportSource, strategy: Fsdp1Config) -> AccelerateParts:
     lines += autocast
     if strategy.sharding_strategy in HYBRID and strategy.dp_shard != source.cluster.gpus_per_node:
         lines.append(
-            f"groups of {strategy.dp_shard} ranks shard here, Accelerate shards within a node: see train_snippet.py"
+            f"groups of {strategy.dp_shard} ranks shard here, Accelerate shards within a node: see {source.shown_in}"
         )
     section = strategy.to_accelerate(source.profile.block_class) | shared.fsdp_checkpointing(source)
     return AccelerateParts(

@@ -148,7 +148,7 @@ def _accelerate(source: ExportSource, strategy: Fsdp2Config) -> AccelerateParts:
     defaults = Fsdp2Config(dp_shard=strategy.dp_shard, dp_replicate=strategy.dp_replicate)
     for name in ("forward_prefetch", "backward_prefetch", "blocks_per_unit", "grad_sync", "pin_memory"):
         if getattr(strategy, name) != getattr(defaults, name):
-            lines.append(f"{name}={getattr(strategy, name)!r} has no word in Accelerate: see train_snippet.py")
+            lines.append(f"{name}={getattr(strategy, name)!r} has no word in Accelerate: see {source.shown_in}")
     if not isinstance(strategy.reshard_after_forward, bool):
         lines.append(f"reshard_after_forward={strategy.reshard_after_forward} is true here, which Accelerate can say")
     values: dict[str, Any] = {

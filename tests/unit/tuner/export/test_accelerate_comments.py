@@ -4,7 +4,7 @@ import pytest
 
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.models import ModelSpec
-from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, TrialConfig
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, TrialConfig
 from shardtune.tuner.export import files
 from tests.support.made_up_studies import CPU, contender_of, study_of
 
@@ -42,3 +42,17 @@ def test_only_files_that_are_there_start_it() -> None:
     assert "accelerate ignores FSDP" in sharded and "accelerate launch" not in sharded
     refused = written(fsdp1, CPU)["accelerate.yaml"]
     assert "accelerate ignores FSDP" in refused and "launch.sh accelerate" not in refused
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        TrialConfig(strategy=Fsdp2Config(dp_shard=8, blocks_per_unit=2), compile=True),
+        TrialConfig(strategy=Fsdp1Config(dp_shard=2, dp_replicate=4, sharding_strategy="HYBRID_SHARD")),
+        TrialConfig(strategy=DdpConfig(), activation_checkpointing="selective"),
+    ],
+)
+def test_a_script_of_ones_own_is_not_sent_to_a_snippet_that_it_does_not_have(config) -> None:
+    assert "see train_snippet.py" in (ours := written(config)["accelerate.yaml"]) or "from train_snippet.py" in ours
+    own = written(config, of_a_script=True)
+    assert "train_snippet.py" not in "".join(own.values()) and "see docs/own-code.md" in own["accelerate.yaml"]

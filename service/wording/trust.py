@@ -111,7 +111,7 @@ def _compared(study: Study, fresh: Sequence[Measurement]) -> str:
     steps = [step for run in fresh for step in run.trajectory]
     if not steps and study.spec.model.script is not None:
         return "losses, and what else the script reports,"
-    found, missing = ["losses"], []
+    found, missing = ["losses"], list[str]()
     for name, words in (("grad_norm", "gradient norms"), ("parameter_sum", "weights")):
         (missing if any(getattr(step, name) is None for step in steps) else found).append(words)
     known = " and ".join(filter(None, [", ".join(found[:-1]), found[-1]]))

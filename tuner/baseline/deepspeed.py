@@ -56,6 +56,8 @@ _SECTIONS = (
     "gradient_predivide_factor",
 )
 """That a name which is close to one of them must have meant."""
+_OTHERS = ("gradient_allreduce_op", "tensor_parallel", "expert_parallel")
+"""Likewise read, and like nothing else that a user may have meant."""
 _CLOSE = 0.85
 _SHORT = {"float32": "fp32", "bfloat16": "bf16"}
 _SPELLINGS = {"fp32": "fp32", "float32": "fp32", "torch.float32": "fp32", "float": "fp32"}
@@ -216,7 +218,8 @@ def check_is_meant(top: Section) -> None:
         ValueError: names the first key, and what a baseline may be.
     """
     keys = [key for key in top.values() if key != "micro_batch"]
-    if keys and not any(key in _SECTIONS or key in _SILENT_KEYS for key in keys):
+    known = {*_SILENT_KEYS, *_OTHERS}
+    if keys and not any(key in known or difflib.get_close_matches(key, _SECTIONS, 1, _CLOSE) for key in keys):
         raise ValueError(
             f"{top.name(keys[0])} is no key of a baseline; give a configuration such as "
             '{"strategy": {"kind": "ddp"}}, or a DeepSpeed JSON, an Accelerate file or TrainingArguments as they are'

@@ -63,12 +63,12 @@ def resolve_with_notes(
         elif training_arguments.is_meant(baseline):
             config = training_arguments.read(top, workload, cluster, notes)
         else:
+            deepspeed.check_is_meant(top)
             recipes.check_positive(top, "micro_batch")
             batch = top.integer("micro_batch")
             if batch is None and auto.tool_of(baseline.get("tool"), baseline) == "trainer" and not _gives_batch(top):
                 batch = auto.trainers_batch(top, workload, cluster, notes)
             config = deepspeed.read(top, workload, cluster, notes, batch)
-            deepspeed.check_is_meant(top)
     _check_fits(config, workload, cluster, model)
     return ResolvedBaseline(config, tuple(notes))
 

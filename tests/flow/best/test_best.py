@@ -44,7 +44,8 @@ def test_what_would_be_given_for_less_confidence_is_named(quick_client):
     bigger = ASK | {"cluster": CLUSTER.model_copy(update={"gpus_per_node": 4}).model_dump_json()}
     refused = quick_client.get("/v1/best", params=bigger).json()
     assert refused["code"] == "unknown_best"
-    assert "another cluster.gpus_per_node, and lowest_confidence=low gives its answer" in refused["detail"]
+    assert "measured one with another cluster.gpus_per_node" in refused["detail"]
+    assert ", and lowest_confidence=low gives its answer" in refused["detail"]
     exact = quick_client.get("/v1/best", params=bigger | {"match": "exact"}).json()
     assert "match=nearest&lowest_confidence=low gives its answer" in exact["detail"]
     nothing = quick_client.get("/v1/best", params=ASK | {"model": "llama-2-7b"}).json()["detail"]

@@ -27,10 +27,12 @@ class Fsdp2Config(StrategySchema):
     fewer blocks and sends hidden states alone, and waits while the first and last micro batches are elsewhere."""
     pipeline_schedule: PipelineSchedule = "1f1b"
     """Which micro batch a stage takes next. `1f1b`: backward as soon as it can, so that few are held; `gpipe`: all forward, then
-    all backward; `interleaved_1f1b`: as 1F1B, with several smaller stages on each rank."""
+    all backward; `interleaved_1f1b`: as 1F1B, with several smaller stages on each rank. `interleaved_zero_bubble`, `zbv_zero_bubble` and
+    `dual_pipe_v` compute gradients of weights later, where a rank would wait; under the last two each rank has two stages, and the
+    first rank has the first and the last."""
     pipeline_virtual_stages: int = Field(default=1, ge=1, le=1024)
-    """Stages on each rank: several with `interleaved_1f1b`, each number as many blocks apart. More: a rank waits less while the
-    first and last micro batches are elsewhere, holds more of them, and sends more often."""
+    """Stages on each rank: several with interleaved schedules, 2 in a V. More: a rank waits less while the first and last micro
+    batches are elsewhere, holds more of them, and sends more often."""
     expert_parallel: int = Field(default=1, ge=1, le=4096)
     """Ranks of `dp_shard`, neighbours, that divide each layer's experts. More: a rank gathers, reduces and computes fewer experts, and
     tokens travel to the ranks of theirs and back in each pass."""
@@ -52,7 +54,6 @@ class Fsdp2Config(StrategySchema):
 
     @model_validator(mode="after")
     def _legal(self) -> "Fsdp2Config":
-        pipeline_schedules.check_virtual(self.pipeline_schedule, self.pipeline_virtual_stages, self.pipeline_parallel)
         group = self.reshard_after_forward
         if not isinstance(group, bool) and (group < 2 or group >= self.dp_shard or self.dp_shard % group):
             raise ValueError(
@@ -64,6 +65,13 @@ class Fsdp2Config(StrategySchema):
                 f"grad_sync ('reduce_scatter') needs dp_replicate ({self.dp_replicate}) and dp_shard ({self.dp_shard}) "
                 "above 1; use 'every' or 'last'"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _schedulable(self) -> "Fsdp2Config":
+        schedule = self.pipeline_schedule
+        pipeline_schedules.check_virtual(schedule, self.pipeline_virtual_stages, self.pipeline_parallel)
+        pipeline_schedules.check_split(schedule, self.reshard_after_forward is False, self.grad_sync == "last")
         return self
 
     @property
@@ -93,6 +101,7 @@ class Fsdp2Config(StrategySchema):
 
     def check_blocks(self, checkpointing: Checkpointing, compiled: bool) -> None:
         """See `StrategySchema`."""
+        pipeline_schedules.check_checkpointing(self.pipeline_schedule, checkpointing == "selective")
         if compiled and self.expert_parallel > 1:
             raise ValueError(
                 f"compile (true) with expert_parallel ({self.expert_parallel}) would compile the tokens' exchanges, which nobody has "

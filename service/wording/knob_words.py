@@ -39,9 +39,16 @@ KNOBS: dict[str, KnobWords] = {
     ),
     "pipeline_schedule": KnobWords(
         "What a stage does next: a micro batch's backward as soon as it can, which holds few of them, with one stage on each rank or "
-        "several (interleaved), or all forward before all backward.",
+        "several (interleaved, or in a V), with gradients of weights later (zero bubble), or all forward before all backward.",
         "pipeline schedule",
-        {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved_1f1b": "interleaved 1F1B"},
+        {
+            "1f1b": "1F1B",
+            "gpipe": "GPipe",
+            "interleaved_1f1b": "interleaved 1F1B",
+            "interleaved_zero_bubble": "interleaved zero bubble",
+            "zbv_zero_bubble": "zero bubble in a V",
+            "dual_pipe_v": "DualPipeV",
+        },
     ),
     "pipeline_virtual_stages": KnobWords(
         "Stages on each rank of a pipeline: several wait less for the first and last micro batches, and send more often.",

@@ -21,6 +21,8 @@ from tests.support.made_up_studies import CPU, contender_of, study_of
 pytestmark = pytest.mark.ranks
 
 INTERLEAVED: dict[str, Any] = {"pipeline_schedule": "interleaved_1f1b", "pipeline_virtual_stages": 2}
+IN_A_V: dict[str, Any] = {"pipeline_schedule": "zbv_zero_bubble", "pipeline_virtual_stages": 2}
+IN_A_V |= {"reshard_after_forward": False, "grad_sync": "last"}
 _STEP = re.compile(r"step (\d+): loss ([\d.]+), gradient norm ([\d.]+)")
 ACCELERATE_SCRIPT = """
 import os
@@ -140,6 +142,7 @@ def test_ranks_that_share_samples_train_as_one_does(tmp_path: Path) -> None:
             "llama-tiny",
             TrialConfig(strategy=Fsdp2Config(dp_shard=1, pipeline_parallel=2, **INTERLEAVED), micro_batch=2),
         ),
+        ("gpt2-tiny", TrialConfig(strategy=Fsdp2Config(dp_shard=1, pipeline_parallel=2, **IN_A_V), micro_batch=2)),
         (
             "mixtral-tiny",
             TrialConfig(
@@ -157,7 +160,17 @@ def test_ranks_that_share_samples_train_as_one_does(tmp_path: Path) -> None:
             ),
         ),
     ],
-    ids=["fsdp2", "zero-3", "ddp", "fsdp2, tensor", "fsdp2, pipeline", "fsdp2, interleaved", "fsdp2, experts", "fsdp1"],
+    ids=[
+        "fsdp2",
+        "zero-3",
+        "ddp",
+        "fsdp2, tensor",
+        "fsdp2, pipeline",
+        "fsdp2, interleaved",
+        "fsdp2, in a V",
+        "fsdp2, experts",
+        "fsdp1",
+    ],
 )
 def test_scripts_train_in_mixed_precision(tmp_path: Path, model: str, config: TrialConfig) -> None:
     """bf16-mixed, because that is what the scripts write casts for; two steps."""

@@ -28,6 +28,11 @@ from tests.support.tiny_trials import GPT2, LLAMA, MIXTRAL, tiny_task
 LONG = os.environ.get("SHARDTUNE_TEST_LONG") == "1"
 CUT: dict[str, Any] = {"kind": "fsdp2", "dp_shard": 1, "pipeline_parallel": 2}
 INTERLEAVED: dict[str, Any] = {"pipeline_schedule": "interleaved_1f1b", "pipeline_virtual_stages": 2}
+SPLIT: dict[str, Any] = {"pipeline_virtual_stages": 2, "reshard_after_forward": False, "grad_sync": "last"}
+ZERO_BUBBLE = {
+    name: SPLIT | {"pipeline_schedule": name} for name in ("interleaved_zero_bubble", "zbv_zero_bubble", "dual_pipe_v")
+}
+"""Schedules that compute gradients of weights later."""
 GEMMA3 = LLAMA | {"model_type": "gemma3_text", "head_dim": 16, "sliding_window": 8, "num_hidden_layers": 2}
 GEMMA3 |= {"tie_word_embeddings": True, "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2}
 MPT = {"model_type": "mpt", "vocab_size": 256, "d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 128}
@@ -39,6 +44,12 @@ QUICK: dict[str, TrialTask] = {
     "gpt2, interleaved": tiny_task(
         CUT | INTERLEAVED | {"pipeline_virtual_stages": 3}, model=GPT2 | {"n_layer": 8}, **SHARED
     ),
+    "llama, zero bubble": tiny_task(CUT | ZERO_BUBBLE["interleaved_zero_bubble"], **SHARED),
+    # The first rank has both uses of the tied tables.
+    "gpt2, zbv": tiny_task(
+        CUT | ZERO_BUBBLE["zbv_zero_bubble"], model=GPT2 | {"n_layer": 5}, activation_checkpointing="full", **SHARED
+    ),
+    "gpt2, dual_pipe_v": tiny_task(CUT | ZERO_BUBBLE["dual_pipe_v"], model=GPT2 | {"n_layer": 5}, **SHARED),
     "llama, gpipe": tiny_task(CUT | {"pipeline_schedule": "gpipe", "grad_sync": "last"}, **SHARED),
 }
 
@@ -97,7 +108,7 @@ def test_they_train_the_same_with_every_checkpointing(tmp_path: Path, recipe: st
     models = {"llama": LLAMA, "gpt2": GPT2 | {"n_layer": 5}, "gemma3": GEMMA3, "mixtral": MIXTRAL}
     models = {name: model | {"num_hidden_layers": 4} for name, model in models.items()}
     models |= {kind: LLAMA | {"model_type": kind} for kind in ("olmo2", "gpt_neox", "qwen3")}
-    schedules = {"1f1b": {}, "gpipe": {"pipeline_schedule": "gpipe"}, "interleaved": INTERLEAVED}
+    schedules = {"1f1b": {}, "gpipe": {"pipeline_schedule": "gpipe"}, "interleaved": INTERLEAVED, **ZERO_BUBBLE}
     tasks = {
         f"{name}, {mode}, {schedule}": tiny_task(
             CUT | schedules[schedule],
@@ -119,6 +130,7 @@ def test_they_train_the_same_on_meshes_of_four_ranks(tmp_path: Path) -> None:
     """Alone, over shards, over replicas, and with split blocks or shared sequences."""
     four = LLAMA | {"num_key_value_heads": 4}
     tied = GEMMA3 | {"num_key_value_heads": 4, "num_hidden_layers": 3, "vocab_size": 511}
+    ten = four | {"num_hidden_layers": 10}
     longer = tied | {"num_hidden_layers": 5}
     full = {"activation_checkpointing": "full"}
     meshes: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -131,7 +143,7 @@ def test_they_train_the_same_on_meshes_of_four_ranks(tmp_path: Path) -> None:
         "2, tensor 2": (CUT | {"tensor_parallel": 2}, full),
         "2, tensor 2, tied": (CUT | {"tensor_parallel": 2}, {"model": tied}),
         "2, context 2": (CUT | {"dp_shard": 2}, {"context_parallel": 2}),
-        "4, interleaved": (CUT | INTERLEAVED | {"pipeline_parallel": 4}, {"model": four | {"num_hidden_layers": 10}}),
+        "4, interleaved": (CUT | INTERLEAVED | {"pipeline_parallel": 4}, {"model": ten}),
         "2, interleaved, sharded, tied": (CUT | INTERLEAVED | {"dp_shard": 2}, {"model": longer} | full),
         "2, interleaved, replicated": (CUT | INTERLEAVED | {"dp_replicate": 2}, {"model": longer}),
         "2, interleaved, units": (CUT | INTERLEAVED | {"dp_shard": 2, "blocks_per_unit": 2}, {}),
@@ -142,6 +154,15 @@ def test_they_train_the_same_on_meshes_of_four_ranks(tmp_path: Path) -> None:
             {"model": MIXTRAL | {"num_hidden_layers": 4}},
         ),
     }
+    for schedule, fields in ZERO_BUBBLE.items():
+        split = {
+            "sharded, tied": (CUT | fields | {"dp_shard": 2}, {"model": longer} | full),
+            "replicated": (CUT | fields | {"dp_replicate": 2}, {"model": longer}),
+            "tensor 2, tied": (CUT | fields | {"tensor_parallel": 2}, {"model": longer}),
+            "context 2": (CUT | fields | {"dp_shard": 2}, {"context_parallel": 2}),
+        }
+        meshes |= {f"2, {schedule}, {name}": one for name, one in split.items()}
+    meshes["4, zbv"] = (CUT | ZERO_BUBBLE["zbv_zero_bubble"] | {"pipeline_parallel": 4}, {"model": ten})
     tasks = {
         name: tiny_task(strategy, ranks=4, **{"model": four, **SHARED, "micro_batch": 1, **changes})
         for name, (strategy, changes) in meshes.items()

@@ -12,6 +12,23 @@ _TORCHTITANS_VIRTUAL = 2
 """Stages on a rank that torchtitan 0.2.2 has where several are, unless told otherwise."""
 
 
+_TIED = (
+    "for twin in self.twins:",
+    "    first = exchanged_with_other_end(twin.to_local(), self.group)",
+    "    if rank > 0:",
+    "        twin.to_local().copy_(first)",
+)
+_SUMMED = (
+    "for twin in self.twins:",
+    "    mine = twin.grad.to_local()",
+    "    mine.add_(exchanged_with_other_end(mine, self.group))",
+)
+_PAIRS = "for first, last in zip(self.twins[: len(self.twins) // 2], self.twins[len(self.twins) // 2 :], strict=True):"
+"""Tables that two stages have, where both are the first rank's."""
+_TIED_IN_V = (_PAIRS, "    last.to_local().copy_(first.to_local())")
+_SUMMED_IN_V = (_PAIRS, "    last.grad.to_local().copy_(first.grad.to_local().add_(last.grad.to_local()))")
+
+
 def stages(source: ExportSource) -> int:
     """Of the model."""
     return source.config.strategy.stages
@@ -34,20 +51,31 @@ def of_root(source: ExportSource, lines: list[str]) -> list[str]:
     return [line.replace("self.model.", "root.").replace("in model.", "in root.") for line in lines]
 
 
-def schedule(name: str) -> dict[str, str]:
-    """The snippet's: torch's class, and what it is given."""
-    return {"schedule": _class(name), "run": "stages" if FACTS[name].is_interleaved else "stages[0]"}
-
-
-def _class(name: str) -> str:
-    return f"Schedule{FACTS[name].title}"
+def trainer(source: ExportSource, strategy: Fsdp2Config, sync: list[str]) -> dict[str, str]:
+    """Of the snippet's: the stages of a rank, torch's schedule and what it is given, `sync` before a stage's backward pass, and what
+    is done with tables that two stages have."""
+    facts = FACTS[strategy.pipeline_schedule]
+    told = ["run.before_backward = functools.partial(self.before_backward, root)"]
+    return {
+        "own": "(rank, 2 * STAGES - 1 - rank)" if facts.is_v else "range(rank, STAGES * VIRTUAL, STAGES)",
+        "run": "PipelineStage(\n                root,"
+        if facts.splits_backward
+        else "ShardedStage(\n                Plain(root),",
+        "told": indent([] if facts.splits_backward else told, 12),
+        "before": "" if facts.splits_backward else fill("pipeline_before", sync=indent(of_root(source, sync), 8)),
+        "schedule": f"Schedule{facts.title}",
+        "given": "stages" if facts.is_interleaved else "stages[0]",
+        "tie": indent(_TIED_IN_V if facts.is_v else _TIED, 12),
+        "sum_twins": indent(_SUMMED_IN_V if facts.is_v else _SUMMED, 8),
+    }
 
 
 def imports(source: ExportSource, name: str) -> tuple[str, ...]:
     """The snippet's, with the schedule of that name."""
+    facts = FACTS[name]
     return (
-        f"from torch.distributed.pipelining import PipelineStage, {_class(name)}",
-        "from torch.distributed.pipelining._backward import stage_backward",
+        f"from torch.distributed.pipelining import PipelineStage, Schedule{facts.title}",
+        *(() if facts.splits_backward else ("from torch.distributed.pipelining._backward import stage_backward",)),
         *(() if tensor.is_split(source) else ("from torch.distributed.tensor import DTensor",)),
     )
 
@@ -64,12 +92,20 @@ def constant(source: ExportSource) -> list[str]:
 
 def helpers(source: ExportSource) -> str:
     """The snippet's definitions."""
-    if not is_cut(source):
+    strategy = source.config.strategy
+    if not is_cut(source) or not isinstance(strategy, Fsdp2Config):
         return ""
+    facts = FACTS[strategy.pipeline_schedule]
     recipe, loss = source.workload.recipe, [context.loss(source, "self.model")]
     if source.autocasts:
         loss = [f"with torch.autocast(tokens.device.type, {torch_dtype(recipe.compute_dtype)}):", f"    {loss[0]}"]
-    return fill("pipeline", dtype=torch_dtype(recipe.weights_dtype), loss=indent(loss, 12))
+    return fill(
+        "pipeline",
+        dtype=torch_dtype(recipe.weights_dtype),
+        loss=indent(loss, 12),
+        sharded="" if facts.splits_backward else fill("pipeline_stage") + "\n",
+        exchanged="" if facts.is_v else fill("pipeline_twins") + "\n",
+    )
 
 
 def in_accelerates_script(source: ExportSource) -> list[str]:

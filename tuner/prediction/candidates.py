@@ -114,8 +114,8 @@ class Candidates:
     """Ranks that split each block: parameters, and activations by heads and widths or, between blocks, by positions."""
     stages: Array
     """Each with some of the blocks, on ranks of its own."""
-    gpipe: Array
-    """All micro batches go forward before the first goes backward."""
+    schedule: Array
+    """In which the ranks of a pipeline take micro batches: the place in `pipeline_schedules.SCHEDULES`."""
     virtual: Array
     """Stages on each of the ranks that take turns: `stages` counts these ranks."""
     experts: Array
@@ -191,7 +191,7 @@ def _at(values: Array, index: NDArray[np.intp]) -> Array:
 
 _DEFAULTS: dict[str, float] = {
     "backend": SINGLE, "stage": 0, "shard": 1, "replicate": 1, "sequence": 1, "micro_batch": 1, "context": 1, "tensor": 1,
-    "stages": 1, "gpipe": 0, "virtual": 1, "experts": 1, "accumulation": 1,
+    "stages": 1, "schedule": 0, "virtual": 1, "experts": 1, "accumulation": 1,
     "checkpointing": NONE, "checkpoint_every": 1, "compiled": 0, "regather": 1, "backward_prefetch": 1,
     "blocks_per_unit": 1, "sync_last": 0, "sync_shard_only": 0, "offload_optimizer": 0, "offload_parameters": 0,
     "ddp_bucket": 25 * MIB, "bucket_view": 0, "reduce_bucket": 5e8, "gather_bucket": 5e8, "double_buffer": 1,

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardtune.api_schemas.pipeline_parallel import blocks_of_stages
-from shardtune.api_schemas.pipeline_schedules import stages_of_rank
+from shardtune.api_schemas.pipeline_schedules import FACTS, SCHEDULES, PipelineSchedule, stages_of_rank
 from shardtune.tuner.prediction.candidates import Array, Candidates
 from shardtune.tuner.prediction.model_shape import ModelShape
 
@@ -20,6 +20,12 @@ class StageLayout(NamedTuple):
 
     ranks: int
     virtual: int = 1
+    schedule: PipelineSchedule = "1f1b"
+
+    @property
+    def is_v(self) -> bool:
+        """Whether the first rank has the first stage and the last."""
+        return FACTS[self.schedule].is_v
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +45,7 @@ class StageShape(ModelShape):
     @property
     def is_last(self) -> bool:
         """Whether it has the head and the loss."""
-        return self.rank == self.cut.ranks - 1
+        return self.rank == (0 if self.cut.is_v else self.cut.ranks - 1)
 
     @property
     def block_parameters(self) -> int:
@@ -79,8 +85,9 @@ def of(shape: ModelShape, cut: StageLayout) -> list[StageShape]:
     sizes = blocks_of_stages(shape.layers, cut.ranks * cut.virtual)
     found = []
     for rank in range(cut.ranks):
-        layers = sum(sizes[stage] for stage in stages_of_rank(rank, cut.ranks, cut.virtual))
-        own = values | {"layers": max(1, layers), "vocab": shape.vocab if rank == cut.ranks - 1 else 0}
+        mine = stages_of_rank(rank, cut.ranks, cut.virtual, cut.is_v)
+        has_head = cut.ranks * cut.virtual - 1 in mine
+        own = values | {"layers": max(1, sum(sizes[stage] for stage in mine)), "vocab": shape.vocab if has_head else 0}
         found.append(StageShape(**own, whole=shape, rank=rank, cut=cut))
     return found
 
@@ -89,9 +96,10 @@ def in_groups(c: Candidates, table: Callable[[Candidates, StageLayout], Table]) 
     """`table` of the candidates that are cut alike, put together in their order."""
     if (c.stages == 1).all():
         return table(c, StageLayout(1))
-    of_each = np.stack([np.broadcast_to(one, (c.size,)) for one in (c.stages, c.virtual)])
-    cuts = np.unique(of_each, axis=1).T
-    groups = [(np.flatnonzero((cut == of_each.T).all(axis=1)), StageLayout(*map(int, cut))) for cut in cuts]
+    known = np.stack([np.broadcast_to(one, (c.size,)) for one in (c.stages, c.virtual, c.schedule)], axis=1)
+    rows, numbers = np.unique(known.astype(int), axis=0, return_inverse=True)
+    cuts = [StageLayout(ranks, virtual, SCHEDULES[schedule]) for ranks, virtual, schedule in rows.tolist()]
+    groups = [(np.flatnonzero(numbers.reshape(-1) == number), cut) for number, cut in enumerate(cuts)]
     parts = [(index, table(c.take(index), cut)) for index, cut in groups]
 
     def join(values: list[Array], indices: list[NDArray[np.intp]]) -> Array:

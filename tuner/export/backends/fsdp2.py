@@ -73,7 +73,7 @@ def _trainer(source: ExportSource, strategy: Fsdp2Config) -> str:
         prefetch=indent(_prefetch(strategy), inner),
         state_device='torch.device("cpu")' if offload else "device",
         buffers=indent(pipeline.of_root(source, _OFFLOADED_BUFFERS if offload and not source.on_cpu else []), inner),
-        sync=indent(pipeline.of_root(source, _SYNC[strategy.grad_sync]), 8 if cut else 12),
+        sync="" if cut else indent(_SYNC[strategy.grad_sync], 12),
         compute=indent(_scheduled(source), 8) if cut else indent(_compute(source), 12),
     )
 
@@ -83,7 +83,7 @@ def _stages(source: ExportSource, strategy: Fsdp2Config) -> dict[str, str]:
     return {
         "parts": f" // ({' * '.join(parts)})" if parts else "",
         "dtype": torch_dtype(source.workload.recipe.weights_dtype),
-        **pipeline.schedule(strategy.pipeline_schedule),
+        **pipeline.trainer(source, strategy, _SYNC[strategy.grad_sync]),
     }
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 
 from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.pipeline_schedules import SCHEDULES
 from shardtune.api_schemas.strategies import Fsdp2Config, Strategy
 from shardtune.tuner.prediction.backends import sharded
 from shardtune.tuner.prediction.backends.lighter import on_host, over_all_ranks
@@ -33,7 +34,7 @@ def _row(strategy: Fsdp2Config, _world_size: int) -> Row:
         "tensor": strategy.tensor_parallel,
         "stages": strategy.pipeline_parallel,
         "experts": strategy.expert_parallel,
-        "gpipe": strategy.pipeline_schedule == "gpipe",
+        "schedule": SCHEDULES.index(strategy.pipeline_schedule),
         "virtual": strategy.pipeline_virtual_stages,
         "regather": regather,
         "backward_prefetch": strategy.backward_prefetch,

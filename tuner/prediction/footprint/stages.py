@@ -39,16 +39,23 @@ def in_flight(stage: StageShape, c: Candidates) -> tuple[Array, Array]:
     during those behind it. Of a rank with several stages, parts of them by its blocks.
 
     1F1B: arXiv:2006.09503, section 3. Interleaved: arXiv:2104.04473, section 2.2, with torch's rounds for any number of micro
-    batches (2.13, `_get_warmup_ops`).
+    batches (2.13, `_get_warmup_ops`); with zero bubble each rank begins as much less as it puts off gradients of weights
+    (`_get_1f1b_rank_ops`). In a V: arXiv:2401.10241, section 6 (as 1F1B's first rank), and one part more under DualPipeV
+    (github.com/deepseek-ai/DualPipe).
     """
     all_of_step = np.maximum(c.accumulation, 1.0)
-    ranks, virtual = stage.cut
-    behind, parts = ranks - 1.0 - stage.rank, virtual * all_of_step
-    if virtual == 1:
-        at_once: Array = np.where(c.gpipe > 0, all_of_step, behind + 1.0)
-    else:
-        of_round = all_of_step / np.maximum(1.0, np.floor(all_of_step / ranks))
-        at_once = (virtual - 1.0) * of_round + 2.0 * behind + 1.0
+    ranks, virtual, schedule = stage.cut
+    behind = ranks - 1.0 - stage.rank
+    of_round = all_of_step / np.maximum(1.0, np.floor(all_of_step / ranks))
+    at_once = {
+        "1f1b": np.asarray(behind + 1.0),
+        "gpipe": all_of_step,
+        "interleaved_1f1b": (virtual - 1.0) * of_round + 2.0 * behind + 1.0,
+        "interleaved_zero_bubble": (virtual - 1.0) * of_round + ranks,
+        "zbv_zero_bubble": np.asarray(2.0 * ranks),
+        "dual_pipe_v": np.asarray(2.0 * ranks + 1.0),
+    }[schedule]
+    parts = virtual * all_of_step
     return np.minimum(at_once, parts) / virtual, np.minimum(at_once, np.maximum(parts - 1.0, 1.0)) / virtual
 
 
@@ -67,7 +74,9 @@ def _beside(
     held = (flights - 1.0) * block_bytes(stage, c, dtypes, impl).kept(c, stage.layers)
     # What a stage hands on is kept with its graph; what it was handed lies in a buffer, and is counted there.
     held = held + flights * boundary * (behind - before)
-    losses = np.where(c.gpipe > 0, flights, 1.0)
+    # Under other schedules the head's backward follows its forward, but for gradients of weights that come later.
+    late = np.minimum(float(stage.cut.ranks), all_of_step)
+    losses = {"gpipe": flights, "interleaved_zero_bubble": late}.get(stage.cut.schedule, 1.0)
     held = held + (losses - 1.0) * c.tokens * stage.vocab * _LOG_SOFTMAX
     times = 1.0 if virtual == 1 else 2.0
     return held, times * all_of_step * boundary * (before + behind)

@@ -15,6 +15,10 @@ from shardtune.tuner.prediction.throughput.step import StepTable
 
 _LAUNCHES = 60.0
 """Host time of one send or receipt, in launches of an operator: the schedule's Python, and waiting for the collective."""
+_WAITED = {"interleaved_zero_bubble": 1 / 3, "zbv_zero_bubble": 0.0, "dual_pipe_v": 2 / 3}
+"""Of the wait for the first and last micro batches, what is left where gradients of weights come later: forward takes as long as
+either half of backward (arXiv:2401.10241, table 1 and section 6; DualPipeV, (p - 1)(F&B + B - 3W) of half a rank's blocks, with F&B
+one after the other, as torch 2.13 runs them: github.com/deepseek-ai/DualPipe)."""
 _ONCE = ("step",)
 """Parts that a step has once, whatever goes through the stages."""
 
@@ -30,19 +34,23 @@ def step_times(
         each = [step.step_times(stage, some, dtypes, impl, rates, network) for stage in stages.of(shape, cut)]
         slowest = stages.fullest(each, lambda one: one.total)
         send = _sends(shape, some, dtypes.under(impl), rates, network)
-        return _with_bubble(slowest, each, some, send, cut.virtual)
+        return _with_bubble(slowest, each, some, send, cut)
 
     return stages.in_groups(c, table)
 
 
-def _with_bubble(slowest: StepTable, each: list[StepTable], c: Candidates, send: Array, virtual: int) -> StepTable:
+def _with_bubble(slowest: StepTable, each: list[StepTable], c: Candidates, send: Array, cut: StageLayout) -> StepTable:
     """The first micro batch has to come through the stages before, and the last one's gradients back: one pass through every
     other stage (GPipe, arXiv:1811.06965, section 2.3; the same for 1F1B). With several stages on a rank, through the first of
-    each, and each micro batch is sent as many times (interleaved 1F1B, arXiv:2104.04473, section 2.2)."""
+    each, and each micro batch is sent as many times (interleaved 1F1B, arXiv:2104.04473, section 2.2). Of that, `_WAITED` is left."""
     micro_batches = np.maximum(c.accumulation, 1.0)
-    waiting = (sum(one.compute for one in each) - slowest.compute) / (micro_batches * virtual)
+    waiting = (
+        (sum(one.compute for one in each) - slowest.compute)
+        * _WAITED.get(cut.schedule, 1.0)
+        / (micro_batches * cut.virtual)
+    )
     share = 1.0 + waiting / slowest.compute
-    sends = send * (micro_batches * virtual + len(each) - 1.0)
+    sends = send * (micro_batches * cut.virtual + len(each) - 1.0)
     parts = {name: part * (1.0 if name in _ONCE else share) for name, part in slowest.parts.items()}
     parts["communication"] = parts["communication"] + sends
     total = np.asarray(sum(parts.values()))

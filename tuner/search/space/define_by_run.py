@@ -56,7 +56,7 @@ class DefineByRun:
         self._draw_context()
         sharing = int(self.table["context_parallel"]) * split[str(backend)](self)
         stages = int(self.table.get("pipeline_parallel", 1))
-        schedule = str(self.table.get("pipeline_schedule", ""))
+        schedule = str(self.table.get("pipeline_schedule", "1f1b"))
         sizes = self.domains.micro_batches(sharing, stages, schedule)
         at = (f"shared{sharing}" if sharing > 1 else "") + (f"stages{stages}" if stages > 1 else "")
         at += schedule if sizes != self.domains.micro_batches(sharing, stages) else ""

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from shardtune.api_schemas import context_parallel, expert_parallel, pipeline_parallel, tensor_parallel
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.models import ModelProfile
-from shardtune.api_schemas.pipeline_schedules import FACTS, SCHEDULES, PipelineSchedule, divides
+from shardtune.api_schemas.pipeline_schedules import FACTS, SCHEDULES, PipelineSchedule, obstacle
 from shardtune.api_schemas.workload import Workload, gradient_accumulation
 
 T = TypeVar("T")
@@ -70,8 +70,12 @@ class Domains:
             if name not in several or (enough and self.micro_batches(sharing * stages, stages, name))
         )
 
-    def virtual_stages(self, stages: int) -> tuple[int, ...]:
-        """Numbers of stages on each rank, where there are several, that spread the blocks evenly; else 2."""
+    def virtual_stages(self, stages: int, schedule: str) -> tuple[int, ...]:
+        """Numbers of stages on each rank: where there are several, those that spread the blocks evenly, else 2."""
+        if not FACTS[schedule].is_interleaved:
+            return (1,)
+        if FACTS[schedule].is_v:
+            return (2,)
         blocks = self.profile.pipeline_blocks or 1
         even = (k for k in range(2, blocks // stages + 1) if blocks % (k * stages) == 0)
         return tuple(even) or (2,)
@@ -103,7 +107,7 @@ class Domains:
         """
         sizes = divisors(gradient_accumulation(self.workload.global_batch, 1, self.world // sharing))
         steps = ((size, self.accumulation(size, sharing)) for size in sizes)
-        return tuple(size for size, count in steps if count >= stages and divides(schedule, stages, count))
+        return tuple(size for size, count in steps if count >= stages and obstacle(schedule, stages, count) is None)
 
     def accumulation(self, micro_batch: int, sharing: int) -> int:
         """Micro batches per step, at least 1 (a foreign micro batch need not divide)."""

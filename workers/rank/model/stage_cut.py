@@ -51,7 +51,9 @@ class Stage(nn.Module):
             loss = self._loss(self.model, tokens)
             return loss.full_tensor() if isinstance(loss, DTensor) else loss
         except _LeftStageError as left:
-            return left.hidden.contiguous()
+            hidden = left.hidden.contiguous()
+            # torch detaches in place what a stage gave, where gradients of weights come later, and cannot with a view (2.13).
+            return hidden.clone() if hidden._is_view() else hidden
         finally:
             self._relay.received = None
 

@@ -41,7 +41,7 @@ class Fsdp2Trainer:
             _split(model, mesh[TENSOR], setting.task)
         self._experts = DividedExperts(model, config.expert_parallel, config, setting)
         stages, virtual = mesh[STAGE] if config.pipeline_parallel > 1 else None, config.pipeline_virtual_stages
-        parts = pipeline.RankPart.of(model, setting, stages, virtual)
+        parts = pipeline.RankPart.of(model, setting, stages, virtual, config.pipeline_schedule)
         for part in parts:
             units = _shard(part, self._experts, mesh, setting, config)
             _materialize(part, setting, config)

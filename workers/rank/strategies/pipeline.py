@@ -1,5 +1,6 @@
 """Runs a stage of a pipeline: the micro batches of a step in the order of a schedule of `torch.distributed.pipelining`."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,7 +39,9 @@ class RankPart:
     """Of the hidden states between stages, where there are several."""
 
     @classmethod
-    def of(cls, model: nn.Module, setting: base.Setting, mesh: DeviceMesh | None, virtual: int) -> "list[RankPart]":
+    def of(
+        cls, model: nn.Module, setting: base.Setting, mesh: DeviceMesh | None, virtual: int, schedule: str
+    ) -> "list[RankPart]":
         """The stages of a rank of `mesh`, so many and in order; without a mesh the whole model.
 
         Raises:
@@ -48,13 +51,14 @@ class RankPart:
         if mesh is None:
             return [cls(model, blocks, {})]
         task, ranks = setting.task, mesh.size()
+        facts = pipeline_schedules.FACTS[schedule]
         pipeline_parallel.check(ranks, setting.accumulation, task.model)
         plan, note = stage_plan.of(task.model, task.workload)
         count = ranks * virtual
         pipeline_parallel.check_blocks(ranks, len(blocks), note, virtual)
         assert plan is not None
         found = []
-        for index in pipeline_schedules.stages_of_rank(mesh.get_local_rank(), ranks, virtual):
+        for index in pipeline_schedules.stages_of_rank(mesh.get_local_rank(), ranks, virtual, facts.is_v):
             cut = stage_cut.cut(model, plan, index, count, setting.cast_loss, setting.weights_dtype)
             found.append(cls(cut.module, cut.blocks, cut.names, cut.twins, index, plan.width))
         return found
@@ -70,8 +74,11 @@ class Pipeline:
         self._group, self._ranks, self._rank = mesh.get_group(), mesh.size(), mesh.get_local_rank()
         self._device, self._accumulation = setting.place.device, setting.accumulation
         count = self._ranks * len(parts)
-        stages = [_stage(part, count, setting, self._ranks, self._group, sync) for part in parts]
-        made: Any = get_schedule_class(pipeline_schedules.FACTS[schedule].title)
+        facts = pipeline_schedules.FACTS[schedule]
+        self._is_v = facts.is_v
+        make = PipelineStage if facts.splits_backward else functools.partial(_synced, sync)
+        stages = [_stage(part, count, setting, self._ranks, self._group, make) for part in parts]
+        made: Any = get_schedule_class(facts.title)
         self._schedule = made(
             stages[0] if issubclass(made, PipelineScheduleSingle) else stages,
             setting.accumulation,
@@ -100,10 +107,14 @@ class Pipeline:
 
     def sum_twins(self, twins: Sequence[nn.Parameter]) -> None:
         """Give tied tables, of which the first and the last stage have one each, the gradient of both uses."""
-        for twin in twins:
-            if twin.grad is None:
-                continue
-            mine = twin.grad.to_local() if isinstance(twin.grad, DTensor) else twin.grad
+        found = [twin.grad for twin in twins if twin.grad is not None]
+        local = [one.to_local() if isinstance(one, DTensor) else one for one in found]
+        if self._is_v:
+            # Both are the first rank's.
+            for first, last in zip(local[: len(local) // 2], local[len(local) // 2 :], strict=True):
+                last.copy_(first.add_(last))
+            return
+        for mine in local:
             if mine.numel():
                 mine.add_(self._of_peer(mine.contiguous()))
 
@@ -118,26 +129,27 @@ class Pipeline:
 
 
 def _stage(
-    part: RankPart, count: int, setting: base.Setting, ranks: int, group: dist.ProcessGroup, sync: Sync
-) -> "_ShardedStage":
+    part: RankPart, count: int, setting: base.Setting, ranks: int, group: dist.ProcessGroup, make: Any
+) -> PipelineStage:
     """One of so many that run on the ranks of a group."""
     task = setting.task
     assert part.width is not None
     shape = (task.config.micro_batch, task.workload.sequence_length // (task.config.sharing // ranks), part.width)
     hidden = torch.empty(shape, dtype=setting.weights_dtype, device="meta", requires_grad=True)
     loss = torch.empty((), device="meta", requires_grad=True)
-    made = _ShardedStage(
-        _Hidden(part.module),
-        part.index,
-        count,
-        setting.place.device,
-        # Said beforehand: torch would otherwise run the stage once to find out (2.13).
-        input_args=() if part.index == 0 else (hidden,),
-        output_args=(loss if part.index == count - 1 else hidden,),
-        group=group,
+    # Said beforehand: torch would otherwise run the stage once to find out (2.13).
+    given, made = () if part.index == 0 else (hidden,), loss if part.index == count - 1 else hidden
+    stage: PipelineStage = make(
+        part.module, part.index, count, setting.place.device, input_args=given, output_args=(made,), group=group
     )
-    made.before_backward = lambda last: sync(part.module, last)
-    return made
+    return stage
+
+
+def _synced(sync: Sync, module: nn.Module, *args: Any, **options: Any) -> PipelineStage:
+    """A stage that reduces gradients, and frees parameters, when the configuration says so."""
+    stage = _ShardedStage(_Hidden(module), *args, **options)
+    stage.before_backward = functools.partial(sync, module)
+    return stage
 
 
 class _Hidden(nn.Module):

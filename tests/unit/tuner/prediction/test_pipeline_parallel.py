@@ -1,6 +1,7 @@
 """What stages of a pipeline do to predicted memory and time."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,13 +12,13 @@ from shardtune.api_schemas.workload import Workload
 from shardtune.tuner.prediction import stages
 from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import Evaluation, evaluate
-from shardtune.tuner.prediction.footprint.stages import in_flight
 from shardtune.tuner.prediction.model_shape import from_config
 from shardtune.tuner.prediction.predict import predict
 from tests.support.tuner_cases import gpus
 
 SHAPE = from_config(preset("llama-3.1-8b").config)
 CLUSTER = gpus(2, 8).model_copy(update={"gpu": "NVIDIA H100 80GB HBM3", "inter_node_gb_per_s": 50.0})
+KEPT: dict[str, Any] = {"reshard_after_forward": False, "grad_sync": "last"}
 
 
 def evaluated(*strategies: Fsdp2Config, batch: int = 64) -> Evaluation:
@@ -76,19 +77,20 @@ def test_more_stages_on_a_rank_wait_less_hold_more_and_send_more() -> None:
     assert found.memory.terms["activations"][1] > 1.3 * found.memory.terms["activations"][0]
 
 
-@pytest.mark.parametrize(
-    ("virtual", "micro_batches", "flights"),
-    [(2, 8, [5.5, 4.5, 3.5, 2.5]), (2, 4, [4.0, 4.0, 3.5, 2.5]), (4, 8, [4.75, 4.25, 3.75, 3.25])],
-)
-def test_a_rank_holds_as_many_parts_of_micro_batches_as_torchs_schedule_begins(
-    virtual: int, micro_batches: int, flights: list[float]
-) -> None:
-    schedule = Fsdp2Config(
-        dp_shard=1, pipeline_parallel=4, pipeline_schedule="interleaved_1f1b", pipeline_virtual_stages=virtual
+def test_gradients_of_weights_that_come_later_fill_what_is_waited() -> None:
+    cut = Fsdp2Config(dp_shard=4, pipeline_parallel=4, **KEPT)
+    names = ("interleaved_1f1b", "dual_pipe_v", "interleaved_zero_bubble", "zbv_zero_bubble")
+    found = evaluated(
+        *(cut.model_copy(update={"pipeline_schedule": name, "pipeline_virtual_stages": 2}) for name in names)
     )
-    rows = from_configs([TrialConfig(strategy=schedule)], 4096, 4, micro_batches)
-    parts = stages.of(SHAPE, stages.StageLayout(4, virtual))
-    assert [float(in_flight(part, rows)[0][0]) for part in parts] == flights
+    assert found.step is not None
+    assert (np.diff(found.step.compute) < 0).all()
+
+
+def test_the_first_rank_of_a_v_has_the_tables_and_the_head() -> None:
+    parts = stages.of(SHAPE, stages.StageLayout(4, 2, "zbv_zero_bubble"))
+    assert [(part.is_first, part.is_last, part.vocab > 0) for part in parts] == [(True,) * 3, *[(False,) * 3] * 3]
+    assert sum(part.parameters for part in parts) == SHAPE.parameters
 
 
 def test_a_stage_holds_a_part_of_the_states() -> None:

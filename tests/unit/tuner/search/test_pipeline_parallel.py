@@ -18,6 +18,10 @@ FOUR = TINY.model_copy(update={"context_heads": 4, "tensor_divisor": 4, "pipelin
 
 INTERLEAVED = {"pipeline_schedule": "interleaved_1f1b", "pipeline_virtual_stages": 2}
 
+SPLIT = {"pipeline_virtual_stages": 2, "reshard_after_forward": False, "grad_sync": "last"}
+SEVERAL = ("interleaved_1f1b", "interleaved_zero_bubble", "zbv_zero_bubble", "dual_pipe_v")
+"""Schedules with several stages on a rank."""
+
 
 def asked(sizes: Named, ranks: int = 4, others: dict[str, Named] | None = None, **profile: Any) -> Space:
     limits = SpaceLimits(backends=("fsdp2",), knobs={"pipeline_parallel": sizes, **(others or {})})
@@ -53,7 +57,7 @@ def test_meshes_multiply_up_and_every_stage_has_a_micro_batch() -> None:
     assert schedules == {
         (1, "1f1b", 1),
         *((stages, schedule, 1) for stages in (2, 4) for schedule in ("1f1b", "gpipe")),
-        (2, "interleaved_1f1b", 2),
+        *((2, schedule, 2) for schedule in SEVERAL),
     }
 
 
@@ -141,6 +145,15 @@ def test_a_baseline_is_refused_alike(strategy: dict[str, Any], changes: dict[str
     [
         ({"pipeline_virtual_stages": 2}, r"pipeline_virtual_stages \(2\) needs a schedule with several stages"),
         ({"pipeline_schedule": "interleaved_1f1b"}, r"pipeline_schedule \('interleaved_1f1b'\) needs several stages"),
+        (
+            SPLIT | {"pipeline_schedule": "zbv_zero_bubble", "pipeline_virtual_stages": 3},
+            r"pipeline_virtual_stages \(3\) must be 2 under pipeline_schedule 'zbv_zero_bubble'",
+        ),
+        (SPLIT | {"pipeline_schedule": "dual_pipe_v", "grad_sync": "every"}, "set grad_sync to 'last'"),
+        (
+            SPLIT | {"pipeline_schedule": "interleaved_zero_bubble", "reshard_after_forward": True},
+            "set reshard_after_forward to false",
+        ),
     ],
 )
 def test_a_schedule_has_stages_of_its_own_number(fields: dict[str, Any], why: str) -> None:
@@ -153,6 +166,24 @@ def test_a_step_that_an_interleaved_schedule_cannot_divide_is_refused() -> None:
     seven = WORKLOAD.model_copy(update={"global_batch": 7})
     with pytest.raises(ValueError, match=r"takes the micro batches of a step in rounds for 2 ranks, and 7 do not"):
         baseline.resolve(given, seven, cpu(2), preset("llama-tiny"))
+
+
+def test_dual_pipe_v_needs_two_micro_batches_for_each_rank() -> None:
+    given = TrialConfig(strategy=Fsdp2Config(dp_shard=1, pipeline_parallel=2, pipeline_schedule="dual_pipe_v", **SPLIT))
+    three = WORKLOAD.model_copy(update={"global_batch": 3})
+    with pytest.raises(ValueError, match=r"'dual_pipe_v'\) needs 2 micro batches in a step for each of 2 ranks"):
+        baseline.resolve(given, three, cpu(2), preset("llama-tiny"))
+
+
+def test_what_goes_backward_twice_keeps_parameters_and_is_not_selectively_recomputed() -> None:
+    schedules = ("interleaved_zero_bubble", "zbv_zero_bubble", "dual_pipe_v")
+    configs = list(asked(2, others={"pipeline_schedule": schedules}).enumerate())
+    assert {config.activation_checkpointing for config in configs} == {"none", "full"}
+    assert {(fsdp2(one).reshard_after_forward, fsdp2(one).grad_sync) for one in configs if one.strategy.stages > 1} == {
+        (False, "last")
+    }
+    with pytest.raises(ValueError, match=r"goes through each block backward twice.*activation_checkpointing to 'full'"):
+        TrialConfig(strategy=fsdp2(configs[0]), activation_checkpointing="selective")
 
 
 def test_a_model_of_your_own_is_not_cut() -> None:

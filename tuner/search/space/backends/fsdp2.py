@@ -35,10 +35,12 @@ def _schedule(drawing: DefineByRun, sharing: int, stages: int) -> None:
         return
     names = drawing.domains.pipeline_schedules(sharing, stages)
     name = str(drawing.pick("pipeline_schedule", names, at="" if names == SCHEDULES else f"{len(names)}"))
-    if FACTS[name].is_interleaved:
-        drawing.pick("pipeline_virtual_stages", drawing.domains.virtual_stages(stages), at=f"stages{stages}")
-    else:
-        drawing.pick("pipeline_virtual_stages", (1,))
+    facts, numbers = FACTS[name], drawing.domains.virtual_stages(stages, name)
+    at = "v" if facts.is_v else f"stages{stages}" if facts.is_interleaved else ""
+    drawing.pick("pipeline_virtual_stages", numbers, at=at)
+    if facts.splits_backward:
+        # `Fsdp2Config` says why.
+        drawing.narrow_checkpointing(("none", "full"), "split")
 
 
 def _draw(drawing: DefineByRun, accumulates: bool) -> None:
@@ -54,10 +56,14 @@ def _draw(drawing: DefineByRun, accumulates: bool) -> None:
     shard = int(drawing.pick("dp_shard", shards, at=at))
     drawing.table["dp_replicate"] = max(1, world // shard)
     groups = domains.reshard_groups(shard)
-    reshard = drawing.pick("reshard_after_forward", (True, False, *groups), at=f"{shard}" if groups else "")
+    splits = FACTS[str(drawing.table["pipeline_schedule"])].splits_backward
+    at = "split" if splits else f"{shard}" if groups else ""
+    reshard = drawing.pick("reshard_after_forward", (False,) if splits else (True, False, *groups), at=at)
     _prefetch(drawing, shard, reshard)
     both = shard > 1 and world // shard > 1
-    if accumulates and world > 1:
+    if splits:
+        drawing.pick("grad_sync", ("last",), at="split")
+    elif accumulates and world > 1:
         policies = ("every", "reduce_scatter", "last") if both else ("every", "last")
         drawing.pick("grad_sync", policies, at="hsdp" if both else "")
     else:

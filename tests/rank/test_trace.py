@@ -26,23 +26,26 @@ STRATEGIES = {
     "zero1": ({"kind": "zero", "stage": 1}, {"all_gather"}),
     "zero2": ({"kind": "zero", "stage": 2}, {"all_gather"}),
     "zero3": ({"kind": "zero", "stage": 3}, {"all_gather", "reduce_scatter"}),
+    "ddp, context": ({"kind": "ddp"}, {"all_reduce", "all_to_all"}),
 }
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_ranks_leave_traces_that_say_where_their_steps_went(host, name):
     strategy, kinds = STRATEGIES[name]
-    folder = host.prepare(TraceTask(trial=tiny_task(strategy), warmup_steps=2, steps=2))
+    folder = host.prepare(
+        TraceTask(trial=tiny_task(strategy, context_parallel=2 if "context" in name else 1), warmup_steps=2, steps=2)
+    )
     codes = host.run_folder(folder, 2)
     reports = [RankReport.model_validate_json((folder / f"rank_{rank}.json").read_text()) for rank in range(2)]
     assert codes == [0, 0], [report.failure for report in reports]
-    assert len(reports[0].losses) == 4 and reports[0].losses == reports[1].losses
+    assert len(reports[0].losses) == 6 and reports[0].losses == reports[1].losses
     tables = []
     for rank in range(2):
         with gzip.open(folder / "traces" / f"rank_{rank}.json.gz") as file:
             tables.append(kineto.read(file, f"rank_{rank}"))
     found = diagnosis(tables)
-    assert {(one.rank, one.step) for one in found.steps} == {(0, 2), (0, 3), (1, 2), (1, 3)}
+    assert {(one.rank, one.step) for one in found.steps} == {(0, 4), (0, 5), (1, 4), (1, 5)}
     assert kinds <= {one.kind for one in found.collectives} and not found.notes
     assert all(one.message_bytes and one.group_size == 2 for one in found.collectives)
     assert all(step.parts.optimizer_s > 0 and step.parts.compute_s > 0 for step in found.steps)

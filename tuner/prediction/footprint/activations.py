@@ -142,15 +142,18 @@ def _selective_bytes(
             size * (2 * shape.query + 2 * shape.kv)
         )
     gated = shape.mlp == "gated"
+    # What ranks that split a block multiply with their part of the input is a part of the sum, for all positions.
+    partial = (c.tensor - 1.0) * shape.hidden
     if impl.selective == "second_matmuls":
         # Of q, k, v, o, gate, up, down every odd one; of qkv, o, up, down the first and third.
         width = (
             shape.query + shape.kv + k * shape.ffn + shape.hidden
             if gated
             else (shape.query + 2 * shape.kv + k * shape.ffn)
-        )
+        ) + partial * gated
     else:
-        width = shape.query + 2 * shape.kv + shape.hidden + k * (shape.ffn * (2 if gated else 1) + shape.hidden)
+        whole = shape.query + 2 * shape.kv + shape.hidden + k * (shape.ffn * (2 if gated else 1) + shape.hidden)
+        width = whole + 2.0 * partial
     return np.minimum(c.tokens * (size * width) + attention, everything)
 
 

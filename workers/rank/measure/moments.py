@@ -238,10 +238,10 @@ def _leaving(recorder: MomentRecorder, name: str) -> Any:
 
 
 def _pointers(tensor: Any) -> Iterator[int]:
-    """Of the memory that lies under a tensor, on this rank."""
+    """Of the memory that lies under a tensor, on this rank. DTensors wrap theirs, and so do results that nobody waited for yet."""
     if not isinstance(tensor, torch.Tensor):
         return
-    local = getattr(tensor, "_local_tensor", tensor)
+    local = getattr(tensor, "_local_tensor", getattr(tensor, "elem", tensor))
     pointer = local.untyped_storage().data_ptr()
     if pointer:
         yield pointer

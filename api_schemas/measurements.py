@@ -145,6 +145,15 @@ class Measurement(Schema):
     """Why it says little, of one that counts because it had been repeated often enough; set by the service."""
 
 
+class DiskRate(Schema):
+    """What one process writes to a disk and reads back, in one file and past the kernel's cache."""
+
+    write_bytes_per_s: float = Field(gt=0, le=1e15, examples=[1.1e9])
+    """Until it is on the disk."""
+    read_bytes_per_s: float = Field(gt=0, le=1e15, examples=[2.4e9])
+    """From the disk, where the kernel gave up its cached copy."""
+
+
 class CheckpointPart(Schema):
     """How one rank saved or loaded a checkpoint."""
 
@@ -153,6 +162,12 @@ class CheckpointPart(Schema):
     seconds: float
     checkpoint_bytes: int
     """On disk, all ranks."""
+    files: int | None = None
+    """Of all ranks."""
+    written_bytes: int | None = None
+    """By this rank, as the kernel counts what goes to disks; None where it counts nothing."""
+    disk: DiskRate | None = None
+    """Of rank 0, just before it saved."""
 
 
 class RankReport(Schema):

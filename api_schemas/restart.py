@@ -6,7 +6,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from shardtune.api_schemas.base import Schema
-from shardtune.api_schemas.measurements import MOST_RECORDS, MOST_TIMES, StepRecord
+from shardtune.api_schemas.measurements import MOST_RECORDS, MOST_TIMES, DiskRate, StepRecord
 
 
 class RestartPlan(Schema):
@@ -38,6 +38,16 @@ class RestartMeasurement(Schema):
     """From the disk, where the kernel gave up its cached copy."""
     checkpoint_bytes: int = Field(ge=0, le=1 << 60)
     """On disk, all ranks."""
+    checkpoint_files: int | None = Field(default=None, ge=0, le=1 << 30, examples=[5])
+    """Of all ranks."""
+    ranks: int | None = Field(default=None, ge=1, le=1 << 20, examples=[2])
+    """That trained; None of a worker of a release that did not say."""
+    writing_ranks: int | None = Field(default=None, ge=1, le=1 << 20, examples=[2])
+    """Of these, the ones that wrote a tenth of an even share or more; None where the kernel does not count what goes to this disk."""
+    most_written_bytes: int | None = Field(default=None, ge=0, le=1 << 60, examples=[30_000_000])
+    """By the rank that wrote most."""
+    disk: DiskRate | None = Field(default=None, examples=[{"write_bytes_per_s": 1.1e9, "read_bytes_per_s": 2.4e9}])
+    """Of the disk that it was saved to, by one process just before."""
     allocator_retries: int | None = None
     """Times the CUDA allocator had to empty its cache to satisfy a request; None on CPU, which has no such allocator."""
     allocator_ooms: int | None = None
@@ -79,6 +89,16 @@ class RestartCheck(Schema):
     save_s: float | None = None
     load_s: float | None = None
     checkpoint_bytes: int | None = None
+    checkpoint_files: int | None = Field(default=None, examples=[5])
+    """Of all ranks."""
+    writing_ranks: int | None = Field(default=None, examples=[2])
+    """None also where it is not known who wrote."""
+    disk: DiskRate | None = Field(default=None, examples=[{"write_bytes_per_s": 1.1e9, "read_bytes_per_s": 2.4e9}])
+    """What one process wrote to and read from the checkpoint's disk just before."""
+    saving_share: float | None = Field(default=None, examples=[0.0002])
+    """Of the time of a training that saves every `checkpoint_every_s` of the study and waits for it."""
+    checkpoint_findings: tuple[str, ...] = Field(default=(), examples=[["a training that saves every 600 s waits …"]])
+    """What is slow about it, and the remedy."""
     allocator_retries: int | None = None
     """None on CPU as well."""
     elapsed_s: float | None = None

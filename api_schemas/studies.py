@@ -90,6 +90,8 @@ class StudyRequest(Schema):
     `random` draws each knob. Where nothing can be predicted, `guided` is `tpe`."""
     seed: int = Field(default=0, ge=0, lt=2**31)
     """Seeds the sampler."""
+    checkpoint_every_s: float = Field(default=1800.0, ge=1, le=1e9)
+    """How often the training saves that the answer is for: the restart check says what share of its time that takes."""
     wait_for_worker_s: float | None = Field(default=None, gt=0, le=MOST_WAIT_S)
     """Where no worker has the cluster, wait so long for one (`GET /v1/demand` says what is needed), then fail. None: refused."""
 

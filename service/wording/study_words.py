@@ -123,10 +123,30 @@ def restarted(check: RestartCheck) -> str:
     off = f"largest difference {check.loss_difference:.1e}" if check.loss_difference else "no difference"
     retries = ", no allocator retries" if check.allocator_retries == 0 else ""
     return (
-        f"went on from its own checkpoint in new processes: {check.steps_before} steps, saved {check.checkpoint_bytes / 2**20:,.1f} MiB "
-        f"in {check.save_s:.2f} s, loaded in {check.load_s:.2f} s, {check.steps_after} steps with the losses of an uninterrupted "
-        f"run ({off}){retries}"
+        f"went on from its own checkpoint in new processes: {check.steps_before} steps, saved {check.checkpoint_bytes / 2**20:,.1f} MiB"
+        f"{_written(check)} in {check.save_s:.2f} s, loaded in {check.load_s:.2f} s, {check.steps_after} steps with the losses of an "
+        f"uninterrupted run ({off}){retries}"
     )
+
+
+def _written(check: RestartCheck) -> str:
+    """In how many files, by whom, where that is known."""
+    files = "" if check.checkpoint_files is None else f" in {check.checkpoint_files} files"
+    by = (
+        "" if check.writing_ranks is None else f" by {check.writing_ranks} rank{'s' if check.writing_ranks > 1 else ''}"
+    )
+    return f"{files}{by}"
+
+
+def checkpoints(check: RestartCheck, every_s: float) -> str | None:
+    """What they cost the training that the answer is for; None where nothing was measured."""
+    if check.saving_share is None or check.save_s is None or check.checkpoint_bytes is None:
+        return None
+    said = f"checkpoints: {check.saving_share:.2%} of the time of a training that saves every {every_s:,.0f} s and waits for it"
+    if check.disk is not None:
+        reached = check.checkpoint_bytes / max(check.save_s, 1e-9)
+        said += f" ({reached / 1e6:,.0f} MB/s; one process writes {check.disk.write_bytes_per_s / 1e6:,.0f} MB/s to that disk)"
+    return said
 
 
 def undecided(verdict: OpenVerdict) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from shardtune.api_schemas.measurements import Measurement
+from shardtune.api_schemas.restart import RestartCheck
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies import Study, StudyResult
 from shardtune.service.wording import study_words
@@ -32,7 +33,7 @@ def trust(study: Study, complete: Sequence[TrialConfig], fresh: Sequence[Measure
     found = [_pairs(result), *_open(result), *_rivals(result), *_disturbed(result, fresh), *_thin(study, complete)]
     found.append(_numerics(study, result, complete, fresh))
     if result.restart is not None:
-        found.append(Trust(_RESTART_TONES[result.restart.outcome], study_words.restarted(result.restart)))
+        found += _restarted(result.restart, study.spec.checkpoint_every_s)
     found += [Trust("quiet", study_words.against(row)) for row in result.against_defaults]
     return (*found, *(Trust("quiet", note) for note in result.notes))
 
@@ -49,6 +50,14 @@ def _pairs(result: StudyResult) -> Trust:
     if is_noisy:
         text += "; they lie far apart, so other programs may have used the machine"
     return Trust("warn" if is_noisy else "good", text)
+
+
+def _restarted(check: RestartCheck, every_s: float) -> list[Trust]:
+    """What the check came to, and what checkpoints cost."""
+    costs = study_words.checkpoints(check, every_s)
+    told = [Trust("quiet", costs)] if costs else []
+    slow = [Trust("warn", f"checkpoints: {finding}") for finding in check.checkpoint_findings]
+    return [Trust(_RESTART_TONES[check.outcome], study_words.restarted(check)), *(slow or told)]
 
 
 def _open(result: StudyResult) -> list[Trust]:

@@ -112,6 +112,7 @@ def test_new_processes_go_on_where_the_checkpoint_was_saved(
     assert measured.losses[-1] < measured.losses[0], "it trained"
     # Masters and both moments of 213,568 parameters (GPT-2: fewer) are 12 bytes each.
     assert measured.checkpoint_bytes > 2_000_000 and measured.save_s > 0 and measured.load_s > 0
+    assert measured.disk is not None and measured.checkpoint_files and measured.ranks == measured.writing_ranks
     assert measured.allocator_retries is None and measured.allocator_ooms is None
 
 

@@ -61,7 +61,13 @@ def restart(directory, rank):
         status="complete",
         trajectory=[{"step": step, **record} for step in (2, 3)],
         losses=[2.0] * (4 if saves else 2),
-        checkpoint={"step": 2, "seconds": 0.5 + rank + (not saves), "checkpoint_bytes": 100},
+        checkpoint={
+            "step": 2,
+            "seconds": 0.5 + rank + (not saves),
+            "checkpoint_bytes": 100,
+            "files": 3,
+            "written_bytes": 90 - 88 * rank,
+        },
     )
 
 

@@ -9,7 +9,7 @@ from shardtune.api_schemas.studies import StudyResult, StudySpec
 from shardtune.api_schemas.trials import TrialState
 from shardtune.api_schemas.workload import Recipe
 from shardtune.tuner import objective
-from shardtune.tuner.verdict import parity
+from shardtune.tuner.verdict import checkpoint_cost, parity
 
 _UNFIT = {
     FailureKind.OOM,
@@ -68,7 +68,7 @@ def next_step(
         return _unchecked(number, "a script of your own saves and loads its checkpoints itself")
     run = next((run for run in runs if run.trial == number and run.state is not TrialState.CANCELLED), None)
     if run is not None and run.state is not TrialState.WAITING:
-        return _check(run)
+        return _check(run, result.best.config.backend, spec.checkpoint_every_s)
     return CheckDue() if has_worker else _unchecked(number, "no live worker is of a release that knows this check")
 
 
@@ -81,17 +81,17 @@ def notes(runs: Sequence[RestartRun]) -> tuple[str, ...]:
     )
 
 
-def _check(run: RestartRun) -> RestartCheck:
+def _check(run: RestartRun, backend: str, every_s: float) -> RestartCheck:
     if run.failure is not None:
         outcome = RestartOutcome.FAILED if refuses(run.failure) else RestartOutcome.NOT_CHECKED
         reason = f"{run.failure.kind.value}: {run.failure.message}"
-        return _with_figures(RestartCheck(trial_number=run.trial, outcome=outcome, reason=reason), run.measured)
-    return _with_figures(RestartCheck(trial_number=run.trial, outcome=RestartOutcome.PASSED), run.measured)
+        check = RestartCheck(trial_number=run.trial, outcome=outcome, reason=reason)
+    else:
+        check = RestartCheck(trial_number=run.trial, outcome=RestartOutcome.PASSED)
+    return check if run.measured is None else _with_figures(check, run.measured, backend, every_s)
 
 
-def _with_figures(check: RestartCheck, measured: RestartMeasurement | None) -> RestartCheck:
-    if measured is None:
-        return check
+def _with_figures(check: RestartCheck, measured: RestartMeasurement, backend: str, every_s: float) -> RestartCheck:
     pairs = zip(measured.went_on, measured.resumed, strict=True)
     return check.model_copy(
         update={
@@ -101,6 +101,11 @@ def _with_figures(check: RestartCheck, measured: RestartMeasurement | None) -> R
             "save_s": measured.save_s,
             "load_s": measured.load_s,
             "checkpoint_bytes": measured.checkpoint_bytes,
+            "checkpoint_files": measured.checkpoint_files,
+            "writing_ranks": measured.writing_ranks,
+            "disk": measured.disk,
+            "saving_share": checkpoint_cost.saving_share(measured, every_s),
+            "checkpoint_findings": checkpoint_cost.findings(measured, backend, every_s),
             "allocator_retries": measured.allocator_retries,
             "elapsed_s": measured.elapsed_s,
         }

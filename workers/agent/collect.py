@@ -11,7 +11,7 @@ from shardtune.api_schemas.conditions import NodeConditions
 from shardtune.api_schemas.diagnosis import MemoryMoment, Traced
 from shardtune.api_schemas.failures import Failure, FailureKind
 from shardtune.api_schemas.leases import ProfileTask, Task, TraceTask, TrialTask
-from shardtune.api_schemas.measurements import Measurement, Memory, NodeFigures, RankFigures, RankReport
+from shardtune.api_schemas.measurements import CheckpointPart, Measurement, Memory, NodeFigures, RankFigures, RankReport
 from shardtune.api_schemas.models import ModelProfile
 from shardtune.api_schemas.restart import RestartMeasurement
 from shardtune.workers.agent.failures import crash, first_failure
@@ -73,10 +73,23 @@ def restarted(before: Sequence[RankReport], after: Sequence[RankReport], ended: 
         save_s=max(part.seconds for part in saved),
         load_s=max(part.seconds for part in loaded),
         checkpoint_bytes=loaded[0].checkpoint_bytes,
+        checkpoint_files=loaded[0].files,
+        disk=saved[0].disk,
+        ranks=len(saved),
+        **_writers(saved),
         allocator_retries=_total(memory.allocator_retries for memory in lives),
         allocator_ooms=_total(memory.allocator_ooms for memory in lives),
         elapsed_s=ended.elapsed_s,
     )
+
+
+def _writers(saved: Sequence[CheckpointPart]) -> dict[str, int]:
+    """Who wrote, where the kernel counted most of what is there: nothing goes to a disk that is memory."""
+    parts = [part.written_bytes for part in saved if part.written_bytes is not None]
+    if len(parts) < len(saved) or sum(parts) < saved[0].checkpoint_bytes / 2:
+        return {}
+    share = saved[0].checkpoint_bytes / len(parts)
+    return {"writing_ranks": max(1, sum(part >= share / 10 for part in parts)), "most_written_bytes": max(parts)}
 
 
 def traced(task: TraceTask, directory: TrialDir, reports: Sequence[RankReport], ended: Ended) -> Traced:

@@ -19,6 +19,7 @@ from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.measurements import CheckpointPart, Progress
 from shardtune.workers.rank.classify import SetupError
 from shardtune.workers.rank.device import clock
+from shardtune.workers.rank.measure.disk_rate import disk_rate, written_bytes
 from shardtune.workers.rank.place import Place
 from shardtune.workers.rank.strategies.base import Trainer
 from shardtune.workers.rank.trial_dir import ProgressFile
@@ -27,6 +28,8 @@ _POSITION = "position.json"
 """Written last: without it the checkpoint is not whole."""
 _BYTES_PER_PARAMETER = 16
 """At most: an fp32 master and two moments, and ZeRO adds the weights it computes with."""
+_PROBE = 64 << 20
+"""What finding out the disk's rate takes meanwhile."""
 _FULL = 64 << 20
 """Where less than this is free after a save has failed, it failed for want of room."""
 
@@ -44,18 +47,23 @@ class CheckpointFolder:
             SetupError: the disk has no room for it.
         """
         self._path.mkdir(parents=True, exist_ok=True)
-        require_room(self._path, parameters * _BYTES_PER_PARAMETER)
-        begin = self._together()
+        require_room(self._path, parameters * _BYTES_PER_PARAMETER + _PROBE)
         with self._telling("saving", step), full_disk_named(self._path):
+            disk = disk_rate(self._path) if self._place.rank == 0 else None
+            before, begin = written_bytes(), self._together()
             trainer.save(self._path)
             _save_random_state(self._random_state, self._place)
             self._together()
             if self._place.local_rank == 0:
                 _write_through(self._path)
-        seconds = self._together() - begin
+        seconds, after = self._together() - begin, written_bytes()
+        written = None if before is None or after is None else after - before
         if self._place.rank == 0:
             (self._path / _POSITION).write_text(json.dumps({"step": step}))
-        return CheckpointPart(step=step, seconds=seconds, checkpoint_bytes=_size(self._path))
+        size, files = _size(self._path)
+        return CheckpointPart(
+            step=step, seconds=seconds, checkpoint_bytes=size, files=files, written_bytes=written, disk=disk
+        )
 
     def load(self, trainer: Trainer) -> CheckpointPart:
         """Take over what was saved. Collective."""
@@ -65,7 +73,8 @@ class CheckpointFolder:
             trainer.load(self._path)
             _load_random_state(self._random_state, self._place)
         seconds = self._together() - begin
-        return CheckpointPart(step=step, seconds=seconds, checkpoint_bytes=_size(self._path))
+        size, files = _size(self._path)
+        return CheckpointPart(step=step, seconds=seconds, checkpoint_bytes=size, files=files)
 
     @property
     def _random_state(self) -> Path:
@@ -135,8 +144,10 @@ def _write_through(folder: Path) -> None:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def _size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+def _size(folder: Path) -> tuple[int, int]:
+    """Bytes and files."""
+    sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
+    return sum(sizes), len(sizes)
 
 
 def _save_random_state(path: Path, place: Place) -> None:

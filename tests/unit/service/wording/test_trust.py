@@ -1,7 +1,8 @@
 """What is said for believing an answer names what it was really held against."""
 
-from shardtune.api_schemas.measurements import Measurement
+from shardtune.api_schemas.measurements import DiskRate, Measurement
 from shardtune.api_schemas.models import ModelSpec
+from shardtune.api_schemas.restart import RestartCheck, RestartOutcome
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
 from shardtune.api_schemas.studies import StudyResult, Verdict
 from shardtune.service.wording.trust import trust
@@ -52,3 +53,29 @@ def test_one_backend_confirms_itself_by_another_configuration_and_it_is_said() -
 def test_a_configuration_alone_is_confirmed_by_nothing() -> None:
     tone, text = numerics(DDP, backends=("ddp",))
     assert tone == "warn" and text.startswith("only one configuration was measured")
+
+
+def test_what_checkpoints_cost_is_told_and_what_is_slow_about_them_instead() -> None:
+    study, best = study_of(), contender_of(DDP)
+    result = StudyResult(best=best, baseline=best, speedup=None, verdict=Verdict.NOT_FASTER)
+    disk = DiskRate(write_bytes_per_s=1e9, read_bytes_per_s=1e9)
+    cheap = RestartCheck(
+        trial_number=0, outcome=RestartOutcome.PASSED, steps_before=20, steps_after=5, save_s=2.0, load_s=1.0,
+        checkpoint_bytes=10**9, checkpoint_files=3, writing_ranks=1, disk=disk, saving_share=0.00111,
+    )  # fmt: skip
+    slow = cheap.model_copy(update={"checkpoint_findings": ("waits",)})
+    told = [
+        [
+            (one.tone, one.text)
+            for one in trust(study.model_copy(update={"result": changed}), (), ())
+            if "checkpoint" in one.text
+        ]
+        for changed in (result.model_copy(update={"restart": check}) for check in (cheap, slow))
+    ]
+    assert all("saved 953.7 MiB in 3 files by 1 rank in 2.00 s" in text for ((_, text), _) in told)
+    assert told[0][1] == (
+        "quiet",
+        "checkpoints: 0.11% of the time of a training that saves every 1,800 s and waits for it (500 MB/s; one process writes "
+        "1,000 MB/s to that disk)",
+    )
+    assert told[1][1] == ("warn", "checkpoints: waits")

@@ -36,7 +36,8 @@ def study_over(client, cluster, **changes):
 def test_a_study_over_more_nodes_than_any_worker_has_is_refused_with_what_there_is(quick_client):
     gang(quick_client)
     three = CLUSTER.model_copy(update={"nodes": 3}).model_dump(mode="json")
-    refused = quick_client.post("/v1/studies", json=SPEC | {"cluster": three})
+    for_six_ranks = SPEC | {"cluster": three, "workload": WORKLOAD | {"global_batch": 12}}
+    refused = quick_client.post("/v1/studies", json=for_six_ranks)
     assert (refused.status_code, refused.json()["code"]) == (422, "no_worker")
     assert "3 nodes × 2 × CPU ranks" in refused.json()["detail"] and "gang with 2 nodes" in refused.json()["detail"]
     assert "--nodes 3" in refused.json()["detail"]

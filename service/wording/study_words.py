@@ -142,7 +142,8 @@ def checkpoints(check: RestartCheck, every_s: float) -> str | None:
     """What they cost the training that the answer is for; None where nothing was measured."""
     if check.saving_share is None or check.save_s is None or check.checkpoint_bytes is None:
         return None
-    said = f"checkpoints: {check.saving_share:.2%} of the time of a training that saves every {every_s:,.0f} s and waits for it"
+    share = "less than 0.01%" if check.saving_share < 0.0001 else f"{check.saving_share:.2%}"
+    said = f"checkpoints: {share} of the time of a training that saves every {every_s:,.0f} s and waits for it"
     if check.disk is not None:
         reached = check.checkpoint_bytes / max(check.save_s, 1e-9)
         said += f" ({reached / 1e6:,.0f} MB/s; one process writes {check.disk.write_bytes_per_s / 1e6:,.0f} MB/s to that disk)"

@@ -79,3 +79,6 @@ def test_what_checkpoints_cost_is_told_and_what_is_slow_about_them_instead() -> 
         "1,000 MB/s to that disk)",
     )
     assert told[1][1] == ("warn", "checkpoints: waits")
+    tiny = result.model_copy(update={"restart": cheap.model_copy(update={"saving_share": 0.00002})})
+    reasons = trust(study.model_copy(update={"result": tiny}), (), ())
+    assert any("less than 0.01% of the time" in reason.text for reason in reasons)

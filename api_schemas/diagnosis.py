@@ -63,6 +63,10 @@ class Traced(Schema):
     """Of the step just before, without the profiler."""
     elapsed_s: float
     """Of the whole run."""
+    foreign_cpu_cores: float | None = Field(default=None, ge=0, examples=[0.1])
+    """Cores that other programs kept busy meanwhile, on average over the run; None where it could not be seen."""
+    host_cpu_cores: int | None = Field(default=None, ge=1, examples=[32])
+    """Cores that ranks of its host could use."""
     memory: MemoryMoment | None = None
     """Of the fullest rank; None on GPUs, and for a compiled model as far as modules go."""
 

@@ -6,6 +6,7 @@ Cases are drawn by seeds of which no threshold of the rules has seen any (`cases
 is run on 2 CPU ranks under the profiler as `explain` does, those with a slow link in a network namespace of their own (root),
 and read as `explain` reads them. Then the remedy of each planted mistake that was named runs in alternating pairs with the
 configuration it would change; its gain is the median ratio of their step times, by pairs. What is recorded already is not run again.
+Messages are held against what the same link gave when it was measured, for a planted slow link against what it should give.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from benchmarks.diagnosis import cases, score
-from benchmarks.diagnosis.record import REMEDY, ratios_of
+from benchmarks.diagnosis.record import REMEDY, rates, ratios_of
 
 _LIMIT_S = 3000.0
 
@@ -40,6 +41,10 @@ def main() -> None:
         later = range(given.first_seed, given.first_seed + given.healthy)
         chosen += [(seed, case) for seed in later for case in cases.healthy(seed)][: given.healthy]
         folders = [folder / f"{case.name}-{seed}" for seed, case in chosen]
+        folder.mkdir(parents=True, exist_ok=True)
+        for link in {case.measured_mbit for _, case in chosen if not case.is_own_job}:
+            if not (into := rates(folder, link)).exists():
+                _start("rates", folder, 0, [str(into)], link)
         _run("record", folder, [one for one, at in zip(chosen, folders, strict=True) if not (at / "traces").is_dir()])
         told = [score.told(at) for at in folders]
         tried = [(one.seed, one.case) for one in told if given.pairs and (one.folder / REMEDY).exists()]
@@ -54,17 +59,21 @@ def _run(what: str, folder: Path, some: list[tuple[int, cases.Case]], pairs: int
     for seed, case in some:
         by_link[case.link_mbit].append(f"{case.name}:{seed}")
     for link_mbit, names in by_link.items():
-        command = [sys.executable, "-m", "benchmarks.diagnosis.record", what, str(folder), str(pairs), *names]
-        done = subprocess.run(
-            _linked(command, link_mbit),
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=sys.stderr,
-            timeout=_LIMIT_S,
-            check=False,
-        )
-        if done.returncode:
-            raise SystemExit(f"{what} of {', '.join(names)} failed")
+        _start(what, folder, pairs, names, link_mbit)
+
+
+def _start(what: str, folder: Path, pairs: int, names: list[str], link_mbit: int | None) -> None:
+    command = [sys.executable, "-m", "benchmarks.diagnosis.record", what, str(folder), str(pairs), *names]
+    done = subprocess.run(
+        _linked(command, link_mbit),
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr,
+        timeout=_LIMIT_S,
+        check=False,
+    )
+    if done.returncode:
+        raise SystemExit(f"{what} of {', '.join(names)} failed")
 
 
 def _linked(command: list[str], link_mbit: int | None) -> list[str]:

@@ -14,7 +14,7 @@ from shardtune.api_schemas.models import ModelSpec
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.workload import RECIPES, Workload
 
-SET_ON = range(3)
+SET_ON = (*range(3), *range(200, 205))
 """Seeds that thresholds were set on."""
 RANKS = 2
 
@@ -40,6 +40,11 @@ class Case:
     def cluster(self) -> Cluster:
         """CPU ranks of this machine; the memory is only declared."""
         return Cluster(device="cpu", gpus_per_node=RANKS, memory_gib=4, host_memory_gib=16)
+
+    @property
+    def measured_mbit(self) -> int | None:
+        """Link on which the rates were measured that its findings are held against: as it should be where slowness is planted."""
+        return None if self.planted == "network_limits" else self.link_mbit
 
     @property
     def is_own_job(self) -> bool:

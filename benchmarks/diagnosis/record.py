@@ -1,4 +1,4 @@
-"""Run cases: `python -m benchmarks.diagnosis.record record|pairs FOLDER PAIRS CASE:SEED …`, one folder a case.
+"""Run cases: `python -m benchmarks.diagnosis.record record|pairs|rates FOLDER PAIRS CASE:SEED …`, one folder a case.
 
 A process of its own, so that a slow link can be made in a network namespace around it.
 """
@@ -15,15 +15,17 @@ from benchmarks.diagnosis import cases, own_job
 from benchmarks.diagnosis.cases import Case
 from benchmarks.own_trials import PLAN, execute, workplace
 from shardtune.api_schemas.diagnosis import Traced
+from shardtune.api_schemas.hardware import Cluster, Inventory
 from shardtune.api_schemas.leases import ProfileTask, TraceTask, TrialTask
 from shardtune.api_schemas.measurements import Measurement
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.workers.agent.attempt import Workplace, attempt
 from shardtune.workers.agent.supervise import RunLimits
+from shardtune.workers.machine import hardware_speed
 from shardtune.workers.trial_dir import TrialDir
 
-PROFILE, REMEDY, PAIRS = "profile.json", "remedy.json", "pairs.json"
-"""Beside a case's `traces`: the model's profile, the configuration to try, and the step times of both."""
+PROFILE, TRACED, REMEDY, PAIRS = "profile.json", "traced.json", "remedy.json", "pairs.json"
+"""Beside a case's `traces`: the model's profile, the run that left them, the configuration to try, and the step times of both."""
 _LIMITS = RunLimits(deadline_s=240, no_progress_s=200)
 _OWN_JOB_S = 240.0
 
@@ -31,6 +33,11 @@ _OWN_JOB_S = 240.0
 def named(name: str, seed: int) -> Case:
     """A case by its name."""
     return next(one for one in (*cases.planted(seed), *cases.healthy(seed)) if one.name == name)
+
+
+def rates(folder: Path, link_mbit: int | None) -> Path:
+    """Where the machine's rates over such a link are kept."""
+    return folder / f"hardware-{link_mbit or 'plain'}.json"
 
 
 def ratios_of(folder: Path) -> list[float]:
@@ -54,7 +61,9 @@ class Recorder:
             return
         profile = execute(self._place, ProfileTask(model=case.model, workload=case.workload), self._next())
         (into / PROFILE).write_text(profile.model_dump_json())
-        shutil.copytree(self._traced(case).folder, into / "traces")
+        traced = self._traced(case)
+        (into / TRACED).write_text(traced.model_dump_json())
+        shutil.copytree(traced.folder, into / "traces")
 
     def pairs(self, name: str, seed: int, count: int) -> None:
         """Run the configuration and its remedy in turn."""
@@ -62,6 +71,14 @@ class Recorder:
         remedy = TrialConfig.model_validate_json((into / REMEDY).read_text())
         pairs = [(self._step_s(case, case.config), self._step_s(case, remedy)) for _ in range(count)]
         (into / PAIRS).write_text(json.dumps(pairs))
+
+    def rates(self, into: Path) -> None:
+        """Measure the machine as a worker does."""
+        cluster = Cluster(device="cpu", gpus_per_node=cases.RANKS, memory_gib=4, host_memory_gib=16)
+        offered = Inventory(cluster=cluster, fingerprint=self._place.fingerprint)
+        found = hardware_speed.measure(self._place.launcher, offered, self._place.work_dir, lambda: False)
+        assert found is not None
+        into.write_text(found.measured.model_dump_json())
 
     def _traced(self, case: Case) -> Traced:
         trial = TrialTask(model=case.model, workload=case.workload, cluster=case.cluster, config=case.config)
@@ -99,6 +116,9 @@ def main(what: str, folder: Path, count: int, names: list[str]) -> None:
     """Go through the cases."""
     with tempfile.TemporaryDirectory() as work, workplace(Path(work), cases.RANKS) as place:
         recorder = Recorder(place, folder)
+        if what == "rates":
+            recorder.rates(Path(names[0]))
+            return
         for one in names:
             name, _, seed = one.rpartition(":")
             if what == "record":

@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.diagnosis.cases import Case
-from benchmarks.diagnosis.record import PROFILE, REMEDY, named
-from shardtune.api_schemas.diagnosis import Finding
+from benchmarks.diagnosis.record import PROFILE, REMEDY, TRACED, named, rates
+from shardtune.api_schemas.diagnosis import Finding, Traced
+from shardtune.api_schemas.hardware import MeasuredHardware
 from shardtune.api_schemas.models import ModelProfile
 from shardtune.api_schemas.search_space import SpaceLimits
 from shardtune.service.cli.explaining import trace_files
-from shardtune.tuner.diagnosis.findings.find import findings
+from shardtune.tuner.diagnosis import explain
 from shardtune.tuner.diagnosis.findings.traced_trial import TracedTrial
 from shardtune.tuner.search import space
 
@@ -36,14 +37,21 @@ class Told:
 
 
 def told(folder: Path) -> Told:
-    """Read a case's traces as `explain` does, and leave its remedy's configuration beside them."""
+    """Read a case's traces as `explain` does, and leave its remedy's configuration beside them.
+
+    Of the product's own trials it is known what their machine reaches; a job of one's own comes with nothing but its traces.
+    """
     name, _, seed = folder.name.rpartition("-")
-    case, trial = named(name, int(seed)), None
+    case, trial, measured = named(name, int(seed)), None, None
+    found = trace_files.diagnosis_of(folder / "traces")
     if (folder / PROFILE).exists():
         profile = ModelProfile.model_validate_json((folder / PROFILE).read_text())
         built = space.build(case.workload, case.cluster, profile, SpaceLimits())
         trial = TracedTrial(case.config, case.workload, case.cluster, built, lambda _: True)
-    one = Told(case, int(seed), findings(trace_files.diagnosis_of(folder / "traces"), trial), folder)
+        recorded = Traced.model_validate_json((folder / TRACED).read_text())
+        found = found.model_copy(update={"recorded": recorded})
+        measured = MeasuredHardware.model_validate_json(rates(folder.parent, case.measured_mbit).read_text())
+    one = Told(case, int(seed), explain.explained(found, trial, measured).findings, folder)
     knobs = one.right.knobs if one.right is not None else {}
     if trial is not None and knobs and (changed := trial.with_knobs(knobs)) is not None:
         (folder / REMEDY).write_text(changed.model_dump_json())

@@ -52,6 +52,7 @@ def test_one_command_gives_one_answer_and_files_that_run(tmp_path: Path) -> None
     assert again.returncode == 0, again.stderr
     why = Diagnosis.model_validate_json(again.stdout)
     assert why.ranks == (0, 1) and why.recorded is not None and why.recorded.steps == 3
+    assert why.recorded.foreign_cpu_cores is not None and why.recorded.host_cpu_cores
     assert sorted(path.name for path in Path(why.recorded.folder).iterdir()) == ["rank_0.json.gz", "rank_1.json.gz"]
 
 

@@ -3,6 +3,7 @@
 from shardtune.api_schemas.diagnosis import Diagnosis
 from shardtune.api_schemas.hardware import MeasuredHardware
 from shardtune.tuner.diagnosis.expected_parts import expected_parts
+from shardtune.tuner.diagnosis.findings.facts import Facts
 from shardtune.tuner.diagnosis.findings.find import findings
 from shardtune.tuner.diagnosis.findings.traced_trial import TracedTrial
 
@@ -14,4 +15,12 @@ def explained(found: Diagnosis, trial: TracedTrial | None, measured: MeasuredHar
     link = None if measured is None else measured.fastest_link_bytes_per_s(trial.cluster.world_size)
     speed = None if trial.predict is None else trial.predict(trial.config).speed
     told = {"findings": findings(found, trial, link), "expected": () if speed is None else expected_parts(found, speed)}
-    return found.model_copy(update=told)
+    disturbed = Facts(found, trial).disturbed
+    return found.model_copy(update=told | ({} if disturbed is None else {"notes": (*found.notes, _off_by(disturbed))}))
+
+
+def _off_by(disturbed: str) -> str:
+    return (
+        f"{disturbed} while this was recorded: shares are off by that, and whether a rank is late cannot be told; "
+        "run it again"
+    )

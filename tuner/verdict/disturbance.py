@@ -33,7 +33,7 @@ def reason(measured: Measurement, cluster: Cluster, cores_of: Callable[[], int |
     cores = cores_of() if foreign else None
     if foreign == 0 or cores:
         # Seen: windows that lie apart on a quiet machine are the configuration's own.
-        return _taken(foreign or 0.0, cluster, cores) if cores else None
+        return taken(foreign or 0.0, cluster, cores) if cores else None
     if measured.conditions is not None and measured.conditions.neighbours:
         # They come and go as planned, in runs that guide a search and decide nothing.
         return None
@@ -43,7 +43,8 @@ def reason(measured: Measurement, cluster: Cluster, cores_of: Callable[[], int |
     return None
 
 
-def _taken(foreign: float, cluster: Cluster, cores: int) -> str | None:
+def taken(foreign: float, cluster: Cluster, cores: int) -> str | None:
+    """Whether other programs took too many of a host's cores from the ranks of such a cluster, in words; None where not."""
     needed = cores if cluster.device == "cpu" else min(cores, CORES_PER_GPU * cluster.gpus_per_node)
     is_too_much = foreign - (cores - needed) > MOST_TAKEN * needed
     return f"other programs kept {foreign:.1f} of {cores} cores busy" if is_too_much else None

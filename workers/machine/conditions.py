@@ -1,5 +1,6 @@
 """What a host saw around a launch, and whether a run's result stands in its light. The pids in it are that host's own."""
 
+import os
 import platform
 import statistics
 from collections.abc import Callable, Sequence
@@ -95,7 +96,10 @@ def observe(
 
 def judged(task: Task, result: Result, conditions: Conditions, peak_flops: float | None) -> Result:
     """The result with its circumstances; a failure of the device where these take it away, marked where it cannot be true."""
-    if task.kind == "profile" or isinstance(result, ModelProfile | Traced):
+    if isinstance(result, Traced):
+        cores = len(os.sched_getaffinity(0))
+        return result.model_copy(update={"foreign_cpu_cores": conditions.foreign_cpu_cores, "host_cpu_cores": cores})
+    if task.kind == "profile" or isinstance(result, ModelProfile):
         return result
     fault = device_health.fault(conditions.devices) or straggler(task.cluster, conditions)
     if fault is not None and (fault.excuses_failures or isinstance(result, Measurement)):

@@ -7,6 +7,7 @@ from statistics import fmean
 
 from shardtune.api_schemas.diagnosis import CollectiveFigures, Diagnosis
 from shardtune.tuner.diagnosis.findings.traced_trial import TracedTrial
+from shardtune.tuner.verdict import disturbance
 
 MIB = 1 << 20
 REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")
@@ -45,6 +46,14 @@ class Facts:
     trial: TracedTrial | None = None
     link_bytes_per_s: float | None = None
     """Bus bandwidth that was measured on the same link with nothing else running."""
+
+    @cached_property
+    def disturbed(self) -> str | None:
+        """That other programs took the cores of the ranks while the traces were recorded, in words; None where nobody saw it."""
+        run = self.found.recorded
+        if self.trial is None or run is None or run.foreign_cpu_cores is None or run.host_cpu_cores is None:
+            return None
+        return disturbance.taken(run.foreign_cpu_cores, self.trial.cluster, run.host_cpu_cores)
 
     def share(self, seconds: float) -> float:
         """Of a step."""

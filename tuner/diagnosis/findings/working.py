@@ -1,9 +1,10 @@
 """What ranks do beside communicating: the host that launches too little, a late rank, data, offload, recomputation."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 from statistics import fmean
 
-from shardtune.api_schemas.diagnosis import Finding
+from shardtune.api_schemas.diagnosis import Diagnosis, Finding
 from shardtune.tuner.diagnosis.findings.facts import Facts
 from shardtune.tuner.diagnosis.findings.rule import Remedy, Seen, answered, in_words
 from shardtune.tuner.diagnosis.findings.traced_trial import Knobs, TracedTrial
@@ -31,10 +32,13 @@ def host_bound(facts: Facts) -> Finding | None:
 
 
 def late_rank(facts: Facts) -> Finding | None:
-    """One rank is the last to come in most steps."""
+    """One rank is the last to come in most steps, and nobody took its cores meanwhile."""
     found, late = facts.found, facts.found.late_rank
-    steps = len({one.step for one in found.steps})
-    if late is None or late.share_of_waiting < _OF_ALL_WAITING or late.steps < _OF_STEPS * steps:
+    if late is None or late.share_of_waiting < _OF_ALL_WAITING or facts.disturbed is not None:
+        return None
+    waits = _waited_for(found, late.rank)
+    often = sum(wait >= _WAITS for wait in waits)
+    if often < _OF_STEPS * len(waits):
         return None
     # Ranks that wait for each other by turns are none of them late.
     own_s = fmean(one.parts.waiting_s for one in found.steps if one.rank == late.rank)
@@ -43,10 +47,22 @@ def late_rank(facts: Facts) -> Finding | None:
         return None
     evidence = (
         f"the others wait {1e3 * late.others_wait_s:,.1f} ms a step for rank {late.rank} ({share:.0%} of the step more than "
-        f"that rank waits itself), most in {late.steps} of {steps} steps"
+        f"that rank waits itself), as long in {often} of {len(waits)} steps"
     )
     remedy = f"look at rank {late.rank}: its device, its host, its share of the data; no knob changes it"
     return in_words(Seen("late_rank", evidence, share, _WAITS), remedy, share)
+
+
+def _waited_for(found: Diagnosis, late: int) -> list[float]:
+    """By steps: how much longer the other ranks wait than this one, as a share of the mean step."""
+    by_step: dict[int, dict[int, float]] = defaultdict(dict)
+    for one in found.steps:
+        by_step[one.step][one.rank] = one.parts.waiting_s
+    return [
+        (fmean(wait for rank, wait in waits.items() if rank != late) - waits[late]) / found.step_s
+        for waits in by_step.values()
+        if late in waits and len(waits) > 1
+    ]
 
 
 def data_waits(facts: Facts) -> Finding | None:

@@ -1,5 +1,6 @@
 """One rank of a trace: train until steps are warm, then a few of them under torch's profiler, into a file of its own."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,7 @@ def run(
         warmup_step_times_s=tuple(loop.outcome.warmup_step_times_s),
         window_step_times_s=tuple(loop.outcome.window_step_times_s),
         losses=tuple(loop.outcome.losses),
+        cpu_s=time.process_time(),
         versions=library_versions(),
     )
 

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from shardtune.api_schemas.diagnosis import Diagnosis
+from shardtune.api_schemas.diagnosis import Diagnosis, Traced
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.workload import RECIPES, Workload
 from shardtune.traces import kineto
 from shardtune.traces.diagnose import diagnosis
+from shardtune.tuner.diagnosis import explain
 from shardtune.tuner.diagnosis.findings.find import RULES, findings
 from shardtune.tuner.diagnosis.findings.traced_trial import TracedTrial
 from tests.support import made_traces, tuner_cases
@@ -24,12 +25,12 @@ HEALTHY = [COMPUTE, HOST, *REDUCED, NORM]
 DDP, FSDP2, ZERO2 = {"kind": "ddp"}, {"kind": "fsdp2", "dp_shard": 2}, {"kind": "zero", "stage": 2}
 
 
-def diagnosed(plan: list[tuple], late_ms: float = 0.0) -> Diagnosis:
-    """Two ranks that go through the plan three times: kind, milliseconds, elements. Rank 1 may come late to each step."""
+def diagnosed(plan: list[tuple], *late_by_step: float) -> Diagnosis:
+    """Two ranks that go through the plan three times: kind, milliseconds, elements. Rank 1 comes so many milliseconds late."""
     traces = []
     for rank in range(2):
         events, now = [], 0.0
-        for number in range(3):
+        for number, late_ms in enumerate(late_by_step or (0.0, 0.0, 0.0)):
             begin = now
             events.append(made_traces.event("cpu_op", "aten::mm", now, now + 1e3 * late_ms * rank))
             now += 1e3 * late_ms
@@ -177,8 +178,29 @@ def test_what_only_gpus_show_is_named(kind, plan, strategy, knobs):
 
 
 def test_a_late_rank_is_named_and_no_knob_is_promised():
-    seen = findings(diagnosed([("all_reduce", 10, BLOCK // 10), *HEALTHY], late_ms=40), trial(DDP, micro_batch=4))
+    seen = findings(diagnosed([("all_reduce", 10, BLOCK // 10), *HEALTHY], 40, 40, 40), trial(DDP, micro_batch=4))
     assert (seen[0].kind, seen[0].knobs) == ("late_rank", {}) and "rank 1" in seen[0].remedy
+
+
+def test_a_rank_that_was_late_once_is_not_called_late():
+    assert findings(diagnosed([("all_reduce", 10, BLOCK // 10), *HEALTHY], 120, 1, 1)) == ()
+
+
+def test_no_rank_is_called_late_where_other_programs_took_the_cores():
+    found = diagnosed([("all_reduce", 10, BLOCK // 10), *HEALTHY], 40, 40, 40)
+    run = Traced(folder="traces", bytes=1, steps=3, step_s=1, plain_step_s=1, elapsed_s=1, host_cpu_cores=4)
+    of = trial(DDP, micro_batch=4)
+
+    def told(foreign: float | None) -> Diagnosis:
+        recorded = run.model_copy(update={"foreign_cpu_cores": foreign})
+        return explain.explained(found.model_copy(update={"recorded": recorded}), of, None)
+
+    busy = told(2.0)
+    assert "late_rank" not in [one.kind for one in busy.findings]
+    assert "other programs kept 2.0 of 4 cores busy while this was recorded" in busy.notes[-1]
+    for foreign in (None, 0.1):
+        quiet = told(foreign)
+        assert (quiet.findings[0].kind, quiet.notes) == ("late_rank", found.notes)
 
 
 def test_a_rule_is_silent_where_memory_or_the_space_admits_no_change():

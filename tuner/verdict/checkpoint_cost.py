@@ -9,6 +9,8 @@ _SLOW = 0.5
 _SHORT_S = 1.0
 """Savings that end sooner are mostly what any saving costs, however little is saved."""
 _MB = 1e6
+ON_THE_DISK = "most of it for the disk"
+"""Said of savings that the disk limits."""
 
 
 def saving_share(measured: RestartMeasurement, every_s: float) -> float:
@@ -30,17 +32,26 @@ def _costly(measured: RestartMeasurement, backend: str, every_s: float) -> str |
         if backend == "zero"
         else "torch.distributed.checkpoint.async_save"
     )
-    return (
-        f"a training that saves every {every_s:,.0f} s waits {share:.1%} of its time for its checkpoints: {beside} writes "
-        "while training goes on (not tried here), or save less often"
-    )
+    waits = f"a training that saves every {every_s:,.0f} s waits {share:.1%} of its time for its checkpoints"
+    changes = f"{beside} writes while training goes on (not tried here), or save less often"
+    if not _waits_for_disk(measured):
+        return f"{waits}: {changes}"
+    assert measured.disk is not None
+    return f"{waits}, {ON_THE_DISK}, which takes {measured.disk.write_bytes_per_s / _MB:,.0f} MB/s: {changes}, or to a faster disk"
+
+
+def _reached(measured: RestartMeasurement) -> float:
+    return measured.checkpoint_bytes / max(measured.save_s, 1e-9)
+
+
+def _waits_for_disk(measured: RestartMeasurement) -> bool:
+    return measured.disk is not None and _reached(measured) >= _SLOW * measured.disk.write_bytes_per_s
 
 
 def _slow(measured: RestartMeasurement) -> str | None:
-    reached = measured.checkpoint_bytes / max(measured.save_s, 1e-9)
-    if measured.disk is None or measured.save_s < _SHORT_S or reached >= _SLOW * measured.disk.write_bytes_per_s:
+    if measured.disk is None or measured.save_s < _SHORT_S or _waits_for_disk(measured):
         return None
-    said = f"saving reaches {reached / _MB:,.0f} MB/s where one process writes {measured.disk.write_bytes_per_s / _MB:,.0f} MB/s to this disk"
+    said = f"saving reaches {_reached(measured) / _MB:,.0f} MB/s where one process writes {measured.disk.write_bytes_per_s / _MB:,.0f} MB/s to this disk"
     if measured.writing_ranks is None or measured.ranks is None or measured.writing_ranks == measured.ranks:
         return f"{said}: most of the time goes into collecting what is saved, not into writing"
     return f"{said}, and {measured.writing_ranks} of {measured.ranks} ranks write: let each rank write its part (torch.distributed.checkpoint)"

@@ -31,6 +31,14 @@ def test_saving_often_names_the_backends_own_way_beside_training():
     assert '"decoupled": true' in findings(slow, "zero", 600.0)[0]
 
 
+def test_a_disk_that_saving_waits_for_is_named_with_its_rate():
+    full = measured(save_s=20.0, checkpoint_bytes=20_000_000_000)
+    (found,) = findings(full, "ddp", 600.0)
+    assert "most of it for the disk, which takes 1,000 MB/s" in found and found.endswith("or to a faster disk")
+    costly, _ = findings(measured(save_s=20.0, checkpoint_bytes=2_000_000_000), "ddp", 600.0)
+    assert "disk" not in costly
+
+
 @pytest.mark.parametrize(
     ("writing", "told"),
     [

@@ -40,6 +40,9 @@ class MeasurePlan(Schema):
     """The fewest windows together last about as long: steps of milliseconds are counted by the hundred."""
     undecided_s: StepTimeRange | None = None
     """Also stop once the windows' 95 % interval lies outside: what the run is for is decided. None: nothing is."""
+    prune_above_s: float | None = Field(default=None, gt=0)
+    """End the run within its warm-up once its steps, three at least, are all longer, and so is the lower end of the 95 %
+    interval of their mean. None: it is timed to its end."""
 
     def is_answered(self, step_time_s: float, half_width_s: float) -> bool:
         """Whether a step time that is known so well is known well enough."""
@@ -135,6 +138,8 @@ class Measurement(Schema):
     is_precise: bool | None = None
     """Timing ended because the interval was narrow enough for what the run was to decide, not because the plan allowed no
     more windows."""
+    is_pruned: bool = False
+    """Ended within its warm-up, as surely slower than what a trial has to reach: each window is one step of it."""
     data_wait_share: float | None = None
     """Of the timed windows, waiting for data on the rank that waited most; None where data is made outside of them."""
     suspect: str | None = Field(default=None, max_length=1000)
@@ -185,6 +190,7 @@ class RankReport(Schema):
     pace_s: float | None = None
     """Seconds for a small calculation that is the same on every rank, before training."""
     is_steady: bool | None = None
+    is_pruned: bool = False
     data_wait_s: float | None = None
     """Inside the `next()` of torch DataLoaders within the timed windows; None where no batch comes from one, or all are made
     before."""

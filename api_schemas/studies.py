@@ -49,6 +49,9 @@ class Budget(Schema):
     """Pairs of fresh runs of challenger and baseline before the verdict may stay `undecided`. More find smaller gains."""
     repeat_disturbed: float = Field(default=0.5, ge=0, le=3)
     """Runs that may be repeated because other programs disturbed the machine meanwhile, as a share of those that count; 0: none."""
+    prune: bool = True
+    """A trial that the search chose ends within its warm-up once it is surely more than 10 % slower than the fastest so far: its
+    state is `pruned`. The search learns from its speed, no answer rests on it."""
     restart_check: bool = True
     """Before it becomes the answer, the winner trains on, saves a checkpoint and goes on from it in new processes (seconds,
     and disk for 16 bytes per parameter)."""

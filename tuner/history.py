@@ -23,6 +23,11 @@ class Observation:
     """Of the complete fresh runs, in the order they were made."""
 
     @property
+    def is_measured(self) -> bool:
+        """It ran as it was to, and its speed is known, if only roughly (pruned)."""
+        return self.measurement is not None and self.state in (TrialState.COMPLETE, TrialState.PRUNED)
+
+    @property
     def is_no_choice(self) -> bool:
         """Nothing to try again: infeasible, or a crash that was repeated once and came again."""
         crashed = self.failure is not None and self.failure.kind is FailureKind.CRASH

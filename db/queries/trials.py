@@ -38,7 +38,7 @@ _MEASURED_IDS = (
         or_(RunRow.measured_for.is_(None), RunRow.measured_for == bindparam("project_id")),
         RunRow.purpose == RunPurpose.SEARCH,
         RunRow.finished_at.is_not(None),
-        RunRow.state.in_([TrialState.COMPLETE, TrialState.INFEASIBLE]),
+        RunRow.state.in_([TrialState.COMPLETE, TrialState.PRUNED, TrialState.INFEASIBLE]),
         RunRow.measurement.is_not(None),
     )
     .order_by(RunRow.finished_at.desc(), RunRow.id.desc())

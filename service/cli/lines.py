@@ -115,5 +115,5 @@ def _trial_line(study: Study, trial: Trial, trials: Sequence[Trial], elapsed_s: 
         )
         left = time_left.left(study, time_left.made_by(study, trials), elapsed_s)
         return line + (f" ({left} left)" if left else "")
-    why = study_words.reason(trial)
+    why = study_words.reason(trial) or study_words.pruned(trial)
     return f"{name}: {described}: {trial.state.value}" + (f", {why}" if why else "")

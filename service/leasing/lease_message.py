@@ -1,8 +1,9 @@
 """The lease as its worker gets it: the task, and the limits as seconds from now."""
 
 from shardtune.api_schemas.leases import Lease, ProfileTask, RestartTask, Task, TraceTask, TrialTask
-from shardtune.api_schemas.trials import RunPurpose, TrialState
-from shardtune.db.tables.studies import RunRow, StudyRow
+from shardtune.api_schemas.measurements import MeasurePlan
+from shardtune.api_schemas.trials import RunPurpose, TrialOrigin, TrialState
+from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow
 from shardtune.service.leasing import host_turns, run_limits
 from shardtune.service.process.context import Context
 from shardtune.tuner.objective import available_gib
@@ -45,7 +46,7 @@ def _task(context: Context, study: StudyRow, run: RunRow) -> Task:
         workload=spec.workload,
         cluster=study.cluster,
         config=run.trial.config,
-        plan=context.settings.measure.model_copy(update={"undecided_s": run.undecided_s}),
+        plan=_plan(context.settings.measure, study, run, run.trial),
         memory_limit_gib=available_gib(study.cluster, spec.objective) if on_cpu else None,
         forward_flops_per_token=study.profile.forward_flops_per_token,
         least_flops_per_token=study.profile.least_flops_per_token,
@@ -53,3 +54,12 @@ def _task(context: Context, study: StudyRow, run: RunRow) -> Task:
     if run.purpose == RunPurpose.TRACE:
         return TraceTask(trial=trial)
     return RestartTask(trial=trial, plan=context.settings.restart) if run.purpose == RunPurpose.RESTART else trial
+
+
+def _plan(usual: MeasurePlan, study: StudyRow, run: RunRow, trial: TrialRow) -> MeasurePlan:
+    """As precise as the run's decision needs. What an answer may rest on is never pruned: baselines, defaults, fresh runs."""
+    update: dict[str, object] = {"undecided_s": run.undecided_s}
+    is_sampled = run.purpose == RunPurpose.SEARCH and trial.origin == TrialOrigin.SAMPLER
+    if is_sampled and run.undecided_s is not None and study.spec.budget.prune:
+        update["prune_above_s"] = run.undecided_s[1]
+    return usual.model_copy(update=update)

@@ -64,7 +64,8 @@ def next_state(
     """
     failure = ended.failure
     if failure is None:
-        return TrialState.COMPLETE
+        is_pruned = purpose == RunPurpose.SEARCH and ended.measurement is not None and ended.measurement.is_pruned
+        return TrialState.PRUNED if is_pruned else TrialState.COMPLETE
     if failure.kind is FailureKind.DISTURBED:
         # The service finds it only where it may be repeated; a worker could claim it for ever.
         return TrialState.WAITING if earlier.count(ended.end) < disturbance.MOST_REPEATS else TrialState.FAILED

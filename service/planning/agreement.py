@@ -24,12 +24,12 @@ def judgement_at_the_end(history: Sequence[Observation], rejected: Sequence[Reje
     """The judgement by two backends; by one, where every other backend had its chance and none is feasible."""
     recipe, wanted = spec.workload.recipe, set(spec.space.backends)
     judgement = parity.judge(history, recipe, single_backend=len(wanted) == 1)
-    complete = {obs.config.backend for obs in history if obs.state is TrialState.COMPLETE}
-    if judgement.reference is not None or len(complete) != 1:
+    measured = {obs.config.backend for obs in history if obs.is_measured}
+    if judgement.reference is not None or len(measured) != 1:
         return Settled(judgement)
-    if not wanted <= complete | _had_their_chance(history, rejected):
+    if not wanted <= measured | _had_their_chance(history, rejected):
         return Settled(judgement)
-    only = next(iter(complete))
+    only = next(iter(measured))
     note = f"only {only} configurations are feasible, so no other backend could confirm what they train"
     return Settled(parity.judge(history, recipe, single_backend=True), (note,))
 
@@ -38,21 +38,21 @@ def why_no_winner(
     history: Sequence[Observation], rejected: Sequence[Rejection], spec: StudySpec, judgement: Judgement
 ) -> str | None:
     """Why there is no winner, None where there is one."""
-    complete = [obs for obs in history if obs.state is TrialState.COMPLETE]
-    if not complete:
+    measured = [obs for obs in history if obs.is_measured]
+    if not measured:
         return _nothing_feasible(history, rejected)
     if judgement.reference is not None:
         return None
-    backends = {obs.config.backend for obs in complete}
+    backends = {obs.config.backend for obs in measured}
     if len(backends) > 1:
-        return f"no winner: no two backends train the same thing ({_disagreement(complete, spec)})"
+        return f"no winner: no two backends train the same thing ({_disagreement(measured, spec)})"
     missing = sorted(set(spec.space.backends) - backends - _had_their_chance(history, rejected))
     if missing:
         return (
             f"no winner: only {next(iter(backends))} was tried, and no second backend confirms what it trains; "
             f"raise the budget so that {' or '.join(missing)} runs too"
         )
-    return f"no winner: no two configurations train the same thing ({_disagreement(complete, spec)})"
+    return f"no winner: no two configurations train the same thing ({_disagreement(measured, spec)})"
 
 
 def _had_their_chance(history: Sequence[Observation], rejected: Sequence[Rejection]) -> set[str]:

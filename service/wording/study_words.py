@@ -63,6 +63,18 @@ def reason(trial: Trial) -> str:
     return f"{trial.failure.kind.value}: {' '.join(trial.failure.message.split())}"
 
 
+def pruned(trial: Trial) -> str:
+    """How far a pruned trial came and what it measured, on one line; empty where it was not pruned."""
+    seen = next((run.measurement for run in trial.runs if run.purpose == RunPurpose.SEARCH), None)
+    if trial.state is not TrialState.PRUNED or seen is None:
+        return ""
+    within = seen.step_time_half_width_s / seen.step_time_s
+    return (
+        f"stopped after {seen.measured_steps} timed steps at {rate(seen.tokens_per_s_per_gpu)} tokens/s/GPU (± {within:.0%}), "
+        f"surely less than {promotion.NEAR:.0%} of the fastest so far"
+    )
+
+
 def refusal(rejection: Rejection) -> str:
     """Why the memory gate refused a configuration."""
     what, reason = rejection.config.describe(), " ".join(rejection.reason.split())

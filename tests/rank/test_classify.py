@@ -105,6 +105,16 @@ def test_timing_ends_when_the_plan_is_satisfied(times: list[float], enough: bool
 
 
 @pytest.mark.parametrize(
+    ("times", "hopeless"),
+    [([3.0, 3.1], False), ([3.0, 3.1, 3.0], True), ([9.0, 4.0, 3.0], False), ([3.0, 1.9, 3.0, 3.0, 3.0], False)],
+    ids=["too few", "surely slower", "still falling", "one step was fast enough"],
+)
+def test_steps_that_are_surely_too_long_are_not_timed_on(times: list[float], hopeless: bool) -> None:
+    assert throughput.is_hopeless(times, MeasurePlan(prune_above_s=2.0)) is hopeless
+    assert not throughput.is_hopeless(times, MeasurePlan())
+
+
+@pytest.mark.parametrize(
     ("step_s", "steps"), [(45.0, 1), (1.5, 2), (0.5, 3), (0.1, 4), (0.002, 100)], ids=lambda value: str(value)
 )
 def test_windows_have_steps_by_how_long_these_take(step_s: float, steps: int) -> None:

@@ -28,6 +28,15 @@ def test_a_trial_reports_time_memory_and_every_loss(run: Callable[..., RankRepor
     assert report.wrap_time_s is not None and report.versions["torch"]
 
 
+def test_a_trial_that_is_surely_too_slow_ends_within_its_warm_up(run: Callable[..., RankReport]) -> None:
+    report = run(DDP, parity_steps=2, max_warmup_steps=8, min_windows=3, max_windows=3, prune_above_s=1e-6)
+    assert report.is_pruned and report.warmup_steps == 0
+    assert 3 <= report.measured_steps == len(report.window_step_times_s) == len(report.own_step_times_s) <= 8
+    assert len(report.losses) == 2 + report.measured_steps and report.memory is not None
+    patient = run(DDP, parity_steps=2, prune_above_s=1000.0)
+    assert not patient.is_pruned and len(patient.window_step_times_s) == 2
+
+
 def test_memory_on_the_cpu_counts_weights_gradients_and_optimizer_state(run: Callable[..., RankReport]) -> None:
     report = run(DDP, sequence_length=8, parity_steps=2)
     assert report.memory is not None and report.memory.peak_allocated_gib is not None

@@ -47,8 +47,14 @@ def tiny_task(strategy: dict[str, Any], **changes: Any) -> TrialTask:
     workload |= {"max_grad_norm": 1.0}
     config = {"strategy": strategy, "micro_batch": 1, "activation_checkpointing": "none", "checkpoint_every": 1}
     config |= {"compile": False, "context_parallel": 1}
-    plan = {"parity_steps": 16, "max_warmup_steps": 1, "window_steps": 1, "min_windows": 2, "max_windows": 2}
-    plan |= {"min_measure_s": 0}
+    plan: dict[str, Any] = {
+        "parity_steps": 16,
+        "max_warmup_steps": 1,
+        "window_steps": 1,
+        "min_windows": 2,
+        "max_windows": 2,
+    }
+    plan |= {"min_measure_s": 0, "prune_above_s": None}
     task: dict[str, Any] = {"model": LLAMA, "memory_limit_gib": None}
     world = changes.pop("ranks", 2)
     for key, value in changes.items():

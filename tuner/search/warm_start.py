@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from shardtune.api_schemas.trials import TrialState
 from shardtune.tuner.history import Observation
 
 
@@ -30,8 +29,8 @@ def levelled(warm: WarmStart | None, history: Sequence[Observation]) -> tuple[Ob
     """
     if warm is None:
         return ()
-    here = {obs.config_key: _speed(obs) for obs in history if _is_measured(obs)}
-    there = {obs.config_key: obs for obs in warm.trials if _is_measured(obs)}
+    here = {obs.config_key: _speed(obs) for obs in history if obs.is_measured}
+    there = {obs.config_key: obs for obs in warm.trials if obs.is_measured}
     both = here.keys() & there.keys()
     if not both:
         return ()
@@ -42,10 +41,6 @@ def levelled(warm: WarmStart | None, history: Sequence[Observation]) -> tuple[Ob
 def _at_level(obs: Observation, level: float) -> Observation:
     assert obs.measurement is not None
     return replace(obs, measurement=obs.measurement.model_copy(update={"tokens_per_s_per_gpu": _speed(obs) * level}))
-
-
-def _is_measured(obs: Observation) -> bool:
-    return obs.state is TrialState.COMPLETE and obs.measurement is not None
 
 
 def _speed(obs: Observation) -> float:

@@ -155,6 +155,7 @@ def measurement(
         elapsed_s=ended.elapsed_s,
         is_steady=all(report.is_steady for report in reports),
         is_precise=task.plan.is_answered(statistics.fmean(windows), half_width(windows)),
+        is_pruned=first.is_pruned,
         data_wait_share=_data_wait_share(reports, windows),
         startup_s=_latest(report.first_forward_s for report in reports),
         teardown_s=None if last_step_s is None else ended.elapsed_s - last_step_s,

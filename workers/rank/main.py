@@ -180,6 +180,7 @@ def _report(place: Place, loop: Loop, meter: memory.MemoryMeter, wrap_time: floa
         warmup_step_times_s=tuple(outcome.warmup_step_times_s),
         cpu_s=time.process_time(),
         is_steady=outcome.is_steady,
+        is_pruned=outcome.is_pruned,
         window_step_times_s=tuple(outcome.window_step_times_s),
         own_step_times_s=tuple(outcome.own_step_times_s),
         data_wait_s=outcome.data_wait_s,

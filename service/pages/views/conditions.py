@@ -35,7 +35,9 @@ def troubles(seen: Conditions | None) -> tuple[tuple[str, str], ...]:
 
 def _timing(measured: Measurement) -> list[tuple[str, str]]:
     found = []
-    if measured.is_steady is not None:
+    if measured.is_pruned:
+        found.append(("quiet", "timing ended within the warm-up, since the trial was surely too slow"))
+    if measured.is_steady is not None and not measured.is_pruned:
         found.append(
             _either(
                 measured.is_steady,
@@ -43,7 +45,7 @@ def _timing(measured: Measurement) -> list[tuple[str, str]]:
                 "the step time was not steady when warm-up had to end",
             )
         )
-    if measured.is_precise is not None:
+    if measured.is_precise is not None and not measured.is_pruned:
         found.append(
             _either(
                 measured.is_precise,

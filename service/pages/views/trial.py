@@ -33,6 +33,8 @@ class TrialContext:
     tone: str
     origin: str
     reason: str
+    pruned: str
+    """How far it came, where it was pruned."""
     knobs: dict[str, Any]
     config_json: str
     measured: Measurement | None
@@ -83,6 +85,7 @@ def trial_page(session: Session, row: StudyRow, number: int) -> TrialContext | N
         tone=words.TRIAL_TONES[trial.state],
         origin=words.origins(study)[trial.origin],
         reason=words.FAILURES.get(trial.failure.kind.value, "") if trial.failure else "",
+        pruned=study_words.pruned(trial),
         knobs=flatten(trial.config),
         config_json=trial.config.model_dump_json(indent=2),
         measured=measured,

@@ -43,6 +43,8 @@ _WIDENED = 2
 """Fastest trials, and favourites of the prediction, whose neighbours join the candidates."""
 _WARM_NOISE = 0.05
 """Of another study's trials, on top: they were measured elsewhere, or at another time."""
+_PRUNED_NOISE = 0.05
+"""Of a trial that ended within its warm-up, on top."""
 _DEVIATIONS = 1.645
 _MOST_DIFFERENCES = 4
 
@@ -176,7 +178,8 @@ class Outlook:
         prior = np.array([SHARED_SIGMA, *[sigma] * len(PARTS)])
         weight = max(1.0, self._known.speed.rows / max(1, len(learnt)))
         judged = unseen(own, times, prior, NOISE_SIGMA, weight)
-        extra = np.array([_WARM_NOISE] * (len(related) + len(warm)) + [0.0] * len(self._measured))
+        here = [_PRUNED_NOISE if obs.state is TrialState.PRUNED else 0.0 for obs in self._measured]
+        extra = np.array([_WARM_NOISE] * (len(related) + len(warm)) + here)
         rows = joined(self._inputs_of(related), own)
         elsewhere = np.log([run.seconds for run in related])
         return Residual(rows, np.append(elsewhere, times), extra, np.append(rows.predicted[: len(related)], judged))
@@ -274,7 +277,7 @@ GATE_DEVIATIONS = 2.33
 
 
 def _has_time(obs: Observation) -> bool:
-    return obs.measurement is not None and obs.state in (TrialState.COMPLETE, TrialState.INFEASIBLE)
+    return obs.is_measured or (obs.measurement is not None and obs.state is TrialState.INFEASIBLE)
 
 
 def _log_time(obs: Observation) -> float:

@@ -108,7 +108,7 @@ def _told(space: Space, obs: Observation) -> FrozenTrial | None:
             IntDistribution(0, len(question.values) - 1) if ordered else CategoricalDistribution(question.values)
         )
     match obs.state:
-        case TrialState.COMPLETE if obs.measurement is not None:
+        case TrialState.COMPLETE | TrialState.PRUNED if obs.measurement is not None:
             value = obs.measurement.tokens_per_s_per_gpu
             return create_trial(value=value, params=params, distributions=distributions, constraints={"feasible": 0.0})
         case TrialState.INFEASIBLE | TrialState.PRUNED | TrialState.FAILED:

@@ -10,6 +10,8 @@ from shardtune.api_schemas.measurements import MeasurePlan
 _T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 _MOST_STEPS = 100
 """Of a window of short steps: their batches are made before it begins."""
+_FEWEST_TO_PRUNE = 3
+"""Steps; the recorded first ones, which compile and allocate, come before them."""
 _STEADY = 0.05
 """Relative spread of consecutive steps that counts as steady."""
 
@@ -27,6 +29,14 @@ def is_steady(step_times: Sequence[float]) -> bool:
     """Whether the last three steps took the same time within 5 %: caches, allocators and clocks have settled."""
     last = step_times[-3:]
     return len(last) == 3 and max(last) - min(last) <= _STEADY * min(last)
+
+
+def is_hopeless(step_times: Sequence[float], plan: MeasurePlan) -> bool:
+    """Whether single steps, timed one by one, are surely too long for the plan: each of them, and the interval of their mean."""
+    if plan.prune_above_s is None or len(step_times) < _FEWEST_TO_PRUNE:
+        return False
+    lowest = statistics.fmean(step_times) * (1 - relative_half_width(step_times))
+    return min(lowest, *step_times) > plan.prune_above_s
 
 
 def steps_per_window(warm_up_s: Sequence[float], plan: MeasurePlan) -> int:

@@ -68,6 +68,8 @@ class Outcome:
     warmup_step_times_s: list[float] = field(default_factory=list)
     is_steady: bool = False
     """Whether the warm-up's last steps took the same time."""
+    is_pruned: bool = False
+    """See `Measurement.is_pruned`."""
     window_step_times_s: list[float] = field(default_factory=list)
     own_step_times_s: list[float] = field(default_factory=list)
     data_wait_s: float | None = None
@@ -110,7 +112,8 @@ class Loop:
         gc.collect()
         gc.freeze()
         yield from self._warm_up()
-        yield from self._measure()
+        if not self.outcome.is_pruned:
+            yield from self._measure()
 
     def _record_first_steps(self, meter: MemoryMeter) -> Steps[None]:
         """Record the numeric trajectory, and the memory peak of the first two steps on the CPU.
@@ -150,16 +153,20 @@ class Loop:
         )
 
     def _warm_up(self) -> Steps[None]:
-        """Repeat steps until their time is steady on the slowest rank, or the plan allows no more."""
-        times: list[float] = []
-        while len(times) < self._plan.max_warmup_steps and not throughput.is_steady(times):
+        """Repeat steps until their time is steady on the slowest rank, or too long to go on, or the plan allows no more."""
+        times, own, outcome = list[float](), list[float](), self.outcome
+        while len(times) < self._plan.max_warmup_steps and not (throughput.is_steady(times) or outcome.is_pruned):
             losses, seconds = yield from self._timed([self._batches(self._step)])
-            seconds = self._slowest(seconds)
-            times.append(seconds)
+            own.append(seconds)
+            times.append(self._slowest(seconds))
             self._note_losses(losses)
-            self.outcome.warmup_step_times_s.append(seconds)
             self._tell("warming_up")
-        self.outcome.is_steady = throughput.is_steady(times)
+            outcome.is_pruned = throughput.is_hopeless(times, self._plan)
+        outcome.is_steady = throughput.is_steady(times)
+        if outcome.is_pruned:
+            outcome.window_step_times_s, outcome.own_step_times_s = times, own
+        else:
+            outcome.warmup_step_times_s = times
 
     def _measure(self) -> Steps[None]:
         """Time windows of steps until the plan is satisfied."""

@@ -87,6 +87,19 @@ def test_what_the_prediction_does_not_see_is_learnt_from_the_trials(pool):
     assert max(map(speed, (obs.config for obs in history))) > 0.97 * best
 
 
+def test_a_pruned_trial_teaches_less_surely_and_is_nothing_to_beat(pool):
+    configs = list(evenly(pool.space, 40))[:4]
+    history = [complete(i, config, 100.0) for i, config in enumerate(configs)]
+    slow = complete(4, next(iter(pool.space.enumerate())), 20.0)
+    full, pruned, fast = (
+        ask(pool, [*history, replace(slow, state=state, measurement=measured(speed))]).reason
+        for state, speed in ((TrialState.COMPLETE, 20.0), (TrialState.PRUNED, 20.0), (TrialState.PRUNED, 9000.0))
+    )
+    without = ask(pool, history).reason
+    assert pruned.tokens_per_s_per_gpu not in (full.tokens_per_s_per_gpu, without.tokens_per_s_per_gpu)
+    assert fast.tokens_per_s_per_gpu > without.tokens_per_s_per_gpu and fast.expected_gain > 0.5
+
+
 def test_a_running_trial_is_not_proposed_again_and_makes_the_next_one_differ(pool):
     history = [complete(i, config, 100.0) for i, config in zip(range(3), evenly(pool.space, 40), strict=False)]
     first = ask(pool, history).config

@@ -23,7 +23,7 @@ PART_WORDS = {
     "copies": "exposed copies",
     "data": "waiting for data",
     "host": "the host (nothing was launched)",
-    "idle": "gaps after launches",
+    "idle": "idle (launched, but not begun)",
 }
 KIND_WORDS = {
     "all_reduce": "all-reduces",
@@ -55,6 +55,12 @@ EXPECTED_WORDS: dict[ExpectedName, str] = {
     "communication": "communication that nothing hides",
     "optimizer": "the optimizer",
 }
+_HALF_OF: dict[FindingKind, str] = {
+    "all_gathers_dominate": " as half of these gathers",
+    "buckets_too_large": " as half of the reducing that could run beside computing",
+    "host_bound": " as half of that time",
+    "units_too_large": " as half of that time",
+}
 _SHOWN = 0.01
 
 
@@ -84,10 +90,11 @@ def _finding(number: int, one: Finding) -> Iterator[str]:
 
 
 def expected(one: Finding) -> str:
-    """What a change is expected to bring."""
+    """What a change is expected to bring, and how much of what was seen that is where no knob's value says it."""
     if one.kind == "out_of_memory":
         return "; predicted to fit, the fastest of those that are" if one.knobs else ""
-    return f"; expected to save {one.expected_gain:.0%} of the step (estimated, not measured)"
+    half = "" if one.knobs else _HALF_OF.get(one.kind, "")
+    return f"; expected to save {one.expected_gain:.0%} of the step (estimated{half}, not measured)"
 
 
 def tried_in_words(tried: Tried) -> str:
@@ -113,17 +120,31 @@ def memory_in_words(moment: MemoryMoment) -> str:
     return f"{told[:1].upper()}{told[1:]}."
 
 
+def columns_in_words(found: Diagnosis) -> str:
+    """What the parts are whose names do not say it."""
+    if found.device == "cpu":
+        told = "host: all that is no other part (Python, dispatch); idle: of GPUs only"
+    else:
+        told = "host: nothing was launched (Python, dispatch, synchronisation); idle: launched, but not begun"
+    return f"{told}; hidden: communication beside computing"
+
+
 def share(part_s: float, found: Diagnosis) -> float:
     """Of the mean step."""
     return part_s / found.step_s if found.step_s else 0.0
 
 
 def bytes_in_words(count: float) -> str:
-    """In the largest unit that leaves a digit before the point."""
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+    """In the largest binary unit that leaves a digit before the point, as memory and buckets are told."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if count >= size:
             return f"{count / size:.1f} {unit}"
     return f"{count:.0f} B"
+
+
+def speed_in_words(bytes_per_s: float) -> str:
+    """In decimal units, as links and nccl-tests are told."""
+    return f"{bytes_per_s / 1e9:.3g} GB/s"
 
 
 def use_in_words(one: CollectiveFigures) -> str:
@@ -157,7 +178,7 @@ def _communication(found: Diagnosis) -> str:
         return "No communication was found in it."
     all_s = sum(one.communication_s for one in found.steps) / len(found.steps)
     most = found.collectives[0]
-    speed = "" if most.bytes_per_s is None else f", moving {bytes_in_words(most.bytes_per_s)}/s"
+    speed = "" if most.bytes_per_s is None else f", moving {speed_in_words(most.bytes_per_s)}"
     size = "" if most.message_bytes is None else f" of {bytes_in_words(most.message_bytes)}"
     return (
         f"Communication ran for {share(all_s, found):.0%} of the step, {found.overlap:.0%} of that beside computation; most "

@@ -14,12 +14,14 @@ from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.options import AllowModel, AsJson, KeyFile, Service, StateDir, worker_options
 from shardtune.service.wording.diagnosis_words import (
     bytes_in_words,
+    columns_in_words,
     cost,
     expected_in_words,
     findings_in_words,
     memory_in_words,
     sentences,
     share,
+    speed_in_words,
     use_in_words,
 )
 
@@ -93,6 +95,7 @@ def show(found: Diagnosis) -> None:
     """Print the parts of each rank, the collectives, three sentences, the findings, and what could not be told."""
     console = Console(width=None if Console().is_terminal else _WIDTH, highlight=False)
     console.print(_parts(found))
+    console.print(columns_in_words(found), style="dim")
     if found.collectives:
         console.print(_collectives(found))
     console.print()
@@ -162,7 +165,7 @@ def _use_row(one: CollectiveFigures, found: Diagnosis) -> list[str]:
         "" if one.group_size is None else str(one.group_size),
         f"{one.calls:,.1f}",
         "" if one.message_bytes is None else bytes_in_words(one.message_bytes),
-        "" if one.bytes_per_s is None else f"{bytes_in_words(one.bytes_per_s)}/s",
+        "" if one.bytes_per_s is None else speed_in_words(one.bytes_per_s),
         f"{1e3 * one.transferring_s:,.2f}",
         f"{1e3 * one.waiting_s:,.2f}",
         f"{share(one.exposed_s, found):.1%}",

@@ -128,11 +128,10 @@ def _largest(sizes: Mapping[str, int]) -> tuple[tuple[str, float], ...]:
 
 
 def _row(one: CollectiveFigures, found: Diagnosis) -> CollectiveRow:
-    in_words = diagnosis_words.bytes_in_words
     return CollectiveRow(
         words=diagnosis_words.use_in_words(one),
         figures=one,
-        message="–" if one.message_bytes is None else in_words(one.message_bytes),
-        speed="–" if one.bytes_per_s is None else f"{in_words(one.bytes_per_s)}/s",
+        message="–" if one.message_bytes is None else diagnosis_words.bytes_in_words(one.message_bytes),
+        speed="–" if one.bytes_per_s is None else diagnosis_words.speed_in_words(one.bytes_per_s),
         share=diagnosis_words.share(one.exposed_s, found),
     )

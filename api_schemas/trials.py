@@ -31,8 +31,14 @@ class TrialState(StrEnum):
         """It has not ended; a run that failed for the platform's fault waits again."""
         return self in OPEN_TRIAL_STATES
 
+    @property
+    def is_feasible(self) -> bool:
+        """It ran as it was to, and its speed is known: of a pruned one roughly."""
+        return self in FEASIBLE_STATES
+
 
 OPEN_TRIAL_STATES = (TrialState.WAITING, TrialState.RUNNING)
+FEASIBLE_STATES = (TrialState.COMPLETE, TrialState.PRUNED)
 
 ALLOWED_MOVES: dict[TrialState, frozenset[TrialState]] = {
     TrialState.WAITING: frozenset({TrialState.RUNNING, TrialState.CANCELLED}),

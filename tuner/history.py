@@ -25,7 +25,7 @@ class Observation:
     @property
     def is_measured(self) -> bool:
         """It ran as it was to, and its speed is known, if only roughly (pruned)."""
-        return self.measurement is not None and self.state in (TrialState.COMPLETE, TrialState.PRUNED)
+        return self.measurement is not None and self.state.is_feasible
 
     @property
     def is_no_choice(self) -> bool:

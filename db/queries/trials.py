@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session, aliased, defer, joinedload, selectinload, un
 
 from shardtune.api_schemas.predictions import TrialPrediction
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.trials import Rejection, RunPurpose, TrialOrigin, TrialReason, TrialState
+from shardtune.api_schemas.trials import FEASIBLE_STATES, Rejection, RunPurpose, TrialOrigin, TrialReason, TrialState
 from shardtune.db.tables.studies import AttemptRow, RejectionRow, RunRow, TrialRow
 
 # Statements of every step of a study are made once: making one costs more than running it.
@@ -38,7 +38,7 @@ _MEASURED_IDS = (
         or_(RunRow.measured_for.is_(None), RunRow.measured_for == bindparam("project_id")),
         RunRow.purpose == RunPurpose.SEARCH,
         RunRow.finished_at.is_not(None),
-        RunRow.state.in_([TrialState.COMPLETE, TrialState.PRUNED, TrialState.INFEASIBLE]),
+        RunRow.state.in_([*FEASIBLE_STATES, TrialState.INFEASIBLE]),
         RunRow.measurement.is_not(None),
     )
     .order_by(RunRow.finished_at.desc(), RunRow.id.desc())

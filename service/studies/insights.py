@@ -6,7 +6,7 @@ from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.insights import Importance, ParetoFront, ParetoPoint
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.trials import TrialState
+from shardtune.api_schemas.trials import FEASIBLE_STATES
 from shardtune.db.listing import Page
 from shardtune.db.queries import trial_points
 from shardtune.db.queries.trial_points import TrialFilter, TrialPoint
@@ -31,7 +31,7 @@ def pareto_front(context: Context, study_id: str) -> ParetoFront:
     """
     with context.db.read() as session:
         row = must_exist(context, session, study_id)
-        points = _complete(session, study_id)
+        points = _feasible(session, study_id)
         limit = available_gib(row.cluster, row.spec.objective)
     front = front_of(points)
     is_reserved = any(point.peak_reserved_gib is not None for point in points)
@@ -51,18 +51,18 @@ def knob_importance(context: Context, study_id: str) -> Importance:
     """
     with context.db.read() as session:
         must_exist(context, session, study_id)
-        points = _complete(session, study_id)
+        points = _feasible(session, study_id)
     return importance_of(points, [flatten(TrialConfig.model_validate(point.config)) for point in points])
 
 
 def importance_of(points: Sequence[TrialPoint], tables: Sequence[Flat]) -> Importance:
-    """Which knobs mattered among complete trials, given with their knobs as tables."""
+    """Which knobs mattered among feasible trials, given with their knobs as tables."""
     rows = [(tuple(table.items()), point.tokens_per_s_per_gpu) for point, table in zip(points, tables, strict=True)]
     return importance.importance(tuple((knobs, speed) for knobs, speed in rows[-_MOST_WEIGHED:] if speed is not None))
 
 
 def front_of(points: Sequence[TrialPoint]) -> list[ParetoPoint]:
-    """Those of the complete trials that no other beats in both speed and memory, by rising memory."""
+    """Those of the feasible trials that no other beats in both speed and memory, by rising memory."""
     sized = [
         (peak, speed, point)
         for point in points
@@ -83,7 +83,7 @@ def _point(point: TrialPoint, peak_gib: float, speed: float) -> ParetoPoint:
     )
 
 
-def _complete(session: Session, study_id: str) -> list[TrialPoint]:
-    chosen = TrialFilter(states=(TrialState.COMPLETE,))
+def _feasible(session: Session, study_id: str) -> list[TrialPoint]:
+    chosen = TrialFilter(states=FEASIBLE_STATES)
     points = trial_points.of_study(session, study_id, chosen, Page("number", True, _MOST_TRIALS))
     return sorted(points, key=lambda point: point.number)

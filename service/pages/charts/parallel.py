@@ -62,7 +62,7 @@ def parallel(
     points: Sequence[TrialPoint], flat: Sequence[dict[str, Any]], link: str, best: int | None
 ) -> Parallel | None:
     """Knobs of measured feasible trials against their speed; `flat` are their configurations as tables. None below two."""
-    rows = [(p, f) for p, f in zip(points, flat, strict=True) if p.tokens_per_s_per_gpu and p.state == "complete"]
+    rows = [(p, f) for p, f in zip(points, flat, strict=True) if p.tokens_per_s_per_gpu and p.state.is_feasible]
     rows.sort(key=lambda row: row[0].tokens_per_s_per_gpu or 0.0)
     rows = rows[-_MOST_LINES:]
     knobs = _varied([f for _, f in rows])

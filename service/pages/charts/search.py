@@ -104,7 +104,7 @@ def speed_against_memory(points: Sequence[TrialPoint], limit_gib: float, link: s
 
 def pareto_front(measured: Sequence[tuple[float, TrialPoint]]) -> list[tuple[float, TrialPoint]]:
     """Feasible trials that no other beats in both speed and memory, by rising memory."""
-    feasible = [entry for entry in measured if entry[1].state == "complete"]
+    feasible = [entry for entry in measured if entry[1].state.is_feasible]
     return pareto.front(feasible, lambda entry: entry[0], lambda entry: _speed(entry[1]))
 
 
@@ -115,9 +115,9 @@ def _speed(point: TrialPoint) -> float:
 
 def _mark(x: float, y: float, point: TrialPoint, link: str, is_best: bool = False) -> Mark:
     backend = str(point.config["strategy"]["kind"])
-    feasible = point.state == "complete"
+    feasible = point.state.is_feasible
     title = f"Trial {point.number}: {backend_name(backend)}, {rate(point.tokens_per_s_per_gpu)} tokens/s/GPU, {memory(peak(point))}"
-    if not feasible:
+    if point.state != "complete":
         title += f"; {point.failure_kind or point.state}"
     kind = f"s-{backend}" + (" answer" if is_best else "") if feasible else "infeasible"
     radius = 6 if is_best else 4

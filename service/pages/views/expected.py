@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shardtune.api_schemas.trials import TrialState
 from shardtune.db.queries.trial_points import TrialPoint
 from shardtune.service.pages.charts.plot import (
     BOTTOM,
@@ -56,7 +55,7 @@ def _pair(point: TrialPoint) -> _Pair | None:
     ends = (point.low_tokens_per_s_per_gpu, point.expected_tokens_per_s_per_gpu, point.high_tokens_per_s_per_gpu)
     low, middle, high = ends
     measured = point.tokens_per_s_per_gpu
-    if point.state != TrialState.COMPLETE or not measured or not low or not middle or not high:
+    if not point.state.is_feasible or not measured or not low or not middle or not high:
         return None
     return _Pair(point, measured, low, middle, high)
 

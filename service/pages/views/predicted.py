@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import correlation, median
 
-from shardtune.api_schemas.trials import TrialState
 from shardtune.db.queries.trial_points import TrialPoint
 from shardtune.service.pages.charts.plot import (
     BOTTOM,
@@ -42,7 +41,7 @@ class Predicted:
 
 def predicted(points: Sequence[TrialPoint], link: str) -> Predicted | None:
     """None below three trials with both figures."""
-    measured = [p for p in points if p.state == TrialState.COMPLETE]
+    measured = [p for p in points if p.state.is_feasible]
     pairs = [(p, seen, p.predicted_memory_gib) for p in measured if (seen := _peak(p)) and p.predicted_memory_gib]
     if len(pairs) < _FEWEST:
         return None

@@ -159,7 +159,7 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
         parallel=parallel(points, flat, link, best_number),
         predicted=predicted(points, link),
         expected=expected(points, link),
-        front=tuple(insights.front_of([p for p in points if p.state == TrialState.COMPLETE])),
+        front=tuple(insights.front_of([p for p in points if p.state.is_feasible])),
         importance=_importance(points, flat),
         lines=_lines(shown, fastest),
         matching=trial_points.count_trials(session, row.id, chosen),
@@ -170,7 +170,7 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
         recommended=recommended,
         since=case_speed.chart(session, row.id) if recommended else None,
         backends=frozenset(str(p.config["strategy"]["kind"]) for p in points if p.tokens_per_s_per_gpu),
-        has_unusable=any(peak(p) is not None and p.state != TrialState.COMPLETE for p in points),
+        has_unusable=any(peak(p) is not None and not p.state.is_feasible for p in points),
     )
 
 
@@ -215,8 +215,8 @@ def _activity(session: Session, study: Study, confirmed: int) -> str:
 
 
 def _importance(points: Sequence[TrialPoint], flat: Sequence[Flat]) -> Importance:
-    complete = [(p, table) for p, table in zip(points, flat, strict=True) if p.state == TrialState.COMPLETE]
-    return insights.importance_of([p for p, _ in complete], [table for _, table in complete])
+    ran = [(p, table) for p, table in zip(points, flat, strict=True) if p.state.is_feasible]
+    return insights.importance_of([p for p, _ in ran], [table for _, table in ran])
 
 
 def _failure(state: str, kind: str, number: int) -> tuple[str, str, str, int]:
@@ -233,7 +233,7 @@ def _line(point: TrialPoint, config: TrialConfig, name: str, fastest: float) -> 
     reason = ""
     if point.failure_kind is not None:
         reason = f"{words.FAILURES.get(point.failure_kind, point.failure_kind)}: {point.failure_message}"
-    feasible = point.tokens_per_s_per_gpu is not None and point.state == TrialState.COMPLETE
+    feasible = point.tokens_per_s_per_gpu is not None and point.state.is_feasible
     return TrialLine(
         point=point,
         config=config,

@@ -88,9 +88,12 @@ def test_the_front_has_nobody_beaten_in_both_and_nobody_infeasible():
         point(1, 90, 2.0),
         point(2, 150, 3.0),
         point(3, 999, 0.5, state=TrialState.INFEASIBLE),
+        point(4, 20, 0.2, state=TrialState.PRUNED),
     ]
     front = pareto_front([(p.peak_allocated_gib, p) for p in points])
-    assert [p.number for _, p in front] == [0, 2]
+    assert [p.number for _, p in front] == [4, 0, 2]
+    marks = speed_against_memory(points, 9.0, "/trials", best=0).marks
+    assert ["; pruned" in mark.title for mark in marks] == [mark.href == "/trials/4" for mark in marks]
 
 
 def test_a_trial_over_the_limit_is_a_cross_beyond_it():
@@ -168,7 +171,7 @@ def test_what_was_expected_is_drawn_with_its_interval_and_its_coverage():
         foreseen(0, 100.0, 80.0, 95.0, 120.0),
         foreseen(1, 200.0, 100.0, 120.0, 150.0),
         foreseen(2, 150.0, 140.0, 160.0, 170.0),
-        foreseen(3, None, 140.0, 160.0, 170.0, state="failed"),
+        foreseen(3, None, 140.0, 160.0, 170.0, state=TrialState.FAILED),
         point(4, 90.0, 1.0),
     ]
     found = expected(trials, "/trials")

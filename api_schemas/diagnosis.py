@@ -28,6 +28,8 @@ class MemoryMoment(Schema):
     """What a rank may hold; None where nothing was declared."""
     peak_bytes: int
     """Later, or then."""
+    reserved_bytes: int | None = Field(default=None, ge=0, examples=[8_500_000_000])
+    """That the allocator had taken of the GPU then, in use or not; None on CPU ranks, whose allocator keeps nothing."""
     phase: MemoryPhase
     """What was computed again for the backward pass is part of it."""
     module: str = Field(examples=["model.layers.17.mlp"])
@@ -45,7 +47,9 @@ class MemoryMoment(Schema):
         where = _PLACES.get(self.phase, f"in {self.phase} of {self.module or 'no module (the loss)'}")
         largest = sorted(self.kinds.items(), key=lambda one: -one[1])[:3]
         kinds = ", ".join(f"{kind} {size / self.bytes:.0%}" for kind, size in largest)
-        return f"rank {self.rank} held {self.bytes / mib:,.1f} MiB{limit} {where}: {kinds}"
+        told = f"rank {self.rank} held {self.bytes / mib:,.1f} MiB{limit} {where}: {kinds}"
+        free = (self.reserved_bytes or 0) - self.bytes
+        return f"{told}; {free / mib:,.1f} MiB more were reserved by the allocator and free" if free > 0 else told
 
 
 class Traced(Schema):

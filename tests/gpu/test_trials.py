@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from shardtune.api_schemas.base import GIB
+from shardtune.api_schemas.diagnosis import Traced
 from shardtune.api_schemas.failures import Failure, FailureKind
-from shardtune.api_schemas.leases import RestartTask
+from shardtune.api_schemas.leases import RestartTask, TraceTask
 from shardtune.api_schemas.models import ModelProfile
 from shardtune.api_schemas.restart import RestartMeasurement
 from shardtune.api_schemas.studies import Objective
@@ -96,6 +98,26 @@ def test_running_out_of_device_memory_is_infeasible_not_a_crash(machine: GpuMach
     batch = 64 * int(machine.cluster["memory_gib"]) * machine.cluster["gpus_per_node"]
     result = machine.run(machine.task(DDP, micro_batch=64 * int(machine.cluster["memory_gib"]), global_batch=batch))
     assert isinstance(result, Failure) and result.kind is FailureKind.OOM, result
+
+
+def test_a_trace_that_runs_out_of_device_memory_says_what_was_held_where(machine: GpuMachine) -> None:
+    batch = 64 * int(machine.cluster["memory_gib"]) * machine.cluster["gpus_per_node"]
+    trial = machine.task(DDP, micro_batch=64 * int(machine.cluster["memory_gib"]), global_batch=batch)
+    result = machine.run(TraceTask(trial=trial))
+    assert isinstance(result, Failure) and result.kind is FailureKind.OOM, result
+    assert "rank 0 held " in result.message and "activations" in result.message
+
+
+@pytest.mark.parametrize("strategy", [DDP, ZERO3, FSDP2, FSDP1], ids=lambda strategy: strategy["kind"])
+def test_a_trace_says_what_device_memory_was_made_of(machine: GpuMachine, strategy: dict[str, Any]) -> None:
+    trial = machine.task(strategy)
+    result = machine.run(TraceTask(trial=trial))
+    assert isinstance(result, Traced) and result.memory is not None, result
+    told, counted = result.memory, machine.measured(trial).memory
+    assert 0.95 <= sum(told.kinds.values()) / told.bytes <= 1.05, told
+    assert told.kinds["parameters"] > 0 and told.reserved_bytes is not None and told.reserved_bytes >= told.bytes
+    assert counted.peak_allocated_gib is not None
+    assert told.peak_bytes / GIB == pytest.approx(counted.peak_allocated_gib, rel=0.05)
 
 
 @pytest.mark.parametrize("strategy", [DDP, ZERO3, FSDP2, FSDP1], ids=lambda strategy: strategy["kind"])

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from shardtune.api_schemas.diagnosis import Traced
 from shardtune.api_schemas.failures import Failure
 from shardtune.api_schemas.hardware import Fingerprint
-from shardtune.api_schemas.leases import RestartTask, TrialTask
+from shardtune.api_schemas.leases import RestartTask, TraceTask, TrialTask
 from shardtune.api_schemas.measurements import Measurement
 from shardtune.api_schemas.models import ModelProfile
 from shardtune.api_schemas.restart import RestartMeasurement
@@ -16,7 +17,7 @@ from shardtune.workers.agent.supervise import RunLimits
 from shardtune.workers.trial_dir import TrialDir
 from tests.support.gpu_sizes import GIB, model_for
 
-Result = Measurement | ModelProfile | RestartMeasurement | Failure
+Result = Measurement | ModelProfile | RestartMeasurement | Traced | Failure
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class GpuMachine:
             }
         )
 
-    def run(self, task: TrialTask | RestartTask) -> Result:
+    def run(self, task: TrialTask | RestartTask | TraceTask) -> Result:
         """What the task came to."""
         done = attempt(
             self.place,

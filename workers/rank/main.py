@@ -130,10 +130,11 @@ class RankAttempt:
     def _other_use(self, task: RestartTask | TraceTask, place: Place) -> RankReport:
         begin = time.perf_counter()
         recorder = trace.moment_recorder(task, place) if isinstance(task, TraceTask) else None
-        with self._progress.ticking(Progress(phase="building")):
+        with self._progress.ticking(Progress(phase="building")), trace.told_where(recorder):
             built = self._build(task.trial, place, is_traced=isinstance(task, TraceTask), recorder=recorder)
         wrap_time = time.perf_counter() - begin
         if isinstance(task, TraceTask):
+            assert recorder is not None
             report = trace.run(task, built, recorder, self._folder, self._progress)
             done = len(report.losses)
         else:

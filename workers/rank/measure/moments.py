@@ -1,6 +1,6 @@
 """What a rank's memory was made of at a moment: in which phase and module, and which kinds of tensors.
 
-For a run under the profiler on CPU ranks: it hears of each allocation, module and collective, at a cost that no timed run pays.
+For a run under the profiler: it hears of each allocation, module and collective, at a cost that no timed run pays.
 """
 
 import time
@@ -13,13 +13,13 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.hooks import RemovableHandle
 
 from shardtune.api_schemas.diagnosis import MemoryMoment, MemoryPhase
-from shardtune.workers.rank.measure.memory import Recording
+from shardtune.workers.rank.measure.allocator_history import Allocation, CpuHistory, CudaHistory, lives
 from shardtune.workers.rank.strategies.base import Trainer
 
 _MOST_HOLDERS = 8
-_ENDLESS = 1 << 63
 _REST_OF_BUILDING = {"ddp": "buckets", "zero": "optimizer"}
 """What a backend makes beside the parameters before the first step; FSDP only buffers of the model."""
 
@@ -40,42 +40,35 @@ class KnownStorage(NamedTuple):
     kind: str
 
 
-class Allocation(NamedTuple):
-    """One storage over its life."""
-
-    born: int
-    died: int
-    pointer: int
-    bytes: int
-
-
 class MomentRecorder:
     """Started before the model is built; `watch` it once it is wrapped, train some steps by `watched`, then `told`."""
 
-    def __init__(self, rank: int, limit_bytes: int | None, backend: str, *, is_compiled: bool) -> None:
+    def __init__(
+        self, rank: int, limit_bytes: int | None, backend: str, *, is_compiled: bool, is_cuda: bool = False
+    ) -> None:
         self._rank, self._limit, self._backend, self._is_compiled = rank, limit_bytes, backend, is_compiled
         self._inside: list[str] = []
         self._phase: MemoryPhase = "building"
         self._marks = [PhaseMark(time.time_ns(), "building", "")]
         self._known: list[KnownStorage] = []
-        self._recording = Recording()
+        self._hooks: list[RemovableHandle] = []
+        self._history = CudaHistory() if is_cuda else CpuHistory()
 
     def watch_modules(self, model: nn.Module) -> None:
         """Hear of each module's forward and backward; before it is wrapped, so that names are the model's own."""
         if self._is_compiled:
             return  # A hook inside what is compiled would break its graph.
         for name, module in model.named_modules():
-            module.register_forward_pre_hook(_entering(self, name))
-            module.register_forward_hook(_leaving(self, name))
+            self._hooks.append(module.register_forward_pre_hook(_entering(self, name)))
+            self._hooks.append(module.register_forward_hook(_leaving(self, name)))
 
     def watch_states(self, model: nn.Module) -> None:
         """Know the parameters once they are in their place, and each gradient as it is made."""
         for parameter in model.parameters():
             self._note("parameters", (parameter, getattr(parameter, "ds_tensor", None)))
             if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-                    lambda one: self._note("gradients", (one.grad,))
-                )
+                made = lambda one: self._note("gradients", (one.grad,))  # noqa: E731
+                self._hooks.append(parameter.register_post_accumulate_grad_hook(made))  # type: ignore[no-untyped-call]
 
     def watched(self, trainer: Trainer) -> "WatchedTrainer":
         """A trainer that says in which phase it is."""
@@ -109,23 +102,26 @@ class MomentRecorder:
         self._note(kind, tensors)
 
     def told(self) -> MemoryMoment | None:
-        """End the recording; None where nothing was allocated."""
-        records = self._recording.stop()
-        if not records:
+        """End the recording; None where nothing was allocated, or too much happened to be kept."""
+        for hook in self._hooks:
+            hook.remove()
+        events = self._history.stop()
+        if not events:
             return None
-        fullest = max(records, key=lambda one: one.extra_fields.total_allocated)
+        fullest = max(events, key=lambda one: one.total_bytes)
         limit = self._limit
-        over = (one for one in records if limit is not None and one.extra_fields.total_allocated > limit)
+        over = (one for one in events if limit is not None and one.total_bytes > limit)
         moment = next(over, fullest)
-        at = moment.start_time_ns
-        live = [one for one in _lives(records) if one.born <= at < one.died]
+        at = moment.at
+        live = [one for one in lives(events) if one.born <= at < one.died]
         kinds, holders = self._of(live)
         mark = self._at(at)
         return MemoryMoment(
             rank=self._rank,
-            bytes=moment.extra_fields.total_allocated,
+            bytes=moment.total_bytes,
             limit_bytes=limit,
-            peak_bytes=fullest.extra_fields.total_allocated,
+            peak_bytes=fullest.total_bytes,
+            reserved_bytes=moment.reserved_bytes,
             phase=mark.phase,
             module=mark.module,
             kinds=dict(kinds.most_common()),
@@ -245,15 +241,3 @@ def _pointers(tensor: Any) -> Iterator[int]:
     pointer = local.untyped_storage().data_ptr()
     if pointer:
         yield pointer
-
-
-def _lives(records: Sequence[Any]) -> Iterator[Allocation]:
-    """What was allocated since the recording began; what was there before is nobody's."""
-    begun: dict[int, tuple[int, int]] = {}
-    for record in records:
-        fields = record.extra_fields
-        if fields.alloc_size > 0:
-            begun[fields.ptr] = (record.start_time_ns, fields.alloc_size)
-        elif (known := begun.pop(fields.ptr, None)) is not None:
-            yield Allocation(known[0], record.start_time_ns, fields.ptr, known[1])
-    yield from (Allocation(born, _ENDLESS, pointer, size) for pointer, (born, size) in begun.items())

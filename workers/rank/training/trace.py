@@ -1,6 +1,8 @@
 """One rank of a trace: train until steps are warm, then a few of them under torch's profiler, into a file of its own."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,22 +30,35 @@ _WATCHED = 2
 """Steps whose memory is looked into: the optimizer's state is there from the end of the first."""
 
 
-def moment_recorder(task: TraceTask, place: Place) -> MomentRecorder | None:
-    """Started, before the model is built; None on GPUs, whose allocator is another."""
-    if place.is_cuda:
-        return None
+def moment_recorder(task: TraceTask, place: Place) -> MomentRecorder:
+    """Started, before the model is built."""
     limit, config = task.trial.memory_limit_gib, task.trial.config
     return MomentRecorder(
         place.rank,
         None if limit is None else round(limit * GIB),
         config.backend,
         is_compiled=config.compile,
+        is_cuda=place.is_cuda,
     )
 
 
-def run(
-    task: TraceTask, built: Built, recorder: MomentRecorder | None, folder: Path, progress: ProgressFile
-) -> RankReport:
+@contextmanager
+def told_where(recorder: MomentRecorder | None) -> Iterator[None]:
+    """Within it, running out of the device's memory says what was held, where; once for each recorder.
+
+    Raises:
+        OutOfMemoryError: again, with that behind torch's own words.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        moment = None if recorder is None else recorder.told()
+        if moment is None:
+            raise
+        raise torch.OutOfMemoryError(f"{error}\n{moment.describe()}") from error
+
+
+def run(task: TraceTask, built: Built, recorder: MomentRecorder, folder: Path, progress: ProgressFile) -> RankReport:
     """Leave this rank's trace in the trial directory's folder of traces.
 
     Raises:
@@ -51,10 +66,9 @@ def run(
     """
     place = built.setting.place
     loop = TraceLoop(built.trainer.parameter_checksum, built.setting, built.step, progress)
-    moment = None
-    if recorder is not None:
+    with told_where(recorder):
         run_all(loop.warm_up(_WATCHED), recorder.watched(built.trainer))
-        moment = recorder.told()
+    moment = recorder.told()
     run_all(loop.warm_up(task.warmup_steps), built.trainer)
     # Shapes: gloo's collectives tell their bytes in no other way.
     profiler = profile(activities=_activities(place), record_shapes=True)

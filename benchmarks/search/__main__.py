@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.search import curves, samplers, scores, sweep
 from benchmarks.search.measured import MeasuredTable, names_are_unique
 from benchmarks.search.record import Recording, record
-from benchmarks.search.replay import replay
+from benchmarks.search.replay import GOAL, replay
 from benchmarks.search.table import read
 from shardtune.service.cli.errors import CliError, InputError
 
@@ -45,6 +45,7 @@ def _of_table(table: MeasuredTable, chosen: dict[str, samplers.Entry], seeds: in
         "configurations": count,
         "feasible": len(table.seconds),
         "within_3pct": good,
+        "noise_between_runs": scores.noise(table),
         "random_exact_median": by_chance,
         "counted": by_chance > EASY,
         "seeds": seeds,
@@ -60,7 +61,7 @@ def lines(result: dict[str, Any]) -> list[str]:
         counted = "" if table["counted"] else ", not counted: chance finds it at once"
         made.append(
             f"{table['table']}: {table['configurations']} configurations, {table['within_3pct']} within 3 % of the best; "
-            f"exact random search needs {table['random_exact_median']} trials{counted}"
+            f"exact random search needs {table['random_exact_median']} trials{counted}; {_noise(table['noise_between_runs'])}"
         )
         for name, one in table["samplers"].items():
             trials, after = one["trials_to_3pct"], one["share_of_best_after"]
@@ -73,6 +74,13 @@ def lines(result: dict[str, Any]) -> list[str]:
     for name, one in result["overall"].items():
         made.append(f"{name} over the {one['tables']} tables that count: median {one['median']}, worst {one['worst']}")
     return made
+
+
+def _noise(spread: float | None) -> str:
+    if spread is None:
+        return "nothing was run twice, so how much of the order is luck is not known"
+    luck = ", so which are within 3 % is partly luck" if spread > 1 - GOAL else ""
+    return f"runs of one differ by {spread:.1%}{luck}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

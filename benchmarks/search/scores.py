@@ -2,8 +2,9 @@
 random search, over trials and over GPU-seconds.
 """
 
+import math
 from collections.abc import Sequence
-from statistics import median
+from statistics import fmean, median, variance
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,13 @@ def random_median(good: int, total: int) -> int:
 def within_goal(table: MeasuredTable) -> int:
     """Configurations within 3 % of the best."""
     return sum(speed >= GOAL * table.best for speed in table.speeds.values())
+
+
+def noise(table: MeasuredTable) -> float | None:
+    """Standard deviation between runs of one configuration, as a share of its step time; None where none was run twice."""
+    times = [[math.log(run.step_time_s) for run in runs if run.step_time_s] for runs in table.runs.values()]
+    variances = [variance(again) for again in times if len(again) > 1]
+    return round(math.sqrt(fmean(variances)), 4) if variances else None
 
 
 def _score(curve: Sequence[float], expected: Sequence[float]) -> float:

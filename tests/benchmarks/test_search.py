@@ -3,6 +3,7 @@
 import csv
 import itertools
 import json
+import math
 import shutil
 from pathlib import Path
 from xml.etree import ElementTree
@@ -10,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks.search.__main__ import main
-from benchmarks.search.scores import random_curve, random_median
+from benchmarks.search.scores import noise, random_curve, random_median
 from benchmarks.search.table import config_of, read
 from shardtune.service.cli.errors import InputError
 
@@ -124,6 +125,14 @@ def test_a_configuration_that_failed_or_took_too_much_memory_is_no_answer(table)
 
 def _configs(lines):
     return [config_of(line["config"], "test") for line in lines]
+
+
+def test_how_far_runs_of_one_configuration_lie_apart_is_told_where_one_was_run_twice(table):
+    assert noise(read(table)) is None
+    lines = rows(table)
+    again = lines[0] | {"round": "2", "step_time_s": str(float(lines[0]["step_time_s"]) * 1.2)}
+    write(table, [*lines, again])
+    assert noise(read(table)) == pytest.approx(math.log(1.2) / math.sqrt(2), abs=1e-3)
 
 
 def test_random_search_is_counted_exactly():

@@ -1,6 +1,6 @@
 """Turn changes of rows into events, and these into messages to webhooks, inside the transaction that makes them.
 
-`record` runs before every flush of a write session, so that no code can change a state without its event. The
+`record` runs before every flush of a write session and `write` after it, so that no code can change a state without its event. The
 study's own counter numbers them, hence whoever changes a study, its trials or attempts holds the study's lock.
 """
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import inspect
+from sqlalchemy import insert, inspect
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.unitofwork import UOWTransaction
 
@@ -21,6 +21,9 @@ from shardtune.db.tables.studies import AttemptRow, EventRow, RunRow, StudyRow, 
 
 CLOCK = "tells the time of events"
 """What a session carries under this is called for the moment."""
+_UNWRITTEN = "events that the flush is to write"
+_WRITTEN = insert(EventRow.metadata.tables[EventRow.__tablename__]).inline()
+"""No rows of the session's: these, and the question for their ids, cost more than all else of an event."""
 
 
 class _Happened(NamedTuple):
@@ -46,9 +49,17 @@ def _append(session: Session, found: _Happened, listening: Sequence[WebhookRow])
     assert study is not None, found.study_id
     study.last_event = (study.last_event or 0) + 1
     now = session.info[CLOCK]()
-    session.add(EventRow(study=study, number=study.last_event, type=found.type, created_at=now, data=found.data))
+    written = {"study_id": study.id, "number": study.last_event, "type": found.type, "created_at": now}
+    session.info.setdefault(_UNWRITTEN, []).append(written | {"data": found.data})
     data = {"study_id": study.id, "number": study.last_event} | found.data
     _send(session, listening, study.id, study.project_id, found.type, data, now)
+
+
+def write(session: Session, _flush: UOWTransaction) -> None:
+    """A listener of SQLAlchemy's `after_flush`: the studies have their rows now."""
+    rows = session.info.pop(_UNWRITTEN, None)
+    if rows:
+        session.connection().execute(_WRITTEN, rows)
 
 
 def notify(

@@ -52,6 +52,7 @@ class _WriteSession(Session):
 
 
 event.listen(_WriteSession, "before_flush", outbox.record)
+event.listen(_WriteSession, "after_flush", outbox.write)
 
 
 class Database:

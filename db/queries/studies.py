@@ -108,13 +108,14 @@ class OpenStudy:
         return TrialState.WAITING in self.open_states
 
 
-def open_ones(session: Session) -> list[OpenStudy]:
-    """Studies with work to do and their projects, oldest first, which is the order they are served in."""
+def open_ones(session: Session, study_id: str | None = None) -> list[OpenStudy]:
+    """Studies with work to do and their projects, oldest first, which is the order they are served in; or this one alone."""
+    found = session.execute(_OPEN) if study_id is None else session.execute(_ONE_OPEN, {"study_id": study_id})
     return [
         OpenStudy(
             row[0], frozenset(state for state, is_there in zip(OPEN_TRIAL_STATES, row[1:], strict=True) if is_there)
         )
-        for row in session.execute(_OPEN)
+        for row in found
     ]
 
 
@@ -136,6 +137,7 @@ _OPEN = (
     .options(joinedload(StudyRow.project))
 )
 """Made once, as the statement of every claim."""
+_ONE_OPEN = _OPEN.where(StudyRow.id == bindparam("study_id"))
 
 
 def waiting(session: Session) -> Sequence[StudyRow]:

@@ -304,8 +304,6 @@ class EventRow(Row):
     created_at: Mapped[datetime]
     data: Mapped[dict[str, Any]] = mapped_column(Stored(dict[str, Any]))
 
-    study: Mapped[StudyRow] = relationship()
-
     __table_args__ = (UniqueConstraint("study_id", "number"), Index("ix_events_created_at", "created_at"))
 
 

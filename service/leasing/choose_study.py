@@ -5,6 +5,7 @@ How one study gives a run stands in service.leasing.lease_run; what becomes of t
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import assert_never
 
@@ -21,10 +22,11 @@ from shardtune.db.queries.studies import OpenStudy
 from shardtune.db.tables.studies import WorkerRow
 from shardtune.service.access import quotas
 from shardtune.service.leasing.answers import Asking, Busy, Granted, HostBusy, Reserved
-from shardtune.service.leasing.lease_run import TOUCH, lease_run, renewed
+from shardtune.service.leasing.lease_run import TOUCH, lease_run, renewed, take_waiting
 from shardtune.service.process.context import Context
 from shardtune.service.workers import compatibility
-from shardtune.service.workers.registry import check_protocol, of_session, reservations, with_lease
+from shardtune.service.workers.registry import check_protocol, of_session, with_lease
+from shardtune.service.workers.reservations import reservations
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +84,7 @@ def claim(context: Context, request: LeaseRequest, known: WorkerRow | None = Non
         idle = _idle(worker, request)
         if worker.is_draining:
             return idle
-        offer = _offer(context, session, worker)
+        offer = _offer(context, session, worker, studies.open_ones(session))
     for study_id in offer.refused:
         _note_refusal(context, study_id, request.session)
     reserved = offer.reserved
@@ -110,9 +112,24 @@ def claim(context: Context, request: LeaseRequest, known: WorkerRow | None = Non
     return replace(idle, reserved=frozenset(reserved - {idle.worker.id}))
 
 
-def _offer(context: Context, session: Session, worker: WorkerRow) -> _Offer:
+def claim_begun(context: Context, request: LeaseRequest, worker: WorkerRow, study_id: str) -> Lease | None:
+    """The run that waits in a block which the worker began, where nothing comes before it; without a look at other studies."""
+    if worker.is_draining:
+        return None
+    with context.db.read() as session:
+        offer = _offer(context, session, worker, studies.open_ones(session, study_id))
+    for found in offer.users:
+        # Before what needs fewer hosts than the worker has comes what needs them all.
+        if not found.has_waiting or found.study.cluster.nodes < worker.offer.cluster.nodes:
+            continue
+        with suppress(IntegrityError):
+            given = take_waiting(context, found, Asking(request.session, request.ends_in_s))
+            return given.lease if isinstance(given, Granted) else None
+    return None
+
+
+def _offer(context: Context, session: Session, worker: WorkerRow, running: Sequence[OpenStudy]) -> _Offer:
     """The running studies, as far as they concern a worker."""
-    running = studies.open_ones(session)
     spent = _spent_projects(context, session, running)
     running = [found for found in running if found.study.project_id not in spent]
     # Idle ones first: what a study is about is read and checked only where there may be work.
@@ -123,11 +140,11 @@ def _offer(context: Context, session: Session, worker: WorkerRow) -> _Offer:
     ]
     context.planner_cache.give_specs(session, [found.study for found in asked])
     served = [found for found in asked if compatibility.may_run(worker, found.study)]
-    kept = reservations(context, session, [found.study for found in served if found.has_waiting], worker)
+    kept, own = reservations(context, session, [found.study for found in served if found.has_waiting], worker)
     served = [found for found in served if found.study.id not in kept]
-    # What needs all hosts first: on the others' account they would wait meanwhile.
+    # What needs all hosts first: on the others' account they would wait meanwhile. Then what nobody else may go on with.
     nodes = worker.offer.cluster.nodes
-    served.sort(key=lambda found: found.study.cluster.nodes < nodes)
+    served.sort(key=lambda found: (found.study.cluster.nodes < nodes, found.study.id not in own))
     wanted = (found.study.system_study.worker_id for found in asked if found.study.system_study is not None)
     return _Offer(
         users=[found for found in served if not found.is_background],

@@ -20,14 +20,12 @@ from shardtune.service.leasing import host_turns, lease_message
 from shardtune.service.leasing.answers import Asking, Busy, Granted, HostBusy, NoneWaits, Reserved
 from shardtune.service.lifecycle import advance, transitions
 from shardtune.service.planning import calibrations, study_snapshot
-from shardtune.service.planning.study_plan import NewConfirmation, NewRestart, NewTrial, Step, Wait
+from shardtune.service.planning.study_plan import NewRestart, Step, Wait
 from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.service.process.context import Context
 from shardtune.service.workers import compatibility
-from shardtune.service.workers.registry import has_restart_worker, knows, live_among, with_lease
-from shardtune.tuner.history import Observation
-from shardtune.tuner.prediction.calibration import NOTHING_LEARNT
-from shardtune.tuner.verdict.restart import RestartRun
+from shardtune.service.workers.registry import has_restart_worker, knows, with_lease
+from shardtune.service.workers.reservations import live_among
 
 log = logging.getLogger(__name__)
 
@@ -44,13 +42,13 @@ def lease_run(
 
     `found`: the study as it was listed just now. `Busy`: somebody else asks there, for longer than `patience_s`.
     """
-    given = _take_waiting(context, found, asking) if has_waiting else NoneWaits()
+    given = take_waiting(context, found, asking) if has_waiting else NoneWaits()
     if isinstance(given, NoneWaits):
         return _ask(context, found, asking, patience_s)
     return given
 
 
-def _take_waiting(context: Context, found: OpenStudy, asking: Asking) -> Granted | Reserved | HostBusy | NoneWaits:
+def take_waiting(context: Context, found: OpenStudy, asking: Asking) -> Granted | Reserved | HostBusy | NoneWaits:
     """The first run that waits, or who alone may have it: nothing of the study's history decides about that."""
     with context.db.write() as session:
         study = _held(context, session, found)
@@ -110,28 +108,10 @@ def _commit(
     known = seen if is_same else context.planner_cache.snapshot(study.id, before)
     if made is not None and known is not None:
         # Whoever reports or asks next here need not read the whole history again for it.
-        context.planner_cache.keep_snapshot(_following(known, planned, study.version, made.state))
+        context.planner_cache.keep_snapshot(advance.following(known, planned, study.version, made.state))
     if answer is not None:
         return answer
     return Reserved() if isinstance(planned, Wait) and is_same else None
-
-
-def _following(seen: StudySnapshot, planned: Step, version: int, state: TrialState) -> StudySnapshot:
-    """What was seen, with the run that was made since."""
-    seen = replace(seen, version=version, has_restart_worker=True, calibrations=NOTHING_LEARNT, hardware=None)
-    match planned:
-        case NewTrial():
-            made = Observation(len(seen.history), planned.config, planned.origin, state)
-            known = {rejection.config.content_key() for rejection in seen.rejected}
-            refused = (one for one in planned.rejections if one.config.content_key() not in known)
-            return replace(seen, history=(*seen.history, made), rejected=(*seen.rejected, *refused))
-        case NewConfirmation():
-            runs, gpu_seconds = seen.promotion_cost
-            return replace(seen, promotion_cost=(runs + 1, gpu_seconds))
-        case NewRestart():
-            return replace(seen, restarts=(*seen.restarts, RestartRun(planned.trial_number, state, None, None)))
-        case _:
-            raise AssertionError(f"{type(planned).__name__} makes no run")
 
 
 def _look(context: Context, found: OpenStudy, is_first: bool) -> StudySnapshot | None:

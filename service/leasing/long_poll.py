@@ -23,7 +23,7 @@ async def lease(context: Context, http: Request, request: LeaseRequest) -> Lease
     # Who does not wait is told of the moment of the question; of many who ask at once, one looks for all.
     at_once_s = asked_s if request.wait_s == 0 else None
     sender = context.principal.sender
-    entry = await work_signal.in_thread(sender, partial(choose_study.check_in, context, request))
+    entry = await work_signal.in_thread(sender, partial(_enter, context, request))
     if isinstance(entry, Lease):
         return entry
     worker: WorkerRow | None = entry.worker
@@ -45,6 +45,15 @@ async def lease(context: Context, http: Request, request: LeaseRequest) -> Lease
             await work_signal.change(min(left_s, context.settings.poll_s * 2))
     finally:
         work_signal.waiting -= 1
+
+
+def _enter(context: Context, request: LeaseRequest) -> Lease | choose_study.Idle:
+    """The worker's live lease, else the next run of a block that it began: for what nobody else may have it waits for no turn."""
+    begun = context.planner_cache.take_begun(request.session)
+    entry = choose_study.check_in(context, request)
+    if begun is None or isinstance(entry, Lease):
+        return entry
+    return choose_study.claim_begun(context, request, entry.worker, begun) or entry
 
 
 async def _claim(

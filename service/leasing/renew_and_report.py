@@ -17,6 +17,7 @@ from shardtune.service.lifecycle import advance, outcomes, traces
 from shardtune.service.lifecycle.held_run import hold
 from shardtune.service.lifecycle.outcomes import JudgedEnd
 from shardtune.service.planning import study_snapshot
+from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.service.process.context import Context
 from shardtune.service.workers.registry import check_protocol, of_session
 
@@ -66,12 +67,22 @@ def finish(context: Context, run_id: str, report: Report) -> ReportAnswer:
             held.rejected = before.rejected
         ended = host_turns.with_neighbours(session, held.run, _ended(report, key, told))
         outcomes.settle(session, held, ended, context.now())
-        seen = study_snapshot.view(session, held.study, held.trials, held.rejected)
+        confirming_s = None if before is None else _confirming_s(before, held.run, report)
+        seen = study_snapshot.view(session, held.study, held.trials, held.rejected, confirming_s)
+        seen, goes_on = advance.begin_next(context, session, held, seen)
     end = (attempt.end if attempt is not None else None) or "unknown"
     context.metrics.ended(held.run.purpose, end, report.gpu_seconds)
     context.planner_cache.keep_snapshot(seen)
+    if goes_on:
+        context.planner_cache.note_begun(report.session, held.study.id)
     advance.advance(context, held.study.id, seen)
     return ReportAnswer(applied=True)
+
+
+def _confirming_s(before: StudySnapshot, run: RunRow, report: Report) -> float:
+    """GPU-seconds of all promotions so far, without a question that would have what has changed written first."""
+    _, spent_s = before.promotion_cost
+    return spent_s + (report.gpu_seconds if run.purpose == RunPurpose.CONFIRM else 0.0)
 
 
 def _is_repeated(attempt: AttemptRow | None, report: Report, key: str) -> bool:

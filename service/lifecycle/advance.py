@@ -4,17 +4,19 @@ A new trial costs the most to plan, and may be made though runs have ended since
 """
 
 import logging
+from dataclasses import replace
 from functools import partial
 from typing import assert_never
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.studies import StudyPhase, StudyState
+from shardtune.api_schemas.studies import StudyPhase, StudyPurpose, StudyState
 from shardtune.api_schemas.system_studies import SystemStudyKind
-from shardtune.api_schemas.trials import RunPurpose
+from shardtune.api_schemas.trials import RunPurpose, TrialState
 from shardtune.db.queries import leases, studies, trials
 from shardtune.db.tables.studies import RunRow, StudyRow
 from shardtune.service.lifecycle import traces, transitions
+from shardtune.service.lifecycle.held_run import HeldRun
 from shardtune.service.planning import study_plan, study_snapshot, system_study_plan
 from shardtune.service.planning.study_plan import (
     Complete,
@@ -30,7 +32,10 @@ from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.service.process.background import count_done
 from shardtune.service.process.context import Context
 from shardtune.service.recommendations import record
+from shardtune.tuner.history import Observation
+from shardtune.tuner.prediction.calibration import NOTHING_LEARNT
 from shardtune.tuner.search import stopping
+from shardtune.tuner.verdict.restart import RestartRun
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +61,50 @@ def advance(context: Context, study_id: str, known: StudySnapshot | None = None)
                 took = True
         seen = None
     return took
+
+
+def begin_next(context: Context, session: Session, held: HeldRun, seen: StudySnapshot) -> tuple[StudySnapshot, bool]:
+    """Make the run that a user's promotion needs next right with the end of the one before, and say whether it is of the same
+    block: its worker takes it with one look, where it would plan it in transactions of its own. `seen`: after that end.
+
+    The caller holds the study.
+    """
+    study = held.study
+    if study.purpose != StudyPurpose.USER or study.phase is not StudyPhase.CONFIRM:
+        return seen, False
+    step = plan(context, seen, may_ask=False)
+    if not isinstance(step, NewConfirmation):
+        return seen, False
+    trial = next(row for row in held.trials if row.number == step.trial_number)
+    run = leases.add_run(session, study, trial, RunPurpose.CONFIRM, context.now(), step.block, step.undecided_s)
+    study.version += 1
+    return following(seen, step, study.version, run.state), run.block == held.run.block
+
+
+def following(seen: StudySnapshot, planned: Step, version: int, state: TrialState) -> StudySnapshot:
+    """What was seen, with the run that was made since, by this step."""
+    seen = replace(
+        seen,
+        version=version,
+        has_waiting_run=state is TrialState.WAITING,
+        has_open_run=True,
+        has_restart_worker=True,
+        calibrations=NOTHING_LEARNT,
+        hardware=None,
+    )
+    match planned:
+        case NewTrial():
+            made = Observation(len(seen.history), planned.config, planned.origin, state)
+            known = {rejection.config.content_key() for rejection in seen.rejected}
+            refused = (one for one in planned.rejections if one.config.content_key() not in known)
+            return replace(seen, history=(*seen.history, made), rejected=(*seen.rejected, *refused))
+        case NewConfirmation():
+            runs, gpu_seconds = seen.promotion_cost
+            return replace(seen, promotion_cost=(runs + 1, gpu_seconds))
+        case NewRestart():
+            return replace(seen, restarts=(*seen.restarts, RestartRun(planned.trial_number, state, None, None)))
+        case _:
+            raise AssertionError(f"{type(planned).__name__} makes no run")
 
 
 def _look_at(context: Context, study_id: str) -> StudySnapshot:

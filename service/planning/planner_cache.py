@@ -64,6 +64,7 @@ class PlannerCache:
         self._cores: dict[str, int] = {}
         self._learnt: dict[str, Learnt] = {}
         self._snapshots: dict[str, StudySnapshot] = {}
+        self._begun: dict[str, str] = {}
 
     @contextmanager
     def ask_lock(self, study_id: str, database: Database, patience_s: float) -> Iterator[bool]:
@@ -90,6 +91,14 @@ class PlannerCache:
         """Whether looking again would find nothing: 200 workers cost one look at a study, not 200."""
         known, at_s = self._idle.get(study_id, (-1, 0.0))
         return known == version and time.monotonic() - at_s < _IDLE_S
+
+    def note_begun(self, worker_session: str, study_id: str) -> None:
+        """In this study waits the next run of a block that the worker began."""
+        self._keep(self._begun, worker_session, study_id, _MOST_IDLE)
+
+    def take_begun(self, worker_session: str) -> str | None:
+        """Such a study, told once; None where none is known here."""
+        return self._begun.pop(worker_session, None)
 
     def cores(self, fingerprint_key: str, read: Callable[[], int]) -> int:
         """Of the machine under a fingerprint, which is named by its content and so never another."""

@@ -83,10 +83,11 @@ def view(
     study: StudyRow,
     rows: Sequence[TrialRow] | None = None,
     rejected: tuple[Rejection, ...] | None = None,
+    confirming_s: float | None = None,
 ) -> StudySnapshot:
     """The study and its history as the transaction sees them.
 
-    `rows`, `rejected`: its trials and what was refused, where these have been read.
+    `rows`, `rejected`, `confirming_s`: its trials, what was refused, and the GPU-seconds of its promotions, where these are known.
     """
     # Held until the end: runs find their trials among the session's rows only while somebody refers to these.
     rows = trials.of_study(session, study.id) if rows is None else rows
@@ -95,6 +96,8 @@ def view(
         rejected = tuple(row.value for row in trials.rejections(session, study.id))
     runs = sorted((run for row in rows for run in row.runs), key=lambda run: run.position)
     confirming = sum(run.purpose == RunPurpose.CONFIRM for run in runs)
+    if confirming_s is None:
+        confirming_s = leases.gpu_seconds_confirming(session, study.id) if confirming else 0.0
     return StudySnapshot(
         study_id=study.id,
         version=study.version,
@@ -111,7 +114,7 @@ def view(
         history=tuple(observation(row, study.promotion_round) for row in rows),
         rejected=rejected,
         fresh=tuple(fresh for run in runs if (fresh := _fresh(run, study.promotion_round)) is not None),
-        promotion_cost=(confirming, leases.gpu_seconds_confirming(session, study.id) if confirming else 0.0),
+        promotion_cost=(confirming, confirming_s),
         restarts=tuple(_restart(run) for run in runs if run.purpose == RunPurpose.RESTART),
         has_waiting_run=TrialState.WAITING in opened,
         has_open_run=bool(opened),

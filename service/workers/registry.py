@@ -2,7 +2,7 @@
 
 import logging
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from sqlalchemy.orm import Session
@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from shardtune.api_schemas.leases import SERVED_VERSIONS, Registered, Registration, Worker, WorkerPage
 from shardtune.api_schemas.studies import StudyPhase
 from shardtune.api_schemas.trials import RunPurpose
-from shardtune.db.queries import keys, leases, trials, workers
+from shardtune.db.queries import keys, leases, workers
 from shardtune.db.tables.studies import RunRow, StudyRow, WorkerRow
 from shardtune.service.http import paging
 from shardtune.service.http.errors import Conflict, NotFound, WrongProtocol
@@ -208,36 +208,6 @@ def _unknown_session() -> Conflict:
         "session is not that of a worker's present life: it was never given out, or a newer one replaced it; "
         "register anew with POST /v1/workers",
     )
-
-
-def reservations(
-    context: Context, session: Session, waiting: Sequence[StudyRow], worker: WorkerRow
-) -> dict[str, frozenset[str]]:
-    """Of studies where a run waits: ids of the workers that alone may have it, as they began its block and can go on.
-
-    Such a run is compared with others on the same devices. Studies whose run anybody may have are left out, and so are
-    those of which the worker itself began the block.
-    """
-    promoting = [study for study in waiting if study.phase is StudyPhase.CONFIRM]
-    begun = trials.begun_blocks(session, [study.id for study in promoting]) if promoting else {}
-    others = {study_id: ids for study_id, ids in begun.items() if worker.id not in ids}
-    if not others:
-        return {}
-    # Asked once for all of them: a worker that waits looks at as many studies as are being confirmed.
-    live = workers.seen_since(session, live_since(context), frozenset[str]().union(*others.values()))
-    found = {study.id: _able(live, study, others.get(study.id, ())) for study in promoting}
-    return {study_id: worker_ids for study_id, worker_ids in found.items() if worker_ids}
-
-
-def live_among(context: Context, session: Session, study: StudyRow, ids: Collection[str]) -> frozenset[str]:
-    """Those of these workers that are live and can run the study."""
-    with session.no_autoflush:
-        live = workers.seen_since(session, live_since(context), ids)
-    return _able(live, study, ids)
-
-
-def _able(live: Sequence[WorkerRow], study: StudyRow, ids: Collection[str]) -> frozenset[str]:
-    return frozenset(one.id for one in live if one.id in ids and compatibility.may_run(one, study))
 
 
 def knows(worker: WorkerRow, run: RunRow) -> bool:

@@ -5,7 +5,9 @@ import time
 import pytest
 
 from shardtune.api_schemas.leases import PROTOCOL_VERSION, LeaseRequest
+from shardtune.api_schemas.trials import TrialState
 from shardtune.db.limits import DatabaseLimits
+from shardtune.db.queries import leases
 from shardtune.db.session import Database
 from shardtune.service.planning.planner_cache import PlannerCache
 from shardtune.service.process.context import Context
@@ -125,6 +127,22 @@ def test_who_began_a_block_finds_its_next_run_whatever_others_were_told(client):
     lease = mine.lease(wait_s=0.01)
     assert lease is not None and lease.trial_number is not None
     mine.do(lease)
+
+
+@pytest.mark.parametrize("is_noted", [True, False], ids=["this replica took the report", "another did"])
+def test_who_began_a_block_ends_it_before_it_begins_anything_else(client, is_noted):
+    mine, context = SimulatedWorker(client).register(), client.app.state.context
+    older = create(client, **THREE_BACKENDS)
+    client.post(f"/v1/studies/{older}:pause").raise_for_status()
+    younger = create(client, **THREE_BACKENDS, seed=1)
+    for _ in range(1 + 8 + 1):
+        mine.do(mine.lease())
+    client.post(f"/v1/studies/{older}:resume").raise_for_status()
+    with context.db.read() as session:
+        assert leases.open_states(session, [younger]) == {younger: {TrialState.WAITING}}, "made with the end before it"
+    if not is_noted:
+        context.planner_cache.take_begun(mine.session)
+    assert mine.lease().study_id == younger
 
 
 @pytest.mark.postgres

@@ -2,10 +2,20 @@
 
 from datetime import datetime
 
+from pydantic import Field
+
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.diagnosis import Diagnosis
 from shardtune.api_schemas.failures import Failure
 from shardtune.api_schemas.trials import TrialState
+
+
+class StoredTrace(Schema):
+    """What one rank recorded, to be downloaded."""
+
+    rank: int
+    bytes: int = Field(examples=[412_345])
+    """Compressed, as the rank left it."""
 
 
 class TrialDiagnosis(Schema):
@@ -27,3 +37,5 @@ class TrialDiagnosis(Schema):
     failure: Failure | None = None
     diagnosis: Diagnosis | None = None
     """None until it is complete."""
+    traces: tuple[StoredTrace, ...] = ()
+    """Raw ones that the service stores (`GET …/trace?rank=`); the others are with the worker."""

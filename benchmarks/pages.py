@@ -17,14 +17,15 @@ from statistics import median
 from typing import Any
 
 from fastapi.testclient import TestClient
-from sqlalchemy import insert
+from sqlalchemy import insert, select
 
+from benchmarks import made_diagnosis
 from shardtune.api_schemas.hardware import Cluster, Fingerprint, Inventory
 from shardtune.api_schemas.measurements import Measurement, Memory, StepRecord
 from shardtune.api_schemas.models import preset, preset_names
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
 from shardtune.api_schemas.studies import Contender, Speedup, StudyPhase, StudyResult, StudySpec, StudyState, Verdict
-from shardtune.api_schemas.trials import TrialState
+from shardtune.api_schemas.trials import RunPurpose, TrialState
 from shardtune.api_schemas.workload import Workload
 from shardtune.db.queries import workers
 from shardtune.db.session import Database, upgrade
@@ -154,6 +155,14 @@ def _run(
     }  # fmt: skip
 
 
+def profile(database: Database, study: str) -> None:
+    """Store what a run under the profiler told of a study's trial 7."""
+    with database.write() as session:
+        of_trial = select(RunRow).where(RunRow.study_id == study, RunRow.position == 7)
+        run = session.scalars(of_trial).one()
+        run.purpose, run.measurement, run.diagnosis = RunPurpose.TRACE, None, made_diagnosis.diagnosis(7)
+
+
 def ask(client: TestClient, path: str) -> dict[str, float]:
     """Median and slowest time, median processor time and size of one page."""
     times, processor, size = [], [], 0
@@ -185,6 +194,7 @@ def main() -> None:
         context = Context(Database(url), Settings(database_url=url, sweep_s=3600))
         fill(context.db, options.studies, options.trials)
         study = f"/studies/study-{options.studies // 2:012x}"
+        profile(context.db, study.rpartition("/")[2])
         paths = {
             "home": "/",
             "home, filtered and sorted": "/?q=llama+zero&sort=speed&order=desc",
@@ -193,6 +203,7 @@ def main() -> None:
             "study": study,
             "study, sorted and filtered": f"{study}?sort=memory&order=desc&backend=zero",
             "trial": f"{study}/trials/7",
+            "why": f"{study}/trials/7/why",
             "calculator": "/new",
         }
         app = create_app(context=context)

@@ -21,6 +21,7 @@ from shardtune.db.tables.studies import (
     StudyRow,
     WorkerRow,
 )
+from shardtune.db.tables.traces import TraceRow
 
 _BATCH = 1000
 
@@ -59,6 +60,13 @@ def clear_log_tails(session: Session, before: datetime) -> int:
     old = select(RunRow.id).where(RunRow.finished_at < before, RunRow.log_tail.is_not(None)).limit(_BATCH)
     changed = update(RunRow).where(RunRow.id.in_(old)).values(log_tail=None)
     return _count(session.execute(changed.execution_options(**_PLAIN)))
+
+
+def delete_traces(session: Session, before: datetime) -> int:
+    """Raw traces that were stored before a moment."""
+    name = tuple_(TraceRow.run_id, TraceRow.rank)
+    old = select(TraceRow.run_id, TraceRow.rank).where(TraceRow.created_at < before).limit(_BATCH)
+    return _count(session.execute(delete(TraceRow).where(name.in_(old)).execution_options(**_PLAIN)))
 
 
 def delete_workers(session: Session, before: datetime) -> int:

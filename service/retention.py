@@ -1,4 +1,4 @@
-"""Forget old events, webhook messages, ticks, log tails, answers to named requests, and workers that are gone.
+"""Forget old events, webhook messages, ticks, log tails, raw traces, answers to named requests, and workers that are gone.
 Never measurements, attempts or results.
 """
 
@@ -26,6 +26,7 @@ def forget(context: Context) -> dict[str, int]:
     now, settings = context.now(), context.settings
     events_before = now - timedelta(days=settings.keep_events_days)
     logs_before = now - timedelta(days=settings.keep_logs_days)
+    traces_before = now - timedelta(days=settings.keep_traces_days)
     answers_before = now - idempotent_requests.KEPT
     workers_before = now - timedelta(days=settings.keep_workers_days)
     forgotten: Counter[str] = Counter()
@@ -36,6 +37,7 @@ def forget(context: Context) -> dict[str, int]:
                 "deliveries": retention.delete_deliveries(session, events_before),
                 "ticks": retention.delete_ticks(session, events_before),
                 "log_tails": retention.clear_log_tails(session, logs_before),
+                "traces": retention.delete_traces(session, traces_before),
                 "idempotent_requests": retention.delete_idempotent(session, answers_before),
                 "workers": retention.delete_workers(session, workers_before),
                 "workers_gone": workers.forget_gone(session, workers_before, now),

@@ -77,6 +77,12 @@ class Settings(BaseSettings):
     """Events and finished webhook messages older than this are forgotten, once their study has ended."""
     keep_logs_days: float = Field(default=90, gt=0)
     """Ends of ranks' output older than this are forgotten. Measurements, attempts and results never are."""
+    keep_traces_days: float = Field(default=30, gt=0)
+    """Raw traces of runs under the profiler older than this are forgotten; what they told stays."""
+    keep_traces_mib: float = Field(default=256, ge=0)
+    """Of a project's raw traces; its oldest go for new ones. 0: none are stored, and they stay with their workers."""
+    max_trace_mib: float = Field(default=16, ge=0, le=32)
+    """Of one rank's raw trace; a larger one stays with its worker, and the diagnosis says so."""
     keep_workers_days: float = Field(default=90, gt=0)
     """Workers that were not heard of for this long are forgotten: listed nowhere until they register again."""
     max_workers: int = Field(default=2000, ge=1)

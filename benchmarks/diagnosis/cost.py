@@ -7,6 +7,7 @@ profiled step, of both runs, of the analysis (its processor time), and the bytes
 """
 
 import argparse
+import gzip
 import json
 import resource
 import tempfile
@@ -45,6 +46,8 @@ class Cost(Schema):
     trial_s: float
     trace_s: float
     analysis_cpu_s: float
+    analysis_s_per_100k: float
+    """Of all events of all ranks' traces."""
     stored_bytes: int
     trace_bytes: int
 
@@ -75,6 +78,10 @@ def summary(found: dict[str, list[Cost]]) -> dict[str, Any]:
     return {"strategies": rows, "orders": orders, "trace_over_trial": ratio}
 
 
+def _events(folder: Path) -> int:
+    return sum(len(json.loads(gzip.open(path).read())["traceEvents"]) for path in folder.iterdir())
+
+
 def _cost(place: Workplace, strategy: dict[str, Any], number: int) -> Cost:
     case = next(cases.healthy(100))
     config = case.config.model_validate({"strategy": strategy, "micro_batch": 8})
@@ -96,12 +103,14 @@ def _cost(place: Workplace, strategy: dict[str, Any], number: int) -> Cost:
     told = diagnosed(done.result)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert isinstance(told, Diagnosis), told
+    analysis_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return Cost(
         timed_step_s=measured.step_time_s,
         traced_step_s=done.result.step_s,
         trial_s=trial_s,
         trace_s=done.elapsed_s,
-        analysis_cpu_s=after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+        analysis_cpu_s=analysis_s,
+        analysis_s_per_100k=analysis_s / _events(Path(done.result.folder)) * 1e5,
         stored_bytes=len(Packed(Diagnosis).packed(told)),
         trace_bytes=done.result.bytes,
     )

@@ -6,8 +6,9 @@ from shardtune.db.tables.best import ServedCaseRow
 from shardtune.db.tables.canaries import CanaryRow
 from shardtune.db.tables.fingerprints import FingerprintPeriodRow
 from shardtune.db.tables.retunes import RetuneRow
+from shardtune.db.tables.traces import TraceRow
 
-_ADDING = (ServedCaseRow, CanaryRow, FingerprintPeriodRow, RetuneRow)
+_ADDING = (ServedCaseRow, CanaryRow, FingerprintPeriodRow, RetuneRow, TraceRow)
 assert len({row.metadata for row in _ADDING}) == 1, "all modules must be imported: each adds its tables"
 
 context.configure(

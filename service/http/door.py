@@ -30,6 +30,8 @@ _MOST_BYTES = 64 * _KIB
 _MOST_VALUES = 50_000
 """Of any body, by its separators: what is said of a mistake takes a kilobyte, and each value may be one. A prediction
 for a thousand configurations has half as many."""
+_COMPRESSED = r"/v1/runs/[^/]+/traces/[^/]+"
+"""A body that nobody parses: its separators are no values."""
 _BYTES = tuple(
     (re.compile(pattern), kibibytes * _KIB)
     for pattern, kibibytes in (
@@ -37,6 +39,8 @@ _BYTES = tuple(
         (r"/v1/(studies|best:resolve|predictions)|/v1/studies/[^/]+:clone|/new(/calculate)?", 1024),
         # Steps and devices of each rank, and the ends of two outputs.
         (r"/v1/runs/[^/]+/report", 1024),
+        # What a rank recorded; the route asks for less where the settings do.
+        (_COMPRESSED, 32 * 1024),
         # Devices of a node, and the collectives measured on it.
         (r"/v1/workers", 256),
         # Anybody's.
@@ -86,14 +90,15 @@ class _Door:
         # Longer numbers are not worth reading.
         if len(declared) > 18 or int(declared) > most:
             raise _too_large(most)
-        await self._app(scope, _counted(receive, most), send)
+        most_values = most if re.fullmatch(_COMPRESSED, scope["path"]) else _MOST_VALUES
+        await self._app(scope, _counted(receive, most, most_values), send)
 
 
 def _most_bytes(path: str) -> int:
     return next((most for pattern, most in _BYTES if pattern.fullmatch(path)), _MOST_BYTES)
 
 
-def _counted(receive: Receive, most: int) -> Receive:
+def _counted(receive: Receive, most: int, most_values: int) -> Receive:
     """Counts what arrives, whatever Content-Length says."""
     seen = values = 0
 
@@ -105,8 +110,8 @@ def _counted(receive: Receive, most: int) -> Receive:
         values += sum(map(body.count, (b",", b"[", b"{")))
         if seen > most:
             raise _too_large(most)
-        if values > _MOST_VALUES:
-            raise HTTPException(413, f"the body has more than {_MOST_VALUES} values, which no request needs; send less")
+        if values > most_values:
+            raise HTTPException(413, f"the body has more than {most_values} values, which no request needs; send less")
         return message
 
     return receive_counted

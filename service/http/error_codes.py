@@ -48,6 +48,7 @@ CODES: dict[str, Meaning] = {
     "unknown_study": Meaning(404, "no such study in the key's project"),
     "unknown_trial": Meaning(404, "no such trial in the study"),
     "unknown_diagnosis": Meaning(404, "the trial was never run under the profiler"),
+    "unknown_trace": Meaning(404, "the rank's raw trace is not stored, or not any more"),
     "unknown_run": Meaning(404, "no such run"),
     "unknown_best": Meaning(404, "nothing is known of this case, or nothing was approved"),
     "awaits_approval": Meaning(404, "there is an answer for this case, and it waits for approval"),

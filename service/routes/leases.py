@@ -1,14 +1,17 @@
 """The worker's side of a run over HTTP."""
 
-from fastapi import APIRouter, Request, Response
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Path, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from shardtune.api_schemas.leases import Heartbeat, HeartbeatAnswer, Lease, LeaseRequest, Report, ReportAnswer
 from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
 from shardtune.service.http.error_codes import problems
-from shardtune.service.leasing import long_poll, renew_and_report
+from shardtune.service.leasing import long_poll, renew_and_report, store_trace
 from shardtune.service.process.context import InContext
+from shardtune.service.routes.diagnoses import BYTES
 
 router = APIRouter(
     prefix="/v1",
@@ -39,3 +42,34 @@ async def renew_lease(context: InContext, run_id: str, body: Heartbeat) -> Heart
 async def report_end(context: InContext, run_id: str, body: Report) -> ReportAnswer:
     """Deliver the end of an attempt; the same report again is harmless."""
     return await run_in_threadpool(renew_and_report.finish, context, run_id, body)
+
+
+_TRACE = {"requestBody": {"required": True, "content": {"application/octet-stream": {"schema": BYTES}}}}
+InRank = Annotated[int, Path(ge=0, lt=2**31, description="That recorded it.")]
+InSession = Annotated[
+    str,
+    Header(
+        alias="Shardtune-Session",
+        max_length=64,
+        description="Of the worker's present life.",
+        examples=["session-0123456789abcdef"],
+    ),
+]
+InAttempt = Annotated[int, Header(alias="Shardtune-Attempt", ge=1, lt=2**31, description="At the run.")]
+
+
+@router.put(
+    "/runs/{run_id}/traces/{rank}",
+    status_code=204,
+    responses=problems("unknown_run", "unknown_session", "lease_lost", "content_too_large"),
+    openapi_extra=_TRACE,
+)
+async def store_raw_trace(
+    context: InContext, request: Request, run_id: str, rank: InRank, session: InSession, attempt: InAttempt
+) -> None:
+    """Store what a rank of a run under the profiler recorded, before the run's end is reported. A trace that is too large, or
+    more than the project may keep, stays with the worker."""
+    declared = request.headers.get("content-length", "0")
+    store_trace.check_size(context, int(declared) if declared.isdecimal() else 0)
+    content = await request.body()
+    await run_in_threadpool(store_trace.store, context, run_id, rank, session, attempt, content)

@@ -4,7 +4,8 @@ import logging
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.diagnosis_runs import TrialDiagnosis
+from shardtune.api_schemas.diagnosis_runs import StoredTrace, TrialDiagnosis
+from shardtune.db import traces as stored_traces
 from shardtune.db.queries import studies, trials
 from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow
 from shardtune.service.http.errors import Conflict, NotFound
@@ -31,7 +32,7 @@ def ask(context: Context, study_id: str, number: int, once: Once = ALWAYS) -> Tr
         _check(study)
         run = traces.ask(session, study, trial, context.now())
         log.info("trace asked for", extra={"study": study_id, "trial": number, "run": run.id})
-        return once.answer(session, _view(study, trial, run), status=202)
+        return once.answer(session, _view(session, study, trial, run), status=202)
 
 
 def read(context: Context, study_id: str, number: int) -> TrialDiagnosis:
@@ -45,12 +46,30 @@ def read(context: Context, study_id: str, number: int) -> TrialDiagnosis:
         trial = _trial(session, study_id, number)
         run = trials.newest_trace(session, trial)
         if run is None:
+            raise _never_run(study_id, number)
+        return _view(session, study, trial, run)
+
+
+def raw_trace(context: Context, study_id: str, number: int, rank: int) -> bytes:
+    """What a rank recorded in a trial's last run under the profiler, compressed by gzip.
+
+    Raises:
+        NotFound: no such study or trial, nobody asked for one, or it is not stored (any more).
+    """
+    with context.db.read() as session:
+        must_exist(context, session, study_id)
+        run = trials.newest_trace(session, _trial(session, study_id, number))
+        if run is None:
+            raise _never_run(study_id, number)
+        content = stored_traces.content(session, run.id, rank)
+        if content is None:
+            known = ", ".join(str(one) for one, _ in stored_traces.stored(session, run.id)) or "none"
             raise NotFound(
-                "unknown_diagnosis",
-                f"trial {number} of study {study_id} was never run under the profiler; "
-                f"POST /v1/studies/{study_id}/trials/{number}:diagnose",
+                "unknown_trace",
+                f"no trace of rank {rank} is stored of trial {number} of study {study_id} (there are of ranks: {known}); "
+                "those that were too large, are too old or made room for newer ones are with the worker at most",
             )
-        return _view(study, trial, run)
+        return content
 
 
 def newest(session: Session, study: StudyRow, number: int) -> TrialDiagnosis | None:
@@ -61,7 +80,15 @@ def newest(session: Session, study: StudyRow, number: int) -> TrialDiagnosis | N
     """
     trial = _trial(session, study.id, number)
     run = trials.newest_trace(session, trial)
-    return None if run is None else _view(study, trial, run)
+    return None if run is None else _view(session, study, trial, run)
+
+
+def _never_run(study_id: str, number: int) -> NotFound:
+    return NotFound(
+        "unknown_diagnosis",
+        f"trial {number} of study {study_id} was never run under the profiler; "
+        f"POST /v1/studies/{study_id}/trials/{number}:diagnose",
+    )
 
 
 def _trial(session: Session, study_id: str, number: int) -> TrialRow:
@@ -84,7 +111,7 @@ def _check(study: StudyRow) -> None:
         raise Conflict("trial_untraceable", reason)
 
 
-def _view(study: StudyRow, trial: TrialRow, run: RunRow) -> TrialDiagnosis:
+def _view(session: Session, study: StudyRow, trial: TrialRow, run: RunRow) -> TrialDiagnosis:
     last = run.attempts[-1] if run.attempts else None
     return TrialDiagnosis(
         study_id=study.id,
@@ -97,4 +124,5 @@ def _view(study: StudyRow, trial: TrialRow, run: RunRow) -> TrialDiagnosis:
         gpu_seconds=sum(attempt.gpu_seconds or 0.0 for attempt in run.attempts),
         failure=run.failure,
         diagnosis=run.diagnosis,
+        traces=tuple(StoredTrace(rank=rank, bytes=size) for rank, size in stored_traces.stored(session, run.id)),
     )

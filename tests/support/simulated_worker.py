@@ -175,11 +175,12 @@ class SimulatedWorker:
         cluster: Cluster = CLUSTER,
         restart: Callable[[Lease], RestartMeasurement | Failure] = lambda _: restarted(),
         trace: Callable[[Lease], Diagnosis | Failure] = lambda _: diagnosis(),
+        raw_trace: Callable[[Lease], bytes] | None = None,
         **inventory: Any,
     ) -> None:
-        """Of the release before the restart check, unless `task_kinds` says otherwise."""
+        """Of the release before the restart check, unless `task_kinds` says otherwise. `raw_trace`: what rank 0 recorded."""
         self.client, self.name, self.behave, self.restart = client, name, behave, restart
-        self.trace = trace
+        self.trace, self.raw_trace = trace, raw_trace
         self.session = ""
         fingerprint = inventory.pop("fingerprint", FINGERPRINT)
         self.inventory = Inventory(cluster=cluster, fingerprint=fingerprint, **inventory)
@@ -226,6 +227,15 @@ class SimulatedWorker:
         } | body
         return self.post(f"/v1/runs/{lease.run_id}/report", body)
 
+    def send_trace(self, lease: Lease, rank: int, content: bytes) -> httpx.Response:
+        """Deliver what a rank recorded."""
+        headers = {
+            "content-type": "application/octet-stream",
+            "shardtune-session": self.session,
+            "shardtune-attempt": str(lease.attempt),
+        }
+        return self.client.put(f"/v1/runs/{lease.run_id}/traces/{rank}", content=content, headers=headers)
+
     def do(self, lease: Lease) -> None:
         """Execute one lease as `behave` says."""
         match lease.task:
@@ -235,6 +245,8 @@ class SimulatedWorker:
                 outcome = self.restart(lease)
             case TraceTask():
                 outcome = self.trace(lease)
+                if self.raw_trace is not None:
+                    self.send_trace(lease, 0, self.raw_trace(lease)).raise_for_status()
             case TrialTask():
                 outcome = self.behave(lease, lease.task)
         self.report(lease, outcome).raise_for_status()

@@ -1,5 +1,6 @@
 """Two projects on one service that must not see each other, and a word that is in everything that one of them owns."""
 
+import gzip
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +19,12 @@ from tests.support.simulated_worker import FINGERPRINT, PROFILE, SPEC, Simulated
 WORD = "kanarienvogel"
 """Allowed in every name, and in no text of ours."""
 OWN = "mine"
-TRACED: Any = {"task_kinds": ("profile", "trial", "trace"), "trace": lambda lease: diagnosis(notes=(lease.study_id,))}
+TRACED: Any = {
+    "task_kinds": ("profile", "trial", "trace"),
+    "trace": lambda lease: diagnosis(notes=(lease.study_id,)),
+    # Not squeezed, so that the words in it can be read.
+    "raw_trace": lambda lease: gzip.compress(lease.study_id.encode(), 0),
+}
 SHORT = SPEC | {"budget": {"max_trials": 2, "max_pairs": 7}}
 Ids = Mapping[str, str]
 """By the names that routes have for them."""
@@ -101,6 +107,7 @@ def _tuned(client: TestClient, worker: SimulatedWorker, name: str, model: Any) -
         "worker_id": workers[worker.name],
         "fingerprint_id": fingerprints[0]["fingerprint_id"],
         "number": "0",
+        "rank": "0",
         "name": "launch.sh",
         "action": "pin",
     }

@@ -8,7 +8,7 @@ ClientError
 
 import random
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import TypeVar
 
 import httpx
@@ -30,6 +30,10 @@ from shardtune.api_schemas.leases import (
 _UNAUTHORIZED = 401
 _LATER = {408, 425, 429}
 _LOST = {404, 409, 410}
+
+_JSON = {"content-type": "application/json"}
+_TRACE_S = 30.0
+"""For some megabytes; the lease is renewed meanwhile."""
 
 Answer = TypeVar("Answer", bound=Schema)
 Value = TypeVar("Value")
@@ -112,6 +116,15 @@ class WorkerClient:
         """Deliver the end of an attempt; delivering the same report again is harmless."""
         return _expect(self._post(f"/v1/runs/{run_id}/report", report), ReportAnswer)
 
+    def store_trace(self, session: str, run_id: str, attempt: int, rank: int, content: bytes) -> None:
+        """Deliver what a rank recorded, compressed; the same again takes its place."""
+        headers = {
+            "content-type": "application/octet-stream",
+            "shardtune-session": session,
+            "shardtune-attempt": str(attempt),
+        }
+        self._call("PUT", f"/v1/runs/{run_id}/traces/{rank}", content, _TRACE_S, headers)
+
     def ready(self) -> None:
         """Return when the service says that it can work."""
         self._call("GET", "/readyz")
@@ -119,13 +132,20 @@ class WorkerClient:
     def _post(self, path: str, body: Schema, timeout_s: float | None = None) -> httpx.Response:
         return self._call("POST", path, body.model_dump_json(), timeout_s)
 
-    def _call(self, method: str, path: str, body: str | None = None, timeout_s: float | None = None) -> httpx.Response:
+    def _call(
+        self,
+        method: str,
+        path: str,
+        body: str | bytes | None = None,
+        timeout_s: float | None = None,
+        headers: Mapping[str, str] = _JSON,
+    ) -> httpx.Response:
         try:
             response = self._http.request(
                 method,
                 path,
                 content=body,
-                headers={"content-type": "application/json"},
+                headers=headers,
                 timeout=timeout_s or self._timeout_s,
             )
         except httpx.TransportError as error:

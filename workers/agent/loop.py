@@ -20,6 +20,7 @@ from shardtune.workers.agent.analysis import diagnosed
 from shardtune.workers.agent.attempt import Attempted, Workplace, attempt
 from shardtune.workers.agent.client import ClientError, LeaseLost, RequestRefused, Unreachable, WorkerClient, patiently
 from shardtune.workers.agent.heartbeat import HeartbeatThread
+from shardtune.workers.agent.send_traces import send_traces
 from shardtune.workers.agent.supervise import RunLimits
 from shardtune.workers.clock import now_s
 from shardtune.workers.config.settings import WorkerSettings
@@ -183,7 +184,9 @@ class Agent:
             heartbeat.join(timeout=1.0)
 
     def _report(self, lease: Lease, attempted: Attempted) -> None:
-        result = diagnosed(attempted.result) if isinstance(attempted.result, Traced) else attempted.result
+        result: Result = attempted.result
+        if isinstance(result, Traced):
+            result = send_traces(self._client, self._session, lease, diagnosed(result))
         log.info("run %s: %s after %.1f s", lease.run_id, words.end(result), attempted.elapsed_s)
         try:
             self._deliver(lease, self._report_of(lease, attempted, result))

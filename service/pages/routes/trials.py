@@ -10,6 +10,7 @@ from shardtune.service.pages.rendering import Checked, render, see_other
 from shardtune.service.pages.views.trial import trial_page
 from shardtune.service.pages.views.why.page import why_page
 from shardtune.service.process.context import InContext
+from shardtune.service.routes.diagnoses import attached_trace
 from shardtune.service.studies import diagnoses
 from shardtune.service.studies.create_and_read import must_exist
 
@@ -32,6 +33,12 @@ def show_why(request: Request, context: InContext, study_id: str, number: int) -
     with context.db.read() as session:
         shown = why_page(session, must_exist(context, session, study_id), number)
     return render(request, "why.html", p=shown)
+
+
+@router.get("/{number}/trace/{rank}")
+def download_trace(context: InContext, study_id: str, number: int, rank: int) -> Response:
+    """What one rank recorded in the last run under the profiler."""
+    return attached_trace(diagnoses.raw_trace(context, study_id, number, rank), study_id, number, rank)
 
 
 @router.post("/{number}/why", dependencies=[Checked, may(Action.DIAGNOSE_TRIAL)])

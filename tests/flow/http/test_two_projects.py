@@ -5,6 +5,7 @@ The addresses are read from the application: a new one takes part by itself, and
 here fails.
 """
 
+import gzip
 import re
 
 import pytest
@@ -26,6 +27,10 @@ BODIES = {
     "/v1/studies/{study_id}:extend": {"json": {"add_trials": 1}},
     "/v1/runs/{run_id}/heartbeat": {"json": HELD},
     "/v1/runs/{run_id}/report": {"json": HELD | {"gpu_seconds": 1.0, "failure": {"kind": "crash", "message": "x"}}},
+    "/v1/runs/{run_id}/traces/{rank}": {
+        "content": gzip.compress(b"{}"),
+        "headers": {"shardtune-session": "of-nobody", "shardtune-attempt": "1"},
+    },
     "/v1/best:plan": {"json": {"planned_gpu_hours": 1}},
     "/v1/projects/{project_id}": {"json": {}},
     "/studies/{study_id}/extend": {"data": {"add_trials": "1"}},

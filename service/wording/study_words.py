@@ -70,7 +70,7 @@ def pruned(trial: Trial) -> str:
         return ""
     within = seen.step_time_half_width_s / seen.step_time_s
     return (
-        f"stopped after {seen.measured_steps} timed steps at {rate(seen.tokens_per_s_per_gpu)} tokens/s/GPU (± {within:.0%}), "
+        f"stopped after {seen.measured_steps} timed steps at {rate(seen.tokens_per_s_per_gpu)} tokens/s/GPU (± {within:.1%}), "
         f"surely less than {promotion.NEAR:.0%} of the fastest so far"
     )
 

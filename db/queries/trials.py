@@ -2,10 +2,12 @@
 
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 from sqlalchemy import and_, bindparam, func, or_, select
-from sqlalchemy.orm import Session, aliased, defer, joinedload, selectinload, undefer
+from sqlalchemy.orm import Session, aliased, defer, selectinload, undefer
 
+from shardtune.api_schemas.measurements import Measurement
 from shardtune.api_schemas.predictions import TrialPrediction
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.trials import FEASIBLE_STATES, Rejection, RunPurpose, TrialOrigin, TrialReason, TrialState
@@ -43,6 +45,14 @@ _MEASURED_IDS = (
     )
     .order_by(RunRow.finished_at.desc(), RunRow.id.desc())
     .limit(bindparam("at_most"))
+)
+_MEASURED_RUNS = (
+    select(RunRow.id, RunRow.study_id, TrialRow.config, RunRow.measurement)
+    .join(TrialRow, TrialRow.id == RunRow.trial_id)
+    .where(RunRow.id.in_(bindparam("run_ids", expanding=True)))
+)
+_PROFILED_FOR = select(RunRow.measured_for).where(
+    RunRow.study_id == bindparam("of_study"), RunRow.purpose == RunPurpose.PROFILE, RunRow.measured_for.is_not(None)
 )
 _OTHER = aliased(RunRow)
 # Made once: an alias adapts each of its columns anew, which was a tenth of what a lease costs (SQLAlchemy 2.1).
@@ -146,16 +156,23 @@ def measured_ids(session: Session, fingerprint_key: str, project_id: str, at_mos
     return session.scalars(_MEASURED_IDS, values).all()
 
 
-def runs_with_trials(session: Session, run_ids: Collection[str]) -> Sequence[RunRow]:
-    return session.scalars(select(RunRow).where(RunRow.id.in_(run_ids)).options(joinedload(RunRow.trial))).all()
+class MeasuredRun(NamedTuple):
+    """What was measured of a configuration."""
+
+    run_id: str
+    study_id: str
+    config: TrialConfig
+    measurement: Measurement | None
 
 
-def profiled_for(session: Session, study_ids: Collection[str]) -> dict[str, str]:
-    """Of these studies, those whose model was profiled by a worker bound to a project: that project."""
-    query = select(RunRow.study_id, RunRow.measured_for).where(
-        RunRow.study_id.in_(study_ids), RunRow.purpose == RunPurpose.PROFILE, RunRow.measured_for.is_not(None)
-    )
-    return {study_id: project_id for study_id, project_id in session.execute(query) if project_id is not None}
+def measured_runs(session: Session, run_ids: Collection[str]) -> list[MeasuredRun]:
+    """These runs of trials with their configurations."""
+    return [MeasuredRun(*row) for row in session.execute(_MEASURED_RUNS, {"run_ids": list(run_ids)})]
+
+
+def profiled_for(session: Session, study_id: str) -> str | None:
+    """The project to which the worker that profiled a study's model is bound; None: to none."""
+    return session.scalars(_PROFILED_FOR, {"of_study": study_id}).first()
 
 
 def rejections(

@@ -8,15 +8,19 @@ import logging
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.hardware import MeasuredHardware
+from shardtune.api_schemas.measurements import Measurement
+from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.system_studies import SystemStudyKind
 from shardtune.db.queries import studies, trials, workers
-from shardtune.db.tables.studies import RunRow, StudyRow
-from shardtune.service.planning.planner_cache import PlannerCache
+from shardtune.db.queries.trials import MeasuredRun
+from shardtune.db.tables.studies import StudyRow
+from shardtune.service.planning.planner_cache import PlannerCache, Subject
 from shardtune.tuner.prediction import learning, traced_shape
 from shardtune.tuner.prediction.calibration import NOTHING_LEARNT, Calibrations
 from shardtune.tuner.prediction.learning import ComparedRun, MeasuredTrials
@@ -49,11 +53,53 @@ def of(planner_cache: PlannerCache, session: Session, fingerprint_key: str | Non
     run_ids = trials.measured_ids(session, fingerprint_key, project_id, MOST_RUNS)
 
     def compare(new: Sequence[str]) -> dict[str, ComparedRun]:
-        return _compared(session, project_id, hardware, new)
+        return _compared(planner_cache, session, project_id, hardware, new)
 
     name = f"{fingerprint_key} {project_id} {hardware.content_key() if hardware else ''}"
     learnt = planner_cache.learnt(name, run_ids, compare)
     return Experience(learnt.calibrations, hardware, learnt.known)
+
+
+def _compared(
+    planner_cache: PlannerCache,
+    session: Session,
+    project_id: str,
+    hardware: MeasuredHardware | None,
+    run_ids: Sequence[str],
+) -> dict[str, ComparedRun]:
+    """Runs beside their predictions, by id; those that teach nothing are left out."""
+    by_study: dict[str, list[tuple[str, TrialConfig, Measurement]]] = defaultdict(list)
+    for run in _readable(session, run_ids):
+        if run.measurement is not None:
+            by_study[run.study_id].append((run.run_id, run.config, run.measurement))
+    found: dict[str, ComparedRun] = {}
+    for study_id, runs in by_study.items():
+        subject = planner_cache.subject(study_id, partial(_subject, session, study_id))
+        # What a measurement is held against rests on the model's profile, which a worker reports as well.
+        if subject is None or subject.profiled_for not in (None, project_id):
+            continue
+        group = MeasuredTrials(
+            shape=subject.shape,
+            workload=subject.workload,
+            cluster=subject.cluster,
+            configs=[config for _, config, _ in runs],
+            measurements=[measurement for _, _, measurement in runs],
+            hardware=hardware,
+            study=study_id,
+        )
+        found |= zip((run_id for run_id, _, _ in runs), learning.compare(group), strict=True)
+    return found
+
+
+def _subject(session: Session, study_id: str) -> Subject | None:
+    """What a study measured; None where its runs teach nothing, or not yet."""
+    study = _study(session, study_id)
+    if study is None or study.profile is None or not study.profile.blocks or _is_repetition(study):
+        return None
+    shape = traced_shape.of_study(study.spec.model, study.profile)
+    if shape is None:
+        return None
+    return Subject(shape, study.spec.workload, study.cluster, trials.profiled_for(session, study_id))
 
 
 def _is_repetition(study: StudyRow) -> bool:
@@ -61,47 +107,14 @@ def _is_repetition(study: StudyRow) -> bool:
     return study.system_study is not None and study.system_study.kind == SystemStudyKind.CANARY
 
 
-def _compared(
-    session: Session, project_id: str, hardware: MeasuredHardware | None, run_ids: Sequence[str]
-) -> dict[str, ComparedRun]:
-    """Runs beside their predictions, by id; those that teach nothing are left out."""
-    by_study: dict[str, list[RunRow]] = defaultdict(list)
-    for run in _readable(session, run_ids):
-        by_study[run.study_id].append(run)
-    # What a measurement is held against rests on the model's profile, which a worker reports as well.
-    profiled_for = trials.profiled_for(session, by_study)
-    found: dict[str, ComparedRun] = {}
-    for study_id, runs in by_study.items():
-        if profiled_for.get(study_id, project_id) != project_id:
-            continue
-        study = _study(session, study_id)
-        if study is None or study.profile is None or not study.profile.blocks or _is_repetition(study):
-            continue
-        shape = traced_shape.of_study(study.spec.model, study.profile)
-        if shape is None:
-            continue
-        measured = [(run.id, run.trial.config, run.measurement) for run in runs if run.trial and run.measurement]
-        group = MeasuredTrials(
-            shape=shape,
-            workload=study.spec.workload,
-            cluster=study.cluster,
-            configs=[config for _, config, _ in measured],
-            measurements=[measurement for _, _, measurement in measured],
-            hardware=hardware,
-            study=study_id,
-        )
-        found |= zip((run_id for run_id, _, _ in measured), learning.compare(group), strict=True)
-    return found
-
-
-def _readable(session: Session, run_ids: Sequence[str]) -> Sequence[RunRow]:
+def _readable(session: Session, run_ids: Sequence[str]) -> Sequence[MeasuredRun]:
     try:
-        return trials.runs_with_trials(session, run_ids)
+        return trials.measured_runs(session, run_ids)
     except ValidationError:
-        found: list[RunRow] = []
+        found: list[MeasuredRun] = []
         for run_id in run_ids:
             try:
-                found += trials.runs_with_trials(session, [run_id])
+                found += trials.measured_runs(session, [run_id])
             except ValidationError as error:
                 log.warning("run %s teaches the predictor nothing: its stored values cannot be read: %s", run_id, error)
         return found

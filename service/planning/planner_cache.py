@@ -14,13 +14,16 @@ from typing import TypeVar
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import set_committed_value
 
+from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.studies import StudySpec
+from shardtune.api_schemas.workload import Workload
 from shardtune.db.queries import studies
 from shardtune.db.session import Database
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.tuner.prediction.calibration import Calibrations
 from shardtune.tuner.prediction.learning import ComparedRun, learn
+from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.search.guided.pool import Pool
 from shardtune.tuner.search.space import Space
 
@@ -50,6 +53,17 @@ class Learnt:
         return tuple(run for run in self.runs.values() if run is not None)
 
 
+@dataclass(frozen=True)
+class Subject:
+    """What a study measures, which is known for good once its model has been profiled."""
+
+    shape: ModelShape
+    workload: Workload
+    cluster: Cluster
+    profiled_for: str | None
+    """The only project that may believe the profile; None: every one."""
+
+
 class PlannerCache:
     """A lock per study, and what is dear to make: the spaces, which never change once the profile is known, the
     calibrations, which change with every measured run, and the snapshots of studies, each good for one version."""
@@ -65,6 +79,7 @@ class PlannerCache:
         self._learnt: dict[str, Learnt] = {}
         self._snapshots: dict[str, StudySnapshot] = {}
         self._begun: dict[str, str] = {}
+        self._subjects: dict[str, Subject] = {}
 
     @contextmanager
     def ask_lock(self, study_id: str, database: Database, patience_s: float) -> Iterator[bool]:
@@ -106,6 +121,13 @@ class PlannerCache:
         if known is None:
             known = read()
             self._keep(self._cores, fingerprint_key, known, _MOST_IDLE)
+        return known
+
+    def subject(self, study_id: str, read: Callable[[], Subject | None]) -> Subject | None:
+        """What a study measures; read until it is known."""
+        known = self._subjects.get(study_id)
+        if known is None and (known := read()) is not None:
+            self._keep(self._subjects, study_id, known, _MOST_IDLE)
         return known
 
     def space(self, study_id: str, build: Callable[[], Space]) -> Space:

@@ -56,7 +56,7 @@ def small(name: str, trials: int) -> dict[str, Any]:
     spec: dict[str, Any] = json.loads((EXAMPLES / f"{name}.json").read_text())
     knobs = {"micro_batch": [1, 8], "activation_checkpointing": "none"}
     return spec | {
-        "budget": {"max_trials": trials, "max_pairs": 7, "repeat_disturbed": 0},
+        "budget": {"max_trials": trials, "max_pairs": 7, "repeat_disturbed": 0, "prune": False},
         "space": {"knobs": knobs},
     }
 

@@ -26,12 +26,12 @@ from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.diagnosis import Traced
 from shardtune.api_schemas.failures import Failure
 from shardtune.api_schemas.hardware import Fingerprint
-from shardtune.api_schemas.leases import ProfileTask, TrialTask
+from shardtune.api_schemas.leases import ProfileTask, Task, TrialTask
 from shardtune.api_schemas.measurements import Measurement, MeasurePlan
 from shardtune.api_schemas.models import ModelProfile
 from shardtune.api_schemas.restart import RestartMeasurement
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.workers.agent.attempt import Workplace, attempt
+from shardtune.workers.agent.attempt import Attempted, Workplace, attempt
 from shardtune.workers.agent.supervise import RunLimits
 from shardtune.workers.launchers.local import LocalLauncher
 from shardtune.workers.machine import library_probe
@@ -64,6 +64,13 @@ def workplace(folder: Path, ranks: int = 4) -> Iterator[Workplace]:
 
 def execute(place: Workplace, task: TrialTask | ProfileTask, number: int) -> Measurement | ModelProfile | Failure:
     """Run a task to its outcome."""
+    result = attempted(place, task, number).result
+    assert not isinstance(result, RestartMeasurement | Traced)
+    return result
+
+
+def attempted(place: Workplace, task: Task, number: int) -> Attempted:
+    """Run any task, in the folder of this number."""
     done = attempt(
         place,
         task,
@@ -71,8 +78,8 @@ def execute(place: Workplace, task: TrialTask | ProfileTask, number: int) -> Mea
         _LIMITS,
         lambda: None,
     )
-    assert done is not None and not isinstance(done.result, RestartMeasurement | Traced)
-    return done.result
+    assert done is not None
+    return done
 
 
 def plan(names: list[str], path: Path, seed: int) -> None:

@@ -17,16 +17,14 @@ from statistics import median
 from typing import Any
 
 from benchmarks.diagnosis import cases
-from benchmarks.own_trials import execute, workplace
+from benchmarks.own_trials import attempted, execute, workplace
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.diagnosis import Diagnosis, Traced
 from shardtune.api_schemas.leases import TraceTask, TrialTask
 from shardtune.api_schemas.measurements import Measurement
 from shardtune.db.tables.types import Packed
 from shardtune.workers.agent.analysis import diagnosed
-from shardtune.workers.agent.attempt import Workplace, attempt
-from shardtune.workers.agent.supervise import RunLimits
-from shardtune.workers.trial_dir import TrialDir
+from shardtune.workers.agent.attempt import Workplace
 
 STRATEGIES: dict[str, dict[str, Any]] = {
     "ddp": {"kind": "ddp"},
@@ -35,7 +33,6 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "fsdp1": {"kind": "fsdp1", "dp_shard": 2},
     "fsdp2": {"kind": "fsdp2", "dp_shard": 2},
 }
-_LIMITS = RunLimits(deadline_s=300, no_progress_s=200)
 
 
 class Cost(Schema):
@@ -90,15 +87,8 @@ def _cost(place: Workplace, strategy: dict[str, Any], number: int) -> Cost:
     measured = execute(place, trial, number)
     trial_s = time.monotonic() - begin
     assert isinstance(measured, Measurement), measured
-    task = TraceTask(trial=trial)
-    done = attempt(
-        place,
-        task,
-        lambda: TrialDir.create(place.work_dir, f"run-{number + 1}", task, place.fingerprint, place.min_free_gib),
-        _LIMITS,
-        lambda: None,
-    )
-    assert done is not None and isinstance(done.result, Traced), done
+    done = attempted(place, TraceTask(trial=trial), number + 1)
+    assert isinstance(done.result, Traced), done
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     told = diagnosed(done.result)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

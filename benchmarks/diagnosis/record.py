@@ -13,20 +13,17 @@ from pathlib import Path
 
 from benchmarks.diagnosis import cases, own_job
 from benchmarks.diagnosis.cases import Case
-from benchmarks.own_trials import PLAN, execute, workplace
+from benchmarks.own_trials import PLAN, attempted, execute, workplace
 from shardtune.api_schemas.diagnosis import Traced
 from shardtune.api_schemas.hardware import Cluster, Inventory
 from shardtune.api_schemas.leases import ProfileTask, TraceTask, TrialTask
 from shardtune.api_schemas.measurements import Measurement
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.workers.agent.attempt import Workplace, attempt
-from shardtune.workers.agent.supervise import RunLimits
+from shardtune.workers.agent.attempt import Workplace
 from shardtune.workers.machine import hardware_speed
-from shardtune.workers.trial_dir import TrialDir
 
 PROFILE, TRACED, REMEDY, PAIRS = "profile.json", "traced.json", "remedy.json", "pairs.json"
 """Beside a case's `traces`: the model's profile, the run that left them, the configuration to try, and the step times of both."""
-_LIMITS = RunLimits(deadline_s=240, no_progress_s=200)
 _OWN_JOB_S = 240.0
 
 
@@ -82,17 +79,9 @@ class Recorder:
 
     def _traced(self, case: Case) -> Traced:
         trial = TrialTask(model=case.model, workload=case.workload, cluster=case.cluster, config=case.config)
-        task, number = TraceTask(trial=trial), self._next()
-        place = self._place
-        done = attempt(
-            place,
-            task,
-            lambda: TrialDir.create(place.work_dir, f"run-{number}", task, place.fingerprint, place.min_free_gib),
-            _LIMITS,
-            lambda: None,
-        )
-        assert done is not None and isinstance(done.result, Traced), f"{case.name}: {done}"
-        return done.result
+        result = attempted(self._place, TraceTask(trial=trial), self._next()).result
+        assert isinstance(result, Traced), f"{case.name}: {result}"
+        return result
 
     def _step_s(self, case: Case, config: TrialConfig) -> float:
         task = TrialTask(model=case.model, workload=case.workload, cluster=case.cluster, config=config, plan=PLAN)

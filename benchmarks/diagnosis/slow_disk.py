@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.diagnosis import saving_job
 from benchmarks.diagnosis.cases import RANKS
 from benchmarks.diagnosis.throttled_disk import ThrottledDisk, throttled_disk
-from benchmarks.own_trials import workplace
+from benchmarks.own_trials import attempted, workplace
 from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.leases import RestartTask, TrialTask
 from shardtune.api_schemas.models import ModelSpec
@@ -30,9 +30,7 @@ from shardtune.api_schemas.restart import RestartMeasurement, RestartPlan
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.workload import RECIPES, Workload
 from shardtune.tuner.verdict import checkpoint_cost
-from shardtune.workers.agent.attempt import Workplace, attempt
-from shardtune.workers.agent.supervise import RunLimits
-from shardtune.workers.trial_dir import TrialDir
+from shardtune.workers.agent.attempt import Workplace
 
 _STRATEGIES: tuple[dict[str, Any], ...] = (
     {"kind": "ddp"},
@@ -42,7 +40,6 @@ _STRATEGIES: tuple[dict[str, Any], ...] = (
     {"kind": "zero", "stage": 3},
 )
 _PLAN = RestartPlan(fewest_steps=2, most_steps=2, steps_after=2)
-_LIMITS = RunLimits(deadline_s=240, no_progress_s=200)
 _WINDOW_S, _JOB_S = 10.0, 400.0
 
 
@@ -82,15 +79,9 @@ def checked(place: Workplace, case: Case, number: int) -> RestartMeasurement:
     cluster = Cluster(device="cpu", gpus_per_node=RANKS, memory_gib=4, host_memory_gib=16)
     config = TrialConfig.model_validate({"strategy": case.strategy, "micro_batch": 2})
     task = RestartTask(trial=TrialTask(model=case.model, workload=workload, cluster=cluster, config=config), plan=_PLAN)
-    done = attempt(
-        place,
-        task,
-        lambda: TrialDir.create(place.work_dir, f"run-{number}", task, place.fingerprint, place.min_free_gib),
-        _LIMITS,
-        lambda: None,
-    )
-    assert done is not None and isinstance(done.result, RestartMeasurement), done
-    return done.result
+    result = attempted(place, task, number).result
+    assert isinstance(result, RestartMeasurement), result
+    return result
 
 
 def row_of(case: Case, measured: RestartMeasurement) -> dict[str, Any]:

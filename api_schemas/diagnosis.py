@@ -72,7 +72,7 @@ class Traced(Schema):
     host_cpu_cores: int | None = Field(default=None, ge=1, examples=[32])
     """Cores that ranks of its host could use."""
     memory: MemoryMoment | None = None
-    """Of the fullest rank; None on GPUs, and for a compiled model as far as modules go."""
+    """Of the fullest rank; None where more happened than is kept. Of a compiled model without modules."""
 
 
 class StepParts(Schema):

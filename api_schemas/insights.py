@@ -43,7 +43,7 @@ class KnobImportance(Schema):
 
 
 class Importance(Schema):
-    """Which knobs mattered for speed among the complete trials (PED-ANOVA)."""
+    """Which knobs mattered for speed among the feasible trials (PED-ANOVA)."""
 
     knobs: tuple[KnobImportance, ...]
     """The most important first; empty where nothing can be said."""

@@ -1,4 +1,4 @@
-"""Which knobs had to do with speed, by PED-ANOVA over a study's complete trials.
+"""Which knobs had to do with speed, by PED-ANOVA over a study's feasible trials.
 
 Watanabe, Bansal and Hutter, PED-ANOVA (IJCAI 2023, arXiv:2304.10255), with conditional knobs as in Conditional PED-ANOVA
 (arXiv:2601.20800), both as Optuna 5 implements them: how far the distribution of a knob's values among the fastest trials
@@ -57,12 +57,12 @@ def importance(rows: tuple[Row, ...]) -> Importance:
     """Importance of every knob that took several values, the most important first; the same rows give the same answer."""
     fastest = max(FASTEST, round(_TOP * len(rows)))
     if len(rows) < FEWEST_TRIALS:
-        reason = f"{len(rows)} complete trials say too little about knobs; {FEWEST_TRIALS} are needed"
+        reason = f"{len(rows)} feasible trials say too little about knobs; {FEWEST_TRIALS} are needed"
         return Importance(knobs=(), trials=len(rows), fastest=0, reason=reason)
     tables = [dict(knobs) for knobs, _ in rows]
     scales = _scales(tables)
     if not scales:
-        return Importance(knobs=(), trials=len(rows), fastest=0, reason="all complete trials have the same knobs")
+        return Importance(knobs=(), trials=len(rows), fastest=0, reason="all feasible trials have the same knobs")
     study, speeds = _study(tables, scales), [speed for _, speed in rows]
     found = _raw(study, scales, speeds, fastest)
     total = sum(found.values())

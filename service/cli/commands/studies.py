@@ -221,7 +221,7 @@ def importance(
         return
     for knob in found.knobs:
         print(f"{knob.importance:>6.1%}  {knob.knob}{'' if knob.is_above_chance else '  (could be chance)'}")
-    print(found.reason or f"of {found.trials} complete trials, {found.fastest} of them the fastest")
+    print(found.reason or f"of {found.trials} feasible trials, {found.fastest} of them the fastest")
 
 
 def _change(

@@ -39,8 +39,8 @@ def test_front_and_importance_of_a_finished_study(quick_client):
 def test_too_few_trials_get_a_reason(quick_client):
     study_id = tuned(quick_client, 8)
     found = quick_client.get(f"/v1/studies/{study_id}/importance").json()
-    assert found["knobs"] == [] and "8 complete trials say too little" in found["reason"]
-    assert "8 complete trials say too little" in page(quick_client, f"/studies/{study_id}")
+    assert found["knobs"] == [] and "8 feasible trials say too little" in found["reason"]
+    assert "8 feasible trials say too little" in page(quick_client, f"/studies/{study_id}")
     SimulatedWorker(quick_client).register()
     empty = create(quick_client, space=SPACE)
     assert quick_client.get(f"/v1/studies/{empty}/pareto").json()["points"] == []

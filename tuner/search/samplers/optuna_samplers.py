@@ -91,7 +91,7 @@ def _told(space: Space, obs: Observation) -> FrozenTrial | None:
 
     An infeasible trial is PRUNED with a violated constraint: told as FAIL, TPE proposes the same again. So is one that
     crashed twice; any other failure says nothing about the configuration. Sizes outside the space are told as the nearest inside, but only
-    of complete trials: that one value is too much does not condemn its neighbour.
+    of feasible trials: that one value is too much does not condemn its neighbour.
     """
     if obs.state in (TrialState.FAILED, TrialState.CANCELLED) and not obs.is_no_choice:
         return None

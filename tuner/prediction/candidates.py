@@ -151,6 +151,8 @@ class Candidates:
     max_live: Array
     secondary: Array
     """ZeRO++ hpZ group size; 1 is off."""
+    keeps_freed: Array
+    """The allocator keeps what is freed, as those of GPUs do; else it goes back to the system."""
 
     @property
     def size(self) -> int:
@@ -196,6 +198,7 @@ _DEFAULTS: dict[str, float] = {
     "blocks_per_unit": 1, "sync_last": 0, "sync_shard_only": 0, "offload_optimizer": 0, "offload_parameters": 0,
     "ddp_bucket": 25 * MIB, "bucket_view": 0, "reduce_bucket": 5e8, "gather_bucket": 5e8, "double_buffer": 1,
     "contiguous": 1, "prefetch_bucket": 5e7, "persistence": 1e5, "reuse": 1e9, "max_live": 1e9, "secondary": 1,
+    "keeps_freed": 1,
 }  # fmt: skip
 
 

@@ -9,7 +9,6 @@ from shardtune.tuner.prediction.backends.registry import BACKENDS
 from shardtune.tuner.prediction.candidates import FULL, NONE, SELECTIVE, Candidates, from_rows
 
 WITHOUT_TERM = {
-    "malloc": "page faults of freed memory are not predicted: they depend on what the process has freed before",
     "threads": "rates are measured with a rank's share of the cores",
     "expandable_segments": "what the allocator reserves beyond what is allocated is learned from measurements of either kind",
     "max_connections": "the order of kernels and collectives in the device's queues is not modelled",
@@ -44,6 +43,7 @@ def _shared(config: TrialConfig, sequence: int, world_size: int, global_batch: i
         "checkpointing": _CHECKPOINTING[config.activation_checkpointing],
         "checkpoint_every": config.checkpoint_every,
         "compiled": config.compile,
+        "keeps_freed": config.malloc == "keep",
         "sync_last": config.strategy.sync_policy == "last",
         "sync_shard_only": config.strategy.sync_policy == "reduce_scatter",
         "accumulation": max(1, (global_batch or 0) // (config.micro_batch * config.data_ranks(world_size))),

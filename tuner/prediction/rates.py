@@ -4,6 +4,7 @@ Each is physical (a rate or a cost per launch); `tuner.prediction.calibration` s
 how well they hold on sources that were left out: docs/measurements/predictor.md.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -35,6 +36,8 @@ class Rates:
     """CPU ranks: the core that launches an operator also executes it, so that nothing of a launch is hidden."""
     optimizer_host_s: float = 0.012
     """Host time of an optimizer step: clipping, foreach lists, logging, the data loader."""
+    fresh_bytes: float = math.inf
+    """First use of memory that the system has just handed out: CPU ranks fault it in page by page."""
 
     def in_fp32(self, architecture: str) -> "Rates":
         """Rates of fp32 products without TF32: the vector units' share of the bf16 peak."""
@@ -128,9 +131,9 @@ def network_of(gpu: GpuModel, gpus_per_node: int) -> Network:
 
 CPU_RATES = Rates(
     matmul_flops=5e10, attention_flops=2e10, memory_bytes=5e9, launch_s=6e-6, overlap=0.0, contention=0.0,
-    serial=True, optimizer_host_s=2e-3,
+    serial=True, optimizer_host_s=2e-3, fresh_bytes=3.4e9,
 )  # fmt: skip
-"""One core; a starting point that trials calibrate."""
+"""One core; a starting point that trials calibrate. A page of 4 KiB takes 1.2 µs (32 MiB written once and again, AMD EPYC VM)."""
 CPU_NETWORK = Network(
     intra=1e9,
     inter=1e8,

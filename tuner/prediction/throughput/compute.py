@@ -6,6 +6,7 @@ import numpy as np
 
 from shardtune.tuner.prediction.backends.registry import adding_bytes, micro_batch_launches
 from shardtune.tuner.prediction.candidates import FULL, SELECTIVE, Array, Candidates, Dtypes, Implementation
+from shardtune.tuner.prediction.footprint.activations import block_bytes, logits_bytes
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.rates import Rates
 
@@ -14,6 +15,10 @@ _SAVED_HOOKS = 4.0
 again in backward (`benchmarks.host_costs`)."""
 _DISPATCH_MODE = 4.0
 """Launches that an operator takes in `torch.utils.checkpoint`'s selective contexts (torch 2.13), beside its own."""
+
+_GIVEN_BACK = 0.5
+"""Of what a micro batch held: glibc keeps some (M_TRIM_THRESHOLD rises with the chunks that were freed). Two tables of 220
+configurations fit best with 0.4 and with more than 1 (docs/measurements/search.md)."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,7 @@ def compute_times(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implem
         casts = shape.parameters * (dtypes.master + dtypes.compute) * (2.0 + again.matmul) / rates.memory_bytes
         elementwise = elementwise + casts
     elementwise = elementwise + adding_bytes(shape, c, dtypes, impl) / rates.memory_bytes
+    elementwise = elementwise + _freed_bytes(shape, c, dtypes, impl) / rates.fresh_bytes
     loss = c.tokens * vocab * (22.0 + 2.0 * dtypes.compute) / rates.memory_bytes
     attention_all = attention * (1.0 + 2.5 + again.attention)
     loss = np.where(c.compiled > 0, loss, loss * 1.5)
@@ -86,6 +92,13 @@ def compute_times(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implem
         forward_share=(forward + head + attention + elementwise_forward + loss * 0.4) / total,
         serial=rates.serial,
     )
+
+
+def _freed_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation) -> Array:
+    """Of a micro batch, what goes back to the system after it, and is faulted in again by the next."""
+    block = block_bytes(shape, c, dtypes, impl)
+    held = block.kept(c, shape.layers) + logits_bytes(shape, c, dtypes, impl)
+    return np.where(c.keeps_freed > 0, 0.0, _GIVEN_BACK * held)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Rates and links from what a worker measured, in place of the catalogue's: any GPU, and CPU ranks."""
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,6 +28,7 @@ def measured_rates(measured: MeasuredHardware, device: str, in_fp32: bool) -> Ra
         contention=CPU_RATES.contention if on_cpu else 0.12,
         serial=on_cpu,
         optimizer_host_s=CPU_RATES.optimizer_host_s if on_cpu else 0.012,
+        fresh_bytes=CPU_RATES.fresh_bytes if on_cpu else math.inf,
     )
 
 

@@ -111,3 +111,21 @@ def test_with_a_slow_network_between_hosts_the_mesh_that_follows_them_is_predict
     ]
     hybrid, *others = [one.tokens_per_s_per_gpu for one in predicted if one is not None]
     assert len(others) == 2 and hybrid > 1.2 * max(others)
+
+
+def test_memory_that_goes_back_to_the_system_costs_cpu_ranks_time_and_gpus_none() -> None:
+    """Half of what a micro batch holds is faulted in again; with less held, there is less of it."""
+    model = shape("llama-tiny")
+    whole, kept, checkpointed, both = (
+        TrialConfig(strategy=DdpConfig(), micro_batch=4, malloc=malloc, activation_checkpointing=how)
+        for how in ("none", "full")
+        for malloc in ("default", "keep")
+    )
+    on_cpu, on_gpu = (
+        [
+            predict(model, WORKLOAD, place, one, measured=MEASURED).speed.step_time_s
+            for one in (whole, kept, checkpointed, both)
+        ]
+        for place in (cpu(2), gpus(2))
+    )
+    assert on_cpu[0] - on_cpu[1] > on_cpu[2] - on_cpu[3] > 0 and on_gpu[0] == on_gpu[1]

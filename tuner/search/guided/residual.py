@@ -14,13 +14,14 @@ from shardtune.tuner.search.guided.encoding import Array, Rows
 
 _TRUST = ((1.0, 0.0), (0.5, -1.5), (0.0, -3.0))
 """Scale of the prediction, and the logarithm of how likely it is before anything was measured."""
-_AMPLITUDE = ((0.05, -0.5), (0.15, 0.0), (0.4, -0.5), (0.8, -1.5))
-"""Of g: standard deviation of log time that knobs make and the prediction does not see."""
+_AMPLITUDE = ((0.03, 0.0), (0.08, -0.5), (0.2, -1.5), (0.8, -3.0))
+"""Of g: standard deviation of log time that knobs make and the prediction does not see. Among the fast third of a table it is below
+0.1 (docs/measurements/search.md); where larger ones are likely from the start, a search looks everywhere before it looks twice."""
 _LENGTH = ((0.7, 0.0), (1.5, 0.0), (3.0, 0.0))
 """Of g, where 1 is from a knob's smallest value to its largest."""
 NOISE = ((0.01, 0.0), (0.03, 0.0), (0.08, -0.5), (0.18, -1.0))
 """Between runs of one configuration: 0.12 to 0.22 on shared cores (docs/measurements/search.md)."""
-_LEVEL, _KIND, _PARTS = 0.5, 0.2, 0.15
+_LEVEL, _KIND, _PARTS = 0.5, 0.08, 0.08
 """Standard deviations of b, of what is peculiar to a backend and its placement of states, and of a part's rate."""
 _ACROSS = 0.8
 """Correlation of what the prediction misses in two studies on one machine."""

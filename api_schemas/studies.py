@@ -4,7 +4,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
-from pydantic import ConfigDict, Field, JsonValue, field_validator
+from pydantic import ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.hardware import Cluster, ClusterChoice, Fingerprint
@@ -45,6 +45,9 @@ class Budget(Schema):
     """Seconds × ranks of all runs."""
     max_wall_seconds: float | None = Field(default=None, gt=0)
     """From the creation of the study."""
+    planned_gpu_hours: float | None = Field(default=None, gt=0, le=1e9, examples=[5000.0])
+    """Hours × GPUs of the training run that the answer is for: in place of a gain below 1 %, the search ends once its next trial is
+    expected to save less of them than it takes. Not beside `max_trials`."""
     max_pairs: int = Field(default=24, ge=FEWEST_PAIRS, le=MOST_PAIRS)
     """Pairs of fresh runs of challenger and baseline before the verdict may stay `undecided`. More find smaller gains."""
     repeat_disturbed: float = Field(default=0.5, ge=0, le=3)
@@ -59,6 +62,15 @@ class Budget(Schema):
     profile: bool = False
     """After the verdict, the winner and what it was held against run once more each, some steps of it under torch's profiler:
     `GET /v1/studies/{id}/trials/{n}/diagnosis`. Each takes about as long as a trial, and the answer does not wait for it."""
+
+    @model_validator(mode="after")
+    def _one_end(self) -> "Budget":
+        if self.planned_gpu_hours is not None and self.max_trials is not None:
+            raise ValueError(
+                f"planned_gpu_hours ({self.planned_gpu_hours:g}) says when further trials no longer pay, and max_trials "
+                f"({self.max_trials}) how many there are: leave one out"
+            )
+        return self
 
     @property
     def most_trials(self) -> int:

@@ -7,6 +7,8 @@ an attempt is one lease of a run.
 from datetime import datetime
 from enum import StrEnum
 
+from pydantic import Field
+
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.failures import Failure
 from shardtune.api_schemas.measurements import Measurement, Progress
@@ -79,6 +81,8 @@ class TrialReason(Schema):
     """Interval of 90 %."""
     tests: str
     """In which knobs it differs from the fastest so far; before these, the axes over which it is the first to be split."""
+    expected_gpu_seconds: float | None = Field(default=None, examples=[42.0])
+    """Seconds × ranks that the trial is expected to take; None in studies of older versions."""
 
 
 class RunPurpose(StrEnum):

@@ -109,7 +109,7 @@ def with_options(
     replaced: list[str] = []
     updates: dict[str, Any] = {}
     if max_trials is not None:
-        updates["budget"] = spec.budget.model_copy(update={"max_trials": max_trials})
+        updates["budget"] = spec.budget.model_copy(update={"max_trials": max_trials, "planned_gpu_hours": None})
     if isinstance(spec.cluster, Cluster) and (ranks or memory_gib):
         cluster = spec.cluster
         if ranks and ranks != cluster.world_size:

@@ -31,15 +31,40 @@ def end_of_search(
         return f"the budget of {budget.max_gpu_seconds:g} GPU-seconds is used ({gpu_seconds:.0f})"
     if budget.max_wall_seconds is not None and wall_seconds >= budget.max_wall_seconds:
         return f"the budget of {budget.max_wall_seconds:g} seconds is used ({wall_seconds:.0f})"
-    return None if budget.max_trials is not None else _no_more_gain(history)
+    if budget.max_trials is not None or budget.planned_gpu_hours is not None:
+        return None
+    return _no_more_gain(history)
 
 
 def no_gain_expected(reason: TrialReason | None, history: Sequence[Observation], budget: Budget) -> str | None:
-    """Why the trial that the guided sampler likes best should not start, with the default budget; None: it should."""
-    finished = sum(obs.state in _FINISHED for obs in history)
-    if reason is None or budget.max_trials is not None or finished < MIN_GUIDED or reason.expected_gain >= MIN_GAIN:
+    """Why the trial that the sampler likes best should not start, where no number of trials is given; None: it should.
+
+    `reason`: None where nothing is predicted of it, by another sampler or for code of the user's own.
+    """
+    planned, finished = budget.planned_gpu_hours, sum(obs.state in _FINISHED for obs in history)
+    if reason is None:
+        return None if planned is None else _no_more_gain(history)
+    if budget.max_trials is not None or finished < MIN_GUIDED:
+        return None
+    if planned is not None:
+        return _costs_more(reason, planned, finished)
+    if reason.expected_gain >= MIN_GAIN:
         return None
     return f"the next trial is expected to gain {reason.expected_gain:.1%}, less than {MIN_GAIN:.0%}, after {finished} trials"
+
+
+def _costs_more(reason: TrialReason, planned: float, finished: int) -> str | None:
+    """A run of so many GPU-hours that becomes `1 + g` times as fast saves `g / (1 + g)` of them."""
+    saved, cost = (
+        planned * reason.expected_gain / (1.0 + reason.expected_gain),
+        (reason.expected_gpu_seconds or 0.0) / 3600,
+    )
+    if saved >= cost:
+        return None
+    return (
+        f"the next trial is expected to save {saved:.2g} of the {planned:,g} GPU-hours planned, less than the {cost:.2g} "
+        f"that it takes, after {finished} trials"
+    )
 
 
 def _no_more_gain(history: Sequence[Observation]) -> str | None:
@@ -74,7 +99,7 @@ def extended(budget: Budget, more: Extension, trials: int, gpu_seconds: float, w
     """
     values = budget.model_dump()
     if more.add_trials is not None:
-        values["max_trials"] = max(budget.max_trials or 0, trials) + more.add_trials
+        values |= {"max_trials": max(budget.max_trials or 0, trials) + more.add_trials, "planned_gpu_hours": None}
         _at_most("add_trials", more.add_trials, values["max_trials"], MOST_TRIALS)
     if more.add_pairs is not None:
         values["max_pairs"] = budget.max_pairs + more.add_pairs

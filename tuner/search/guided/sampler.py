@@ -86,9 +86,13 @@ class Outlook:
     @cached_property
     def worth(self) -> Array:
         """Of each candidate: expected gain for each second of a trial, less what a failure would cost."""
+        return worth(self.gain, self._risk, self.seconds)
+
+    @cached_property
+    def seconds(self) -> Array:
+        """Of each candidate's trial."""
         compiled = self._pool.compiled[self.candidates]
-        seconds = TrialCost.of(self._view.history).seconds(self.time.mean, compiled)
-        return worth(self.gain, self._risk, seconds)
+        return TrialCost.of(self._view.history).seconds(self.time.mean, compiled)
 
     @cached_property
     def gain(self) -> Array:
@@ -150,6 +154,7 @@ class Outlook:
             low_tokens_per_s_per_gpu=speed / spread,
             high_tokens_per_s_per_gpu=speed * spread,
             tests=self._tests(place),
+            expected_gpu_seconds=float(self.seconds[place]) * cluster.world_size,
         )
 
     @cached_property

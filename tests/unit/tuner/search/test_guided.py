@@ -112,7 +112,7 @@ def test_a_trial_says_what_it_is_expected_to_gain_and_what_it_tests(pool):
     reason = ask(pool, history).reason
     assert reason is not None and reason.expected_gain > 0 and 0 < reason.probability_faster <= 1
     assert reason.low_tokens_per_s_per_gpu < reason.tokens_per_s_per_gpu < reason.high_tokens_per_s_per_gpu
-    assert " instead of " in reason.tests
+    assert " instead of " in reason.tests and reason.expected_gpu_seconds > 0
 
 
 def test_more_memory_than_there_is_is_learnt_from_the_peaks_that_were_measured(pool):

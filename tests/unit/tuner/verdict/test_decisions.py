@@ -6,11 +6,12 @@ from shardtune.api_schemas.failures import Failure, FailureKind
 from shardtune.api_schemas.measurements import Memory
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
 from shardtune.api_schemas.studies import Budget, Objective, Verdict
-from shardtune.api_schemas.trials import TrialState
+from shardtune.api_schemas.study_changes import Extension
+from shardtune.api_schemas.trials import TrialReason, TrialState
 from shardtune.api_schemas.workload import RECIPES
 from shardtune.tuner.history import Observation
 from shardtune.tuner.objective import over_limit
-from shardtune.tuner.search.stopping import end_of_search
+from shardtune.tuner.search.stopping import end_of_search, extended, no_gain_expected
 from shardtune.tuner.verdict import parity, ranking
 from shardtune.tuner.verdict.promotion import Standing
 from tests.support.tuner_cases import complete, cpu, infeasible, measured
@@ -41,6 +42,31 @@ def test_the_default_budget_ends_at_forty_whatever_happens():
     improving = run([100 * 1.1**i for i in range(40)])
     assert end_of_search(improving[:39], FREE, 0, 0) is None
     assert end_of_search(improving, FREE, 0, 0) is not None
+
+
+def gaining(gain, gpu_seconds=7200.0):
+    speeds = dict.fromkeys(("tokens_per_s_per_gpu", "low_tokens_per_s_per_gpu", "high_tokens_per_s_per_gpu"), 100.0)
+    chances = {"probability_faster": 0.5, "probability_infeasible": 0.0}
+    return TrialReason(expected_gain=gain, expected_gpu_seconds=gpu_seconds, tests="", **chances, **speeds)
+
+
+def test_a_declared_run_lets_the_search_go_on_while_a_trial_saves_more_of_it_than_it_takes():
+    """Two GPU-hours a trial: of 1,000 planned a gain of 0.25 % saves 2.5, of 100 a gain of 1.5 % saves 1.5."""
+    much, little, seen = Budget(planned_gpu_hours=1000), Budget(planned_gpu_hours=100), run([100] * 20)
+    assert no_gain_expected(gaining(0.0025), seen, FREE) is not None
+    assert no_gain_expected(gaining(0.0025), seen, much) is None and end_of_search(seen, much, 0, 0) is None
+    assert no_gain_expected(gaining(0.015), seen, FREE) is None
+    said = no_gain_expected(gaining(0.015), seen, little)
+    assert "save 1.5 of the 100 GPU-hours planned, less than the 2 that it takes, after 20 trials" in said
+    assert no_gain_expected(gaining(0.0), seen[:5], little) is None
+    assert "less than 1%" in no_gain_expected(None, seen, much) and no_gain_expected(None, seen, FREE) is None
+
+
+def test_a_declared_run_and_a_number_of_trials_exclude_each_other():
+    with pytest.raises(ValueError, match=r"planned_gpu_hours \(5\).*max_trials \(3\).*leave one out"):
+        Budget(planned_gpu_hours=5, max_trials=3)
+    more = extended(Budget(planned_gpu_hours=5), Extension(add_trials=3), 7, 0.0, 0.0)
+    assert more.max_trials == 10 and more.planned_gpu_hours is None
 
 
 def test_nothing_feasible_yet_is_no_reason_to_stop_early():

@@ -4,6 +4,8 @@ python -m benchmarks.search --table FOLDER … [--seeds 50] [--sampler NAME …]
     [--json]
 python -m benchmarks.search --sweep FILE … (the tables of a published sweep, as `benchmarks.parallel` reads them)
 python -m benchmarks.search --record FOLDER --study FILE [--configurations 120] [--rounds 2] [--minutes 60]
+python -m benchmarks.search --live FOLDER --study FILE [--studies 3] [--trials 6] [--fresh 7] [--json]
+    (studies beside a whole space, measured like a table; the options of --record hold)
 
 docs/measurements/search.md has the figures and says what a table holds.
 """
@@ -15,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.search import curves, samplers, scores, sweep
+from benchmarks.search import curves, live, samplers, scores, sweep
 from benchmarks.search.measured import MeasuredTable, names_are_unique
 from benchmarks.search.record import Recording, record
 from benchmarks.search.replay import GOAL, replay
@@ -94,17 +96,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--curves", type=Path, help="a folder for the curves as SVG, one file for each table")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--record", type=Path, help="measure a table here, or go on with it")
-    parser.add_argument("--study", type=Path, help="of --record: the study file")
-    parser.add_argument("--configurations", type=int, default=120, help="of --record: how many of the space")
-    parser.add_argument("--rounds", type=int, default=2, help="of --record: runs of each")
-    parser.add_argument("--minutes", type=float, default=60.0, help="of --record: no run begins later")
+    parser.add_argument("--live", type=Path, help="measure a whole space here, and let studies search it")
+    parser.add_argument("--study", type=Path, help="of --record and --live: the study file")
+    parser.add_argument("--configurations", type=int, default=120, help="of --record and --live: how many of the space")
+    parser.add_argument("--rounds", type=int, default=2, help="of --record and --live: runs of each")
+    parser.add_argument("--minutes", type=float, default=60.0, help="of --record and --live: no run begins later")
+    parser.add_argument("--studies", type=int, default=3, help="of --live")
+    parser.add_argument("--trials", type=int, default=6, help="of --live: of each study")
+    parser.add_argument("--fresh", type=int, default=7, help="of --live: runs of each finalist")
     options = parser.parse_args(arguments)
     try:
+        folder = options.record or options.live
+        if folder is None:
+            print_report(options)
+            return 0
+        asked = Recording(folder, options.study, options.configurations, options.rounds, options.minutes)
         if options.record is not None:
-            asked = Recording(options.record, options.study, options.configurations, options.rounds, options.minutes)
             record(asked)
             return 0
-        print_report(options)
+        compared = live.compare(live.Comparison(asked, options.studies, options.trials, options.fresh))
+        print(json.dumps(compared) if options.json else "\n".join(live.lines(compared)))
     except CliError as error:
         for line in error.lines:
             sys.stderr.write(f"{line}\n")

@@ -1,11 +1,14 @@
 """Measure a table here: configurations of a study's space, drawn evenly, run by the worker's own launcher and ranks.
 
 Each round runs every configuration once, in an order of its own, so that what else the machine does falls on no kind of
-them; what is there is not run again, so a recording that was stopped goes on.
+them; what is there is not run again, so a recording that was stopped goes on. A run beside which other programs took the
+cores is repeated, by the rule that holds for a study's runs.
 """
 
 import csv
+import os
 import random
+import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -27,10 +30,11 @@ from shardtune.service.cli.study_file import read_json_object, study_spec
 from shardtune.tuner.search.guided.pool import evenly
 from shardtune.tuner.search.seeds import documented_defaults
 from shardtune.tuner.search.space import Space, build
+from shardtune.tuner.verdict import disturbance
 from shardtune.workers.agent.attempt import Workplace
 from shardtune.workers.machine import hardware_speed
 
-PLAN = MeasurePlan(parity_steps=2, max_warmup_steps=2, window_steps=1, min_windows=4, max_windows=8, max_measure_s=4.0)
+PLAN = MeasurePlan(parity_steps=2, max_warmup_steps=2, window_steps=1, min_windows=3, max_windows=6, max_measure_s=2.0)
 _EVERYTHING = 5_000
 
 
@@ -113,13 +117,31 @@ def _measure(asked: Recording, place: Workplace, spec: StudySpec, cluster: Clust
         random.Random(number).shuffle(order)
         for index, config in enumerate(order):
             if time.monotonic() > end:
-                print(f"round {number}: {len(order) - index} configurations are left", flush=True)
+                _say(f"round {number}: {len(order) - index} configurations are left")
                 return
             task = TrialTask(model=spec.model, workload=spec.workload, cluster=cluster, config=config, plan=PLAN)
-            begun = time.monotonic()
-            result = execute(place, task, 1000 * number + index)
-            assert isinstance(result, Measurement | Failure)
+            result, seconds = _undisturbed(place, task, 10_000 * number + 10 * index)
             columns = {key: value for key, value in outcome(result, place.fingerprint).items() if key in COLUMNS}
-            wall = f"{time.monotonic() - begun:.2f}"
+            wall = f"{seconds:.2f}"
             append(path, COLUMNS, {"config": text_of(config), "round": str(number), "wall_s": wall, **columns})
-            print(f"round {number}, {index + 1} of {len(order)}: {config.describe()}: {columns}", flush=True)
+            _say(f"round {number}, {index + 1} of {len(order)}: {config.describe()}: {columns}")
+
+
+def _undisturbed(place: Workplace, task: TrialTask, number: int) -> tuple[Measurement | Failure, float]:
+    """A run's outcome and seconds; repeated, as a study does, while other programs take the cores."""
+    repeat = 0
+    while True:
+        begun = time.monotonic()
+        result = execute(place, task, number + repeat)
+        seconds = time.monotonic() - begun
+        assert not isinstance(result, ModelProfile)
+        why = disturbance.reason(result, task.cluster, os.cpu_count) if isinstance(result, Measurement) else None
+        if why is None or repeat == disturbance.MOST_REPEATS:
+            return result, seconds
+        _say(f"repeated: {why}")
+        repeat += 1
+
+
+def _say(line: str) -> None:
+    """On stderr: stdout is for what a command answers."""
+    print(line, file=sys.stderr, flush=True)

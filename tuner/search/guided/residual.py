@@ -62,10 +62,23 @@ class _Model:
 
 @dataclass(frozen=True)
 class Posterior:
-    """Normal distributions, one for each row."""
+    """A mixture of normal distributions for each row: `weights` (models), `means` and `deviations` (models x rows).
 
-    mean: Array
-    deviation: Array
+    What is to be expected of a row's tail is to be asked of each model by itself: where they disagree on a row that all of them hold
+    to be slow, one normal distribution over their means would have it fast now and then.
+    """
+
+    weights: Array
+    means: Array
+    deviations: Array
+
+    @cached_property
+    def mean(self) -> Array:
+        return np.asarray(self.weights @ self.means)
+
+    @cached_property
+    def deviation(self) -> Array:
+        return np.sqrt(self.weights @ (self.deviations**2 + (self.means - self.mean) ** 2))
 
 
 class Residual:
@@ -103,10 +116,8 @@ class Residual:
         for model, across in self._across(rows).items():
             means.append(self._mean(model, rows, across))
             variances.append(self._variance(model, rows, pending, across))
-        weights = np.array([weight for weight, _ in self._models])[:, None]
-        mean = (weights * np.array(means)).sum(axis=0)
-        variance = (weights * (np.array(variances) + (np.array(means) - mean) ** 2)).sum(axis=0)
-        return Posterior(mean, np.sqrt(variance))
+        weights = np.array([weight for weight, _ in self._models])
+        return Posterior(weights, np.array(means), np.sqrt(variances))
 
     def _across(self, rows: Inputs) -> dict[_Model, Array]:
         """Covariances of the measured with these rows; models of one length share the largest part of the work."""

@@ -23,8 +23,8 @@ from shardtune.tuner.prediction.learning import ComparedRun
 from shardtune.tuner.search.guided.acquisition import (
     TrialCost,
     expected_gain,
+    faster_probability,
     infeasible_probability,
-    normal_cdf,
     worth,
 )
 from shardtune.tuner.search.guided.axes import axes_of, due, first_with
@@ -104,7 +104,8 @@ class Outlook:
         """Logarithms of step time."""
         inputs = self._inputs(self.candidates)
         if self._residual is None:
-            return Posterior(inputs.predicted, np.full(len(inputs.predicted), max(self._known.speed.sigma, 0.05)))
+            known_by = np.full((1, len(inputs.predicted)), max(self._known.speed.sigma, 0.05))
+            return Posterior(np.ones(1), inputs.predicted[None, :], known_by)
         running = [obs.config for obs in self._view.history if obs.state.is_open]
         return self._residual.at(inputs, self._inputs(self._pool.rows(running)))
 
@@ -148,7 +149,7 @@ class Outlook:
         speed = tokens / float(np.exp(mean))
         return TrialReason(
             expected_gain=float(np.expm1(self.gain[place])),
-            probability_faster=float(normal_cdf(np.array([(self._best - mean) / deviation]))[0]),
+            probability_faster=faster_probability(self.time, self._best, place),
             probability_infeasible=float(self._risk[place]),
             tokens_per_s_per_gpu=speed,
             low_tokens_per_s_per_gpu=speed / spread,

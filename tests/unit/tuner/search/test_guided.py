@@ -12,10 +12,16 @@ from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction import learning
 from shardtune.tuner.prediction.calibration import NOTHING_LEARNT, MemoryCalibration
 from shardtune.tuner.prediction.learning import MeasuredTrials, predict_speeds
-from shardtune.tuner.search.guided.acquisition import TrialCost, infeasible_probability, worth
+from shardtune.tuner.search.guided.acquisition import (
+    TrialCost,
+    expected_gain,
+    faster_probability,
+    infeasible_probability,
+    worth,
+)
 from shardtune.tuner.search.guided.axes import axes_of
 from shardtune.tuner.search.guided.pool import Pool, PredictionBasis, evenly, neighbours
-from shardtune.tuner.search.guided.residual import Inputs, Residual, joined
+from shardtune.tuner.search.guided.residual import Inputs, Posterior, Residual, joined
 from shardtune.tuner.search.guided.sampler import GuidedSampler, Knowledge
 from shardtune.tuner.search.space.flat import flatten
 from shardtune.tuner.search.suggest import next_config
@@ -155,6 +161,14 @@ def test_a_risk_stands_against_a_gain_however_small_gains_are(most):
     assert list(np.argsort(-worth(gain, np.array([0.9, 0.0, 0.0]), np.ones(3)))) == [1, 2, 0]
 
 
+def test_two_models_that_both_hold_a_candidate_to_be_slow_do_not_make_it_promising_by_disagreeing_how_slow():
+    time = Posterior(np.array([0.9, 0.1]), np.array([[0.0, 3.0], [0.0, 1.0]]), np.full((2, 2), 0.1))
+    assert time.mean == pytest.approx([0.0, 2.8]) and time.deviation == pytest.approx([0.1, np.hypot(0.1, 0.6)])
+    near, far = expected_gain(time, 0.05)
+    assert far < 1e-12 < near
+    assert faster_probability(time, 0.05, 1) < 1e-12 < 0.5 < faster_probability(time, 0.05, 0)
+
+
 def test_a_loss_is_not_made_smaller_by_taking_longer():
     quick, slow = worth(np.array([1.0, 1.0]), np.array([0.9, 0.9]), np.array([1.0, 100.0]))
     assert slow < quick < 0
@@ -200,10 +214,10 @@ def test_predictions_that_trials_contradict_lose_their_weight(sign, low, high):
 
 
 def test_the_process_reproduces_what_was_measured_and_is_unsure_elsewhere():
-    rows = inputs([0.0, 0.0, 0.0], [0.0, 0.1, 0.2])
-    process = Residual(rows, np.log([1.0, 1.1, 1.2]), np.zeros(3))
+    rows = inputs([0.0, 0.0, 0.0], [0.0, 0.5, 1.0])
+    process = Residual(rows, np.log([1.0, 1.5, 2.2]), np.zeros(3))
     near, far = process.at(rows, inputs([], [])), process.at(inputs([0.0], [5.0]), inputs([], []))
-    assert near.mean == pytest.approx(np.log([1.0, 1.1, 1.2]), abs=0.05)
+    assert near.mean == pytest.approx(np.log([1.0, 1.5, 2.2]), abs=0.05)
     assert far.deviation[0] > 2 * near.deviation.max()
 
 

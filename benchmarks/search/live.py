@@ -178,7 +178,7 @@ def _row(table: Table, ranked: list[str], config: TrialConfig, runs: dict[str, l
     ratios = np.median(best[drawn], axis=1) / np.median(own[drawn], axis=1)
     share, (low, high) = float(np.median(best) / np.median(own)), np.quantile(ratios, (0.025, 0.975)).tolist()
     return {
-        "config": config.describe(),
+        "config": text_of(config),
         "place": ranked.index(key) + 1 if key in table.seconds else None,
         "share": round(table.share(key), 4),
         "fresh_share": round(share, 4),

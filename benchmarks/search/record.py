@@ -34,7 +34,7 @@ from shardtune.tuner.verdict import disturbance
 from shardtune.workers.agent.attempt import Workplace
 from shardtune.workers.machine import hardware_speed
 
-PLAN = MeasurePlan(parity_steps=2, max_warmup_steps=2, window_steps=1, min_windows=3, max_windows=6, max_measure_s=2.0)
+PLAN = MeasurePlan(parity_steps=2, max_warmup_steps=2, window_steps=1, min_windows=3, max_windows=16, max_measure_s=2.0)
 _EVERYTHING = 5_000
 
 

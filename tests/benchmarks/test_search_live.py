@@ -41,7 +41,7 @@ def test_answers_are_held_against_the_fastest_of_the_space_by_runs_beside_each_o
             writer.writerow(line | {"step_time_s": str(float(line["step_time_s"]) * (1.5 if own else 1.0))})
     assert main(arguments[:-1]) == 0
     said = capsys.readouterr().out
-    assert "studies 1: DDP" in said and "NOT within 3 %" in said
+    assert 'studies 1: {"strategy": {"kind": "ddp"' in said and "NOT within 3 %" in said
 
 
 def test_a_space_that_is_not_measured_whole_is_refused(folder, capsys):

@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 360, 52, 190, 34, 40
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 780, 360, 52, 210, 34, 40
 _COLOURS = ("#0b6e4f", "#c0392b", "#2c6fbb", "#8e44ad", "#d08700", "#555555", "#16a2b8", "#9c6644")
 _RANDOM = "random (exact)"
 _UNSAFE = re.compile(r"[^\w.-]+")
